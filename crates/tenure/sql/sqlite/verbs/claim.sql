@@ -1,0 +1,70 @@
+-- Leases due jobs: promote, lapse, walk the ring, take. The walk itself is in claim.rs; each step here is one index probe.
+
+-- Whether a claim could find anything. It is read without the write lock: an empty claim writes nothing, or processes
+-- that share the file would wake each other for ever.
+-- :probe
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 0)
+    OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :now)
+
+-- Waiting jobs whose time has come become ready, oldest first.
+-- :promote
+UPDATE tenure_jobs
+   SET state = 0
+ WHERE id IN (SELECT id
+                FROM tenure_jobs
+               WHERE state = 1 AND run_at <= :now
+               ORDER BY run_at, id
+               LIMIT :limit)
+
+-- :epoch
+SELECT epoch FROM tenure_meta
+
+-- :paused
+SELECT queue FROM tenure_queues WHERE paused_at IS NOT NULL
+
+-- Whether this worker holds a job that may be about to kill it.
+-- :holds_suspect
+SELECT EXISTS (SELECT 1
+                 FROM tenure_jobs
+                WHERE state = 2 AND crashes > 0
+                  AND worker = :worker AND started_at > :suspicious_since)
+
+-- The next lane with ready work. Lanes between the bounds are stepped over, not read.
+-- :next_lane
+SELECT lane
+  FROM tenure_jobs
+ WHERE state = 0 AND lane >= :from AND lane < :to
+ ORDER BY lane
+ LIMIT 1
+
+-- The ready jobs of one lane, in order. The reader stops when it has enough.
+-- :pick
+SELECT id, priority, run_at, queue, kind
+  FROM tenure_jobs
+ WHERE state = 0 AND lane = :lane
+ ORDER BY priority, run_at, id
+
+-- The attempt is counted here, not at failure: a worker that never comes back has used one up. The new token is above
+-- every earlier one of this job, also across epochs.
+-- :take
+UPDATE tenure_jobs
+   SET state = 2,
+       attempt = attempt + 1,
+       token = max(token, :epoch << 40) + 1,
+       worker = :worker,
+       started_at = :now,
+       leased_at = :now,
+       lease_ms = :lease_ms,
+       lease_until = :now + min(:lease_ms, coalesce(max_runtime, :lease_ms))
+ WHERE id = :job
+   AND state = 0
+RETURNING {live}
+
+-- How long a worker that found too little may wait.
+-- :next_due
+SELECT min(run_at) FROM tenure_jobs WHERE state = 1
+
+-- What a worker holds, for after a claim whose answer was lost.
+-- :held
+SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker ORDER BY id

@@ -1,0 +1,62 @@
+-- Questions that change nothing.
+
+-- :timeline
+SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note
+  FROM tenure_timeline
+ WHERE job_id = :job
+ ORDER BY seq
+
+-- A page of live jobs, newest first. Queued is ready or waiting.
+-- :jobs_live
+SELECT {live}
+  FROM tenure_jobs
+ WHERE id < :before
+   AND (:state IS NULL OR max(state, 1) = :state)
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:kind IS NULL OR kind = :kind)
+ ORDER BY id DESC
+ LIMIT :limit
+
+-- :jobs_ended
+SELECT {ended}
+  FROM tenure_done
+ WHERE id < :before
+   AND (:state IS NULL OR state = :state)
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:kind IS NULL OR kind = :kind)
+ ORDER BY id DESC
+ LIMIT :limit
+
+-- Dead jobs have an index of their own: they are looked for among millions that succeeded.
+-- :jobs_dead
+SELECT {ended}
+  FROM tenure_done
+ WHERE id < :before
+   AND state = 5
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:tenant IS NULL OR tenant = :tenant)
+   AND (:kind IS NULL OR kind = :kind)
+ ORDER BY id DESC
+ LIMIT :limit
+
+-- :overview_live
+SELECT queue, tenant, state, count(*), min(run_at) FROM tenure_jobs GROUP BY queue, tenant, state
+
+-- :overview_dead
+SELECT queue, tenant, count(*) FROM tenure_done WHERE state = 5 GROUP BY queue, tenant
+
+-- What ended lately in one queue number, by the age index.
+-- :overview_recent
+SELECT queue, tenant, count(*)
+  FROM tenure_done
+ WHERE lane >> 46 & 32767 = :number AND state = :state AND finished_at > :after
+ GROUP BY queue, tenant
+
+-- :leases
+SELECT id, kind, token, worker, started_at, lease_until
+  FROM tenure_jobs
+ WHERE state = 2
+ ORDER BY lease_until, id
+ LIMIT :limit

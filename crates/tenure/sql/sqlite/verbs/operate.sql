@@ -1,0 +1,62 @@
+-- What operators do to jobs and queues: cancel, requeue, resume, purge, configure, prune.
+
+-- :live
+SELECT {live} FROM tenure_jobs WHERE id = :job
+
+-- :ended
+SELECT {ended} FROM tenure_done WHERE id = :job
+
+-- An ended job is owed again, with its counts reset and a token above every earlier one.
+-- :requeue
+INSERT INTO tenure_jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
+                         queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+                         enqueued_at)
+SELECT id, 0, :lane, priority, :now, :token, 0, max_attempts, 0, max_crashes,
+       queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+       enqueued_at
+  FROM tenure_done
+ WHERE id = :job
+
+-- :remove_ended
+DELETE FROM tenure_done WHERE id = :job
+
+-- :remove_payload
+DELETE FROM tenure_payloads WHERE job_id = :job
+
+-- :remove_timeline
+DELETE FROM tenure_timeline WHERE job_id = :job
+
+-- :queue
+SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure_queues WHERE queue = :queue
+
+-- :queues
+SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure_queues ORDER BY queue
+
+-- :configure
+INSERT INTO tenure_queues (queue, paused_at, keep_ms, keep_dead_ms)
+VALUES (:queue, :paused_at, :keep_ms, :keep_dead_ms)
+ON CONFLICT (queue) DO UPDATE
+   SET paused_at = excluded.paused_at, keep_ms = excluded.keep_ms, keep_dead_ms = excluded.keep_dead_ms
+
+-- The next queue, by its number, that has ended jobs. One probe for each.
+-- :next_queue_number
+SELECT lane >> 46 & 32767
+  FROM tenure_done
+ WHERE lane >> 46 & 32767 > :after
+ ORDER BY lane >> 46 & 32767
+ LIMIT 1
+
+-- Ended jobs of one queue number and state, oldest first. The reader stops when it has enough.
+-- :aged
+SELECT id, queue, finished_at
+  FROM tenure_done
+ WHERE lane >> 46 & 32767 = :number AND state = :state AND finished_at <= :before
+ ORDER BY finished_at, id
+
+-- :expire_keys
+DELETE FROM tenure_keys
+ WHERE (tenant, scope, key) IN (SELECT tenant, scope, key
+                                  FROM tenure_keys
+                                 WHERE expires_at <= :now
+                                 ORDER BY expires_at
+                                 LIMIT :limit)

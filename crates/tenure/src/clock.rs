@@ -1,0 +1,207 @@
+//! Time and chance, and the only place that asks the machine for either.
+//!
+//! Everything else takes them as arguments or holds a [`Clock`], so that a test can own the time and
+//! a seed can repeat a run. A lint forbids `SystemTime::now` and its relatives elsewhere.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// A point in time on the store's clock, to the millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The latest time that can still be printed: close to the end of the year 9999.
+    pub const MAX: Timestamp = Timestamp(253_402_207_200_000);
+
+    /// Milliseconds since 1970-01-01 UTC.
+    pub const fn from_millis(millis: i64) -> Self {
+        Timestamp(millis)
+    }
+
+    /// Milliseconds since 1970-01-01 UTC.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// The time from `earlier` until this moment; zero when `earlier` is not earlier.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    /// Stops at [`Timestamp::MAX`]: a delay of a million years is a job that never runs, not a crash.
+    fn add(self, length: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(millis(length))).min(Timestamp::MAX)
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    fn sub(self, length: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_sub(millis(length)))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(time) => write!(f, "{time:.3}"),
+            Err(_) => write!(f, "{} ms", self.0),
+        }
+    }
+}
+
+/// A duration in whole milliseconds, the unit in which every store keeps time.
+pub fn millis(length: Duration) -> i64 {
+    i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Where a store on this machine reads the time. Clones share one source.
+#[derive(Debug, Clone)]
+pub struct Clock(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    System,
+    Manual(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The machine's wall clock.
+    pub fn system() -> Self {
+        Clock(Source::System)
+    }
+
+    /// A clock that stands still until it is moved.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure::clock::{Clock, Timestamp};
+    ///
+    /// let clock = Clock::manual(Timestamp::from_millis(1_000));
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(clock.now(), Timestamp::from_millis(3_000));
+    /// ```
+    pub fn manual(start: Timestamp) -> Self {
+        Clock(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+    }
+
+    /// The time now.
+    #[expect(clippy::disallowed_methods, reason = "this is the place")]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
+            Source::System => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Timestamp(millis(since))
+            }
+        }
+    }
+
+    /// Moves a manual clock forward. The system clock moves by itself and ignores this.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(at) = &self.0 {
+            at.fetch_add(millis(by), Ordering::SeqCst);
+        }
+    }
+
+    /// Sets a manual clock, also backwards, as a restored machine does.
+    pub fn set(&self, to: Timestamp) {
+        if let Source::Manual(at) = &self.0 {
+            at.store(to.0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The monotonic clock, for deadlines of this process. It never decides who owns a job.
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+pub fn monotonic() -> Instant {
+    Instant::now()
+}
+
+/// A random identity that no other process start will ever have.
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+pub fn unique() -> uuid::Uuid {
+    uuid::Uuid::new_v4()
+}
+
+/// A fraction in `[0, 1)`, as 32 bits, so that a delay computed from it is the same on every machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Jitter(pub u32);
+
+/// A source of chance: seeded where a run must be repeatable, else seeded by the machine.
+#[derive(Debug, Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// The same seed gives the same sequence, on every platform.
+    pub fn seeded(seed: u64) -> Self {
+        Chance(seed)
+    }
+
+    /// Chance that nobody can repeat.
+    pub fn system() -> Self {
+        let (high, low) = unique().as_u64_pair();
+        Chance(high ^ low)
+    }
+
+    /// The next 64 bits (SplitMix64).
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`; zero when `bound` is zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // The bias of a plain remainder is below 2^-32 for any bound we use.
+        self.bits().checked_rem(bound).unwrap_or(0)
+    }
+
+    /// The next jitter.
+    pub fn jitter(&mut self) -> Jitter {
+        Jitter((self.bits() >> 32) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_prints_as_utc_to_the_millisecond() {
+        assert_eq!(Timestamp::from_millis(1_500).to_string(), "1970-01-01T00:00:01.500Z");
+        assert_eq!(Timestamp::MAX.to_string(), "9999-12-30T22:00:00.000Z");
+    }
+
+    #[test]
+    fn time_stops_at_its_end_instead_of_overflowing() {
+        assert_eq!(Timestamp::from_millis(0) + Duration::MAX, Timestamp::MAX);
+        assert_eq!(Timestamp::from_millis(5).since(Timestamp::from_millis(9)), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_same_seed_repeats_the_same_chance() {
+        let draw = |seed| {
+            let mut chance = Chance::seeded(seed);
+            (0..3).map(|_| chance.bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        // Known values of SplitMix64, so that seeds keep their meaning for ever.
+        assert_eq!(draw(0)[0], 0xE220_A839_7B1D_CDAF);
+    }
+}

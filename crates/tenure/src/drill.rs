@@ -1,0 +1,90 @@
+//! What only the proof may do: stand behind the port, see the whole state, and put a store into any state.
+//!
+//! It exists with the feature `drill` alone. No command, address or environment variable of the product reaches it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::inspect::{QueueSettings, TimelineEntry};
+use crate::job::{Fingerprint, JobId, JobRecord, NewJob, Tenant};
+use crate::store::{Attempt, Result, Store};
+
+pub use crate::store::sealed::Sealed;
+
+/// A store whose whole state can be read and set, so that a call on it is a function of the state.
+pub trait Explorable: Store {
+    /// The whole state, in one canonical order.
+    fn dump(&mut self) -> Result<Dump>;
+
+    /// Puts the store into this state, and its clock to that time.
+    fn load(&mut self, state: &Dump) -> Result<()>;
+}
+
+/// The whole state of a store. Two stores with equal dumps answer every call alike.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Dump {
+    /// The store's clock.
+    pub now: Timestamp,
+    /// How often the database may have gone back in time.
+    pub epoch: u32,
+    /// The id that the next job gets.
+    pub next_id: i64,
+    /// All jobs, live and ended, by id.
+    pub jobs: Vec<JobRecord>,
+    /// All timelines, by job, oldest first.
+    pub timeline: Vec<TimelineEntry>,
+    /// All remembered keys, by tenant, scope and key.
+    pub keys: Vec<KeyRecord>,
+    /// What operators have set, by queue.
+    pub queues: Vec<QueueSettings>,
+}
+
+impl Dump {
+    /// A store in which nothing has happened.
+    pub fn empty(now: Timestamp) -> Dump {
+        Dump {
+            now,
+            epoch: 0,
+            next_id: 1,
+            jobs: vec![],
+            timeline: vec![],
+            keys: vec![],
+            queues: vec![],
+        }
+    }
+}
+
+/// A remembered key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[allow(missing_docs)]
+pub struct KeyRecord {
+    pub tenant: Tenant,
+    pub scope: KeyScope,
+    pub key: String,
+    pub fingerprint: Fingerprint,
+    pub job: JobId,
+    pub expires_at: Timestamp,
+}
+
+/// What a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyScope {
+    /// At most one job per key and window.
+    Idempotency,
+}
+
+/// A lease as a store grants it, for the model's sake.
+pub fn attempt(job: JobRecord) -> Option<Attempt> {
+    Attempt::of(job)
+}
+
+/// Parts of a new job that only a store reads.
+pub fn parts(job: &NewJob) -> (&Tenant, Option<&crate::job::Key>) {
+    (&job.tenant, job.key.as_ref())
+}
+
+/// The job as a follow-up of `parent`.
+pub fn following(job: &NewJob, parent: JobId) -> NewJob {
+    NewJob { parent: Some(parent), ..job.clone() }
+}

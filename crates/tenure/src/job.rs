@@ -1,0 +1,646 @@
+//! What a job is: a kind with args, in a queue, of a tenant; and everything that may be said of it from outside.
+//!
+//! Values of these types have passed their checks: a [`Name`] can be stored and compared on any engine, a [`Json`]
+//! can be kept. So the rest of the library does not check again. Nothing here knows how a job is stored or run.
+
+mod json;
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use self::json::{Fingerprint, Json};
+use crate::clock::{Timestamp, millis};
+use crate::lease::{Token, WorkerId};
+
+/// A job's number. The database gives it; no two jobs ever share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub i64);
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Owed: it will run when its time has come and a worker is free.
+    Queued,
+    /// Owed: a worker holds its lease.
+    Running,
+    /// Owed: it waits for a person or a signal.
+    Parked,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly: its attempts or crashes are used up, or it was buried.
+    Dead,
+    /// Ended by request.
+    Cancelled,
+}
+
+impl State {
+    /// All states, in the order of life.
+    pub const ALL: [State; 6] = [
+        State::Queued,
+        State::Running,
+        State::Parked,
+        State::Succeeded,
+        State::Dead,
+        State::Cancelled,
+    ];
+
+    /// Whether nothing more is owed.
+    pub fn has_ended(self) -> bool {
+        matches!(self, State::Succeeded | State::Dead | State::Cancelled)
+    }
+
+    /// The name, as every layer spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Queued => "queued",
+            State::Running => "running",
+            State::Parked => "parked",
+            State::Succeeded => "succeeded",
+            State::Dead => "dead",
+            State::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl FromStr for State {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<State, Invalid> {
+        State::ALL.into_iter().find(|state| state.name() == text).ok_or_else(|| Invalid::Value {
+            field: "state",
+            why: format!("{text:?} is none of queued, running, parked, succeeded, dead, cancelled"),
+        })
+    }
+}
+
+/// The name of a kind, a queue or a tag: `^[a-z0-9][a-z0-9_.:-]{0,62}$`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Name(String);
+
+impl Name {
+    /// Checks a name. `field` says in the error what it names.
+    ///
+    /// ```
+    /// use tenure::job::Name;
+    ///
+    /// assert!(Name::check("queue", "mail.bulk").is_ok());
+    /// assert!(Name::check("queue", "'; DROP TABLE jobs").is_err());
+    /// ```
+    pub fn check(field: &'static str, text: impl Into<String>) -> Result<Name, Invalid> {
+        let text = text.into();
+        let first = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let rest = |c: &u8| first(c) || b"_.:-".contains(c);
+        let bytes = text.as_bytes();
+        if bytes.len() <= 63 && bytes.first().is_some_and(first) && bytes.iter().all(|c| rest(c)) {
+            Ok(Name(text))
+        } else {
+            Err(Invalid::Name { field, text: shorten(&text, 80) })
+        }
+    }
+
+    /// The queue of a job that names none.
+    pub fn default_queue() -> Name {
+        Name("default".into())
+    }
+
+    pub(crate) fn trusted(text: String) -> Name {
+        Name(text)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Whose job it is. The empty tenant is everyone who does not use tenants.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Tenant(String);
+
+impl Tenant {
+    /// Checks a tenant: empty, or a [`Name`].
+    pub fn check(text: impl Into<String>) -> Result<Tenant, Invalid> {
+        let text = text.into();
+        if text.is_empty() {
+            Ok(Tenant(text))
+        } else {
+            Name::check("tenant", text).map(|name| Tenant(name.0))
+        }
+    }
+
+    pub(crate) fn trusted(text: String) -> Tenant {
+        Tenant(text)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How long to wait before another try. [`crate::lifecycle`] computes the delays.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RetryPolicy {
+    /// Doubling from `base_ms` up to `cap_ms`, with equal jitter.
+    Exponential {
+        /// The first delay.
+        base_ms: u64,
+        /// The longest delay.
+        cap_ms: u64,
+    },
+    /// Always the same delay.
+    Fixed {
+        /// The delay.
+        ms: u64,
+    },
+    /// These delays in turn; the last one repeats.
+    List {
+        /// The delays.
+        ms: Vec<u64>,
+    },
+}
+
+impl Default for RetryPolicy {
+    /// One second, doubling, at most five minutes.
+    fn default() -> Self {
+        RetryPolicy::Exponential { base_ms: 1_000, cap_ms: 300_000 }
+    }
+}
+
+/// When a job is due.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Due {
+    /// At once.
+    #[default]
+    Now,
+    /// After this long, counted from the store's clock at enqueue.
+    In(Duration),
+    /// At this time on the store's clock.
+    At(Timestamp),
+}
+
+/// An idempotency key: within its window, a second request under it gets the first one's job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    text: String,
+    /// How long the key is remembered.
+    pub window: Duration,
+    /// What a second request must match; computed from kind and args where it is not given.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+impl Key {
+    /// How long a key is remembered unless the caller says otherwise.
+    pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// Checks a key: 1 to 255 bytes without control characters.
+    pub fn check(text: impl Into<String>) -> Result<Key, Invalid> {
+        let text = text.into();
+        if (1..=255).contains(&text.len()) && !text.chars().any(char::is_control) {
+            Ok(Key { text, window: Key::WINDOW, fingerprint: None })
+        } else {
+            Err(Invalid::Value {
+                field: "key",
+                why: "a key has 1 to 255 bytes and no control characters".into(),
+            })
+        }
+    }
+
+    /// Remembers the key for another length of time.
+    pub fn window(self, window: Duration) -> Key {
+        Key { window, ..self }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The sizes that a store accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The greatest size of a job's args, in bytes.
+    pub args: usize,
+    /// The greatest size of a result, in bytes.
+    pub result: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { args: 256 * 1024, result: 256 * 1024 }
+    }
+}
+
+/// The most items that one call of a store takes.
+pub const BATCH_LIMIT: usize = 1_000;
+
+/// An error text longer than this is cut: it is for people, and it must never be the reason a settlement fails.
+pub const ERROR_LIMIT: usize = 8 * 1024;
+
+/// A job to enqueue.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::job::{Json, Key, Limits, Name, NewJob};
+///
+/// let kind = Name::check("kind", "send_email")?;
+/// let args = Json::check("args", r#"{"to":"a@b.c"}"#, Limits::default().args)?;
+/// let job = NewJob::new(kind, args)
+///     .queue(Name::check("queue", "mail")?)
+///     .key(Key::check("welcome-7")?)
+///     .delay(Duration::from_secs(5));
+/// # Ok::<(), tenure::job::Invalid>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewJob {
+    pub(crate) kind: Name,
+    pub(crate) args: Json,
+    pub(crate) queue: Name,
+    pub(crate) tenant: Tenant,
+    pub(crate) priority: i16,
+    pub(crate) due: Due,
+    pub(crate) max_attempts: NonZeroU16,
+    pub(crate) max_crashes: NonZeroU16,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) max_runtime: Option<Duration>,
+    pub(crate) key: Option<Key>,
+    pub(crate) trace: Option<String>,
+    pub(crate) tags: Vec<Name>,
+    pub(crate) parent: Option<JobId>,
+}
+
+impl NewJob {
+    /// One try and five retries.
+    pub const MAX_ATTEMPTS: NonZeroU16 = NonZeroU16::new(6).unwrap();
+    /// A job that took its worker down three times is buried.
+    pub const MAX_CRASHES: NonZeroU16 = NonZeroU16::new(3).unwrap();
+
+    /// A job due at once in the default queue, with the default retries.
+    pub fn new(kind: Name, args: Json) -> NewJob {
+        NewJob {
+            kind,
+            args,
+            queue: Name::default_queue(),
+            tenant: Tenant::default(),
+            priority: 0,
+            due: Due::Now,
+            max_attempts: NewJob::MAX_ATTEMPTS,
+            max_crashes: NewJob::MAX_CRASHES,
+            retry: RetryPolicy::default(),
+            max_runtime: None,
+            key: None,
+            trace: None,
+            tags: Vec::new(),
+            parent: None,
+        }
+    }
+
+    /// The queue it waits in.
+    pub fn queue(self, queue: Name) -> NewJob {
+        NewJob { queue, ..self }
+    }
+
+    /// Whose job it is.
+    pub fn tenant(self, tenant: Tenant) -> NewJob {
+        NewJob { tenant, ..self }
+    }
+
+    /// Lower numbers run first.
+    pub fn priority(self, priority: i16) -> NewJob {
+        NewJob { priority, ..self }
+    }
+
+    /// Due after this long.
+    pub fn delay(self, delay: Duration) -> NewJob {
+        NewJob { due: Due::In(delay), ..self }
+    }
+
+    /// Due at this time.
+    pub fn at(self, time: Timestamp) -> NewJob {
+        NewJob { due: Due::At(time), ..self }
+    }
+
+    /// How often it may be tried.
+    pub fn max_attempts(self, max_attempts: NonZeroU16) -> NewJob {
+        NewJob { max_attempts, ..self }
+    }
+
+    /// How many crashes it may cause or suffer.
+    pub fn max_crashes(self, max_crashes: NonZeroU16) -> NewJob {
+        NewJob { max_crashes, ..self }
+    }
+
+    /// How long to wait between tries.
+    pub fn retry(self, retry: RetryPolicy) -> NewJob {
+        NewJob { retry, ..self }
+    }
+
+    /// How long one attempt may hold its lease, renewals included.
+    pub fn max_runtime(self, limit: Duration) -> NewJob {
+        NewJob { max_runtime: Some(limit.max(Duration::from_millis(1))), ..self }
+    }
+
+    /// Enqueue at most once under this key.
+    pub fn key(self, key: Key) -> NewJob {
+        NewJob { key: Some(key), ..self }
+    }
+
+    /// The trace this job continues, such as a W3C `traceparent`: up to 512 printable ASCII characters.
+    pub fn trace(self, trace: impl Into<String>) -> Result<NewJob, Invalid> {
+        let trace = trace.into();
+        if trace.len() > 512 || trace.bytes().any(|c| !(b' '..=b'~').contains(&c)) {
+            return Err(Invalid::Value {
+                field: "trace",
+                why: "a trace has up to 512 printable ASCII characters".into(),
+            });
+        }
+        Ok(NewJob { trace: Some(trace), ..self })
+    }
+
+    /// Up to 16 words to find it by.
+    pub fn tags(self, tags: Vec<Name>) -> Result<NewJob, Invalid> {
+        if tags.len() > 16 {
+            return Err(Invalid::Value {
+                field: "tags",
+                why: format!("{} tags, at most 16", tags.len()),
+            });
+        }
+        Ok(NewJob { tags, ..self })
+    }
+
+    /// The fingerprint that its key, if it has one, is compared by.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let given = self.key.as_ref().and_then(|key| key.fingerprint);
+        given.unwrap_or_else(|| Fingerprint::of(self.kind.as_str(), &self.args))
+    }
+
+    /// The record of this job when it enters a store at `now` under `id`. It is the one place that says what a
+    /// new job looks like.
+    pub fn record(&self, id: JobId, now: Timestamp) -> JobRecord {
+        let run_at = match self.due {
+            Due::Now => now,
+            Due::In(delay) => now + delay,
+            Due::At(time) => time.min(Timestamp::MAX),
+        };
+        JobRecord {
+            id,
+            state: State::Queued,
+            waiting: run_at > now,
+            queue: self.queue.clone(),
+            tenant: self.tenant.clone(),
+            kind: self.kind.clone(),
+            args: self.args.clone(),
+            priority: self.priority,
+            run_at,
+            token: Token::NONE,
+            attempt: 0,
+            max_attempts: self.max_attempts.get(),
+            crashes: 0,
+            max_crashes: self.max_crashes.get(),
+            retry: self.retry.clone(),
+            max_runtime_ms: self.max_runtime.map(millis),
+            key: self.key.as_ref().map(|key| key.text.clone()),
+            trace: self.trace.clone(),
+            tags: self.tags.clone(),
+            parent: self.parent,
+            enqueued_at: now,
+            worker: None,
+            started_at: None,
+            leased_at: None,
+            lease_ms: None,
+            lease_until: None,
+            finished_at: None,
+            result: None,
+            reason: None,
+        }
+    }
+}
+
+/// A job as a store holds it, live or ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Its number.
+    pub id: JobId,
+    /// Where it is in its life.
+    pub state: State,
+    /// Queued, but outside the claim index: its time has not come, or had not when a claim last looked.
+    pub waiting: bool,
+    /// The queue it waits in.
+    pub queue: Name,
+    /// Whose job it is.
+    pub tenant: Tenant,
+    /// Which handler runs it.
+    pub kind: Name,
+    /// What the handler gets.
+    pub args: Json,
+    /// Lower numbers run first.
+    pub priority: i16,
+    /// When it is due.
+    pub run_at: Timestamp,
+    /// The fencing token: it rises with every change of ownership.
+    pub token: Token,
+    /// How many attempts count against the limit.
+    pub attempt: u16,
+    /// The limit of attempts.
+    pub max_attempts: u16,
+    /// How many leases lapsed since the job was enqueued or requeued.
+    pub crashes: u16,
+    /// The limit of crashes.
+    pub max_crashes: u16,
+    /// How long to wait between tries.
+    pub retry: RetryPolicy,
+    /// How long one attempt may hold its lease.
+    pub max_runtime_ms: Option<i64>,
+    /// The idempotency key it came in under.
+    pub key: Option<String>,
+    /// The trace it continues.
+    pub trace: Option<String>,
+    /// Words to find it by.
+    pub tags: Vec<Name>,
+    /// The job whose settlement enqueued it.
+    pub parent: Option<JobId>,
+    /// When it came in.
+    pub enqueued_at: Timestamp,
+    /// Who holds it, or held it last.
+    pub worker: Option<WorkerId>,
+    /// When its latest attempt began.
+    pub started_at: Option<Timestamp>,
+    /// When its lease was last granted: at claim, or by renewal.
+    pub leased_at: Option<Timestamp>,
+    /// The length that was granted.
+    pub lease_ms: Option<i64>,
+    /// When its lease is over.
+    pub lease_until: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// What it returned.
+    pub result: Option<Json>,
+    /// Why it is dead, parked or cancelled.
+    pub reason: Option<String>,
+}
+
+/// What is wrong with a value from outside, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A name outside the pattern.
+    #[error(
+        "{field} {text:?} is not a valid name; use 1 to 63 of a-z 0-9 _ . : - and begin with a letter or digit"
+    )]
+    #[allow(missing_docs)]
+    Name { field: &'static str, text: String },
+    /// Text that is not JSON, or not JSON that can be kept.
+    #[error("{field} cannot be stored as JSON: {why}")]
+    #[allow(missing_docs)]
+    NotJson { field: &'static str, why: String },
+    /// Data above its limit.
+    #[error(
+        "{field} is {size} bytes, above the limit of {limit} bytes; store the data elsewhere and pass a reference to it"
+    )]
+    #[allow(missing_docs)]
+    TooLarge { field: &'static str, size: usize, limit: usize },
+    /// A batch above [`BATCH_LIMIT`].
+    #[error("a batch of {size} is above the limit of {BATCH_LIMIT}; send it in parts")]
+    #[allow(missing_docs)]
+    Batch { size: usize },
+    /// Any other value that makes no sense.
+    #[error("{field}: {why}")]
+    #[allow(missing_docs)]
+    Value { field: &'static str, why: String },
+}
+
+/// Cuts `text` to at most `limit` bytes, between characters, and says so.
+pub fn shorten(text: &str, limit: usize) -> String {
+    const MARK: &str = " …";
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let mut end = limit.saturating_sub(MARK.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{MARK}", &text[..end])
+}
+
+impl JobId {
+    /// Reads a number as a person types it.
+    pub fn parse(text: &str) -> Result<JobId, Invalid> {
+        match text.parse() {
+            Ok(number) if number > 0 => Ok(JobId(number)),
+            _ => Err(Invalid::Value {
+                field: "job",
+                why: format!(
+                    "{:?} is not a job id; ids are positive whole numbers",
+                    shorten(text, 80)
+                ),
+            }),
+        }
+    }
+}
+
+macro_rules! displays_as_its_text {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    )*};
+}
+displays_as_its_text!(Name, Tenant, Key);
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
+        Name::check("name", String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tenant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tenant, D::Error> {
+        Tenant::check(String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Serialize for JobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        as_decimal::serialize(self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JobId, D::Error> {
+        as_decimal::deserialize(deserializer).map(JobId)
+    }
+}
+
+/// 64-bit numbers cross JSON as decimal strings, because JavaScript loses integers above 2^53.
+pub(crate) mod as_decimal {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(number: i64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&number)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_outside_the_pattern_are_refused() {
+        let long = "a".repeat(64);
+        for text in
+            ["", "A", "_a", "-a", "a b", "a/b", "é", "a\0", "a\n", "a'; DROP TABLE x", &long]
+        {
+            assert!(Name::check("kind", text).is_err(), "{text:?}");
+        }
+        for text in ["a", "0", "send_email", "mail.bulk:v2-x", &long[..63]] {
+            assert!(Name::check("kind", text).is_ok(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_tenant_may_be_empty() {
+        assert!(Tenant::check("").is_ok());
+        assert!(Tenant::check("Acme").is_err());
+    }
+
+    #[test]
+    fn ids_cross_json_as_strings() {
+        let id = JobId(9_007_199_254_740_993);
+        assert_eq!(serde_json::to_string(&id).unwrap(), r#""9007199254740993""#);
+        assert_eq!(serde_json::from_str::<JobId>(r#""9007199254740993""#).unwrap(), id);
+    }
+
+    #[test]
+    fn shortened_text_stays_within_its_limit_and_on_a_character() {
+        assert_eq!(shorten("short", 10), "short");
+        let cut = shorten(&"é".repeat(20), 15);
+        assert!(cut.len() <= 15 && cut.ends_with('…'), "{cut}");
+    }
+}

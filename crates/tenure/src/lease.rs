@@ -1,0 +1,214 @@
+//! The right to settle one attempt, as a value: only a claim makes one.
+//!
+//! The token decides, never the time: a late worker whose lease nobody took may still settle, and one whose job
+//! was taken may not, however early it is. Nothing here asks a clock.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::clock::Timestamp;
+use crate::job::{Invalid, JobId, State, as_decimal, shorten};
+
+/// The fencing token: a number on the job that rises with every change of ownership and never falls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub i64);
+
+impl Token {
+    /// The token of a job that nobody has claimed yet. No lease carries it.
+    pub const NONE: Token = Token(0);
+
+    /// How many tokens one epoch has for each job.
+    const EPOCH_BITS: u32 = 40;
+
+    /// The next token in `epoch`: above this one, and above every token of an earlier epoch. An epoch begins when
+    /// the database may have gone back in time, so that a forgotten token is never issued again.
+    pub fn next(self, epoch: u32) -> Token {
+        Token(self.0.max(first_of(epoch)) + 1)
+    }
+
+    /// Reads a token as a person or another program writes it.
+    pub fn parse(text: &str) -> Result<Token, Invalid> {
+        match text.parse() {
+            Ok(number) if number > 0 => Ok(Token(number)),
+            _ => Err(Invalid::Value {
+                field: "token",
+                why: format!(
+                    "{:?} is not a token; tokens are positive whole numbers",
+                    shorten(text, 80)
+                ),
+            }),
+        }
+    }
+}
+
+/// Where an epoch's tokens and job ids begin.
+pub(crate) const fn first_of(epoch: u32) -> i64 {
+    (epoch as i64) << Token::EPOCH_BITS
+}
+
+/// What a fenced call must show: the job, and the token under which it was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Fence {
+    /// The job.
+    pub job: JobId,
+    /// The token of the claim.
+    pub token: Token,
+}
+
+/// The right to settle one attempt of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Lease {
+    fence: Fence,
+    until: Timestamp,
+}
+
+impl Lease {
+    /// Only a store grants leases.
+    pub(crate) fn granted(fence: Fence, until: Timestamp) -> Lease {
+        Lease { fence, until }
+    }
+
+    /// What to show when settling or renewing.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// The job.
+    pub fn job(&self) -> JobId {
+        self.fence.job
+    }
+
+    /// The token.
+    pub fn token(&self) -> Token {
+        self.fence.token
+    }
+
+    /// When others may take the job, on the store's clock.
+    pub fn until(&self) -> Timestamp {
+        self.until
+    }
+}
+
+/// Why a fenced call was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The job has another token by now: somebody else claimed it, or it was cancelled, requeued or released.
+    TokenMismatch,
+    /// The token is the job's latest, but this attempt was already ended by another settlement.
+    AlreadySettled,
+    /// The lease is over. Only the check before an outside call refuses for this.
+    LeaseExpired,
+}
+
+impl Reason {
+    /// The name, as events spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::TokenMismatch => "token_mismatch",
+            Reason::AlreadySettled => "already_settled",
+            Reason::LeaseExpired => "lease_expired",
+        }
+    }
+}
+
+/// A refused call: whose token was shown, and what the job holds instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Stale {
+    /// What the caller showed.
+    pub shown: Fence,
+    /// The job's token now.
+    pub current: Token,
+    /// The job's state now.
+    pub state: State,
+    /// Why it was refused.
+    pub reason: Reason,
+}
+
+impl Stale {
+    /// The refusal of `shown` by a job that holds `current` in `state`.
+    pub fn new(shown: Fence, current: Token, state: State) -> Stale {
+        let same = shown.token == current;
+        let reason = if same { Reason::AlreadySettled } else { Reason::TokenMismatch };
+        Stale { shown, current, state, reason }
+    }
+}
+
+/// Who holds a lease: random per process start, so that a reused host name never adopts a dead worker's jobs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WorkerId(String);
+
+impl WorkerId {
+    /// An identity for this process start.
+    pub fn unique() -> WorkerId {
+        WorkerId(crate::clock::unique().simple().to_string())
+    }
+
+    /// An identity given from outside: 1 to 128 printable ASCII characters.
+    pub fn check(text: impl Into<String>) -> Result<WorkerId, Invalid> {
+        let text = text.into();
+        if (1..=128).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) {
+            Ok(WorkerId(text))
+        } else {
+            Err(Invalid::Value {
+                field: "worker",
+                why: "a worker id has 1 to 128 printable ASCII characters".into(),
+            })
+        }
+    }
+
+    pub(crate) fn trusted(text: String) -> WorkerId {
+        WorkerId(text)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl Serialize for Token {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        as_decimal::serialize(self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Token {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Token, D::Error> {
+        as_decimal::deserialize(deserializer).map(Token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_rises_within_an_epoch_and_across_epochs() {
+        assert_eq!(Token::NONE.next(0), Token(1));
+        assert_eq!(Token(41).next(0), Token(42));
+        assert_eq!(Token(41).next(1), Token((1 << 40) + 1));
+        assert_eq!(Token((1 << 40) + 7).next(1), Token((1 << 40) + 8));
+        // A token from a later epoch than the store believes in still rises.
+        assert_eq!(Token((2 << 40) + 7).next(1), Token((2 << 40) + 8));
+    }
+
+    #[test]
+    fn everyday_tokens_are_small_and_serialise_as_strings() {
+        assert_eq!(serde_json::to_string(&Token::NONE.next(0)).unwrap(), r#""1""#);
+    }
+}

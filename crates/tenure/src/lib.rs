@@ -1,0 +1,54 @@
+//! Background jobs that survive crashes: embedded on SQLite with nothing to install, or on PostgreSQL for many machines.
+//!
+//! A worker stalls, a second one takes its job over, and then the first wakes up. What happens to its writes? Here they
+//! are refused, by the database, and the refusal is visible:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::clock::{Clock, Timestamp};
+//! use tenure::job::{Json, Limits, Name, NewJob};
+//! use tenure::lease::WorkerId;
+//! use tenure::lifecycle::Outcome;
+//! use tenure::store::sqlite::{Options, Sqlite};
+//! use tenure::store::{Claim, Cursor, Settled, Settlement, Store};
+//!
+//! let clock = Clock::manual(Timestamp::from_millis(0));
+//! let mut store = Sqlite::in_memory(&Options { clock: clock.clone(), ..Options::default() })?;
+//! let kind = Name::check("kind", "hello")?;
+//! store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", Limits::default().args)?)])?;
+//!
+//! let ask = |worker| Claim {
+//!     worker,
+//!     queues: vec![Name::default_queue()],
+//!     kinds: None,
+//!     n: 1,
+//!     lease: Duration::from_secs(30),
+//!     cursor: Cursor::default(),
+//! };
+//! let first = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
+//! clock.advance(Duration::from_secs(31)); // the first worker stalls, and its lease is over
+//! let second = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
+//!
+//! let done = Outcome::Complete { result: None };
+//! let late = store.settle(&[Settlement::new(first.lease.fence(), done.clone())])?;
+//! assert!(matches!(late[0], Settled::Stale(stale) if stale.current == second.lease.token()));
+//! let heard = store.settle(&[Settlement::new(second.lease.fence(), done)])?;
+//! assert!(matches!(heard[0], Settled::Yes(_)));
+//! # Ok::<(), tenure::store::Error>(())
+//! ```
+//!
+//! The modules, in reading order:
+//!
+//! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
+//! 2. how it is kept: [`store`], the port, and then its engines
+//! 3. how it is seen: [`inspect`]
+
+pub mod clock;
+#[cfg(feature = "drill")]
+pub mod drill;
+pub mod inspect;
+pub mod job;
+pub mod lease;
+pub mod ledger;
+pub mod lifecycle;
+pub mod store;

@@ -1,0 +1,366 @@
+//! The moves of a job. Pure: time and chance are arguments, so that every decision can be replayed.
+//!
+//! After this success, failure or crash, what becomes of the job? The answers are durations and states; whoever owns
+//! the clock adds `now`, and whoever owns the database makes them true. No IO, no SQL, no worker.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Jitter;
+use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten};
+
+/// How an attempt ends, by the word of its holder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It is done.
+    Complete {
+        /// What it returned.
+        result: Option<Json>,
+    },
+    /// It failed; another try after this delay, if there is one left.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+        /// What went wrong.
+        error: String,
+    },
+    /// Not now; the attempt does not count.
+    Snooze {
+        /// How long to wait.
+        after: Duration,
+    },
+    /// The worker gives it back unfinished, as at shutdown; the attempt does not count.
+    Release,
+    /// It will never succeed.
+    Bury {
+        /// Why.
+        reason: String,
+    },
+    /// It waits for a person or a signal; the attempt does not count.
+    Park {
+        /// What for.
+        reason: String,
+    },
+}
+
+/// What can happen to a job, as the timeline and the events name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Verb {
+    Complete,
+    Retry,
+    Snooze,
+    Release,
+    Bury,
+    Park,
+    Renew,
+    Lapse,
+    Cancel,
+    Requeue,
+    Resume,
+    /// A job that a settlement was to enqueue in the same transaction.
+    Follow,
+}
+
+impl Verb {
+    /// All verbs.
+    pub const ALL: [Verb; 12] = [
+        Verb::Complete,
+        Verb::Retry,
+        Verb::Snooze,
+        Verb::Release,
+        Verb::Bury,
+        Verb::Park,
+        Verb::Renew,
+        Verb::Lapse,
+        Verb::Cancel,
+        Verb::Requeue,
+        Verb::Resume,
+        Verb::Follow,
+    ];
+
+    /// The name, as every layer spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Complete => "complete",
+            Verb::Retry => "retry",
+            Verb::Snooze => "snooze",
+            Verb::Release => "release",
+            Verb::Bury => "bury",
+            Verb::Park => "park",
+            Verb::Renew => "renew",
+            Verb::Lapse => "lapse",
+            Verb::Cancel => "cancel",
+            Verb::Requeue => "requeue",
+            Verb::Resume => "resume",
+            Verb::Follow => "follow",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Outcome {
+    /// The verb that ends the attempt so.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Outcome::Complete { .. } => Verb::Complete,
+            Outcome::Retry { .. } => Verb::Retry,
+            Outcome::Snooze { .. } => Verb::Snooze,
+            Outcome::Release => Verb::Release,
+            Outcome::Bury { .. } => Verb::Bury,
+            Outcome::Park { .. } => Verb::Park,
+        }
+    }
+
+    /// The words that go into the timeline, cut to a size that can never fail a settlement.
+    pub fn note(&self) -> Option<String> {
+        match self {
+            Outcome::Retry { error: text, .. }
+            | Outcome::Bury { reason: text }
+            | Outcome::Park { reason: text } => {
+                Some(shorten(&text.replace('\0', "\u{fffd}"), ERROR_LIMIT))
+            }
+            Outcome::Complete { .. } | Outcome::Snooze { .. } | Outcome::Release => None,
+        }
+    }
+}
+
+/// What a decision needs to know of a job: how much of its patience is used up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Standing {
+    pub attempt: u16,
+    pub max_attempts: u16,
+    pub crashes: u16,
+    pub max_crashes: u16,
+    pub retry: RetryPolicy,
+}
+
+impl From<&JobRecord> for Standing {
+    fn from(job: &JobRecord) -> Standing {
+        Standing {
+            attempt: job.attempt,
+            max_attempts: job.max_attempts,
+            crashes: job.crashes,
+            max_crashes: job.max_crashes,
+            retry: job.retry.clone(),
+        }
+    }
+}
+
+/// When a job that goes back to the queue is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// As it was: it keeps its place among those of its age.
+    AsBefore,
+    /// This long from now.
+    In(Duration),
+}
+
+/// What becomes of a job whose attempt has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Back to the queue.
+    Queue(Again),
+    /// Aside, until someone resumes it.
+    Park,
+    /// Over, in this state.
+    End(State),
+}
+
+impl Next {
+    /// The state the job has then.
+    pub fn state(self) -> State {
+        match self {
+            Next::Queue(_) => State::Queued,
+            Next::Park => State::Parked,
+            Next::End(state) => state,
+        }
+    }
+}
+
+/// What becomes of the job when its holder settles so.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::job::{RetryPolicy, State};
+/// use tenure::lifecycle::{Next, Outcome, Standing, after_settling};
+///
+/// let last = Standing { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 3, retry: RetryPolicy::default() };
+/// let failed = Outcome::Retry { after: Duration::from_secs(1), error: "timeout".into() };
+/// assert_eq!(after_settling(&last, &failed), Next::End(State::Dead));
+/// ```
+pub fn after_settling(standing: &Standing, outcome: &Outcome) -> Next {
+    match outcome {
+        Outcome::Complete { .. } => Next::End(State::Succeeded),
+        // The store holds the limit, whoever settles: no client can retry for ever.
+        Outcome::Retry { .. } if standing.attempt >= standing.max_attempts => {
+            Next::End(State::Dead)
+        }
+        Outcome::Retry { after, .. } | Outcome::Snooze { after } => Next::Queue(Again::In(*after)),
+        Outcome::Release => Next::Queue(Again::AsBefore),
+        Outcome::Bury { .. } => Next::End(State::Dead),
+        Outcome::Park { .. } => Next::Park,
+    }
+}
+
+/// Whether the attempt that ends so counts against the limit. Waiting is not failing.
+pub fn attempt_counts(verb: Verb) -> bool {
+    !matches!(verb, Verb::Snooze | Verb::Release | Verb::Park)
+}
+
+/// What becomes of a job whose holder vanished, and why, in words for the timeline. `standing` is from before the
+/// crash. There is no jitter in it, so that SQL and Rust agree.
+pub fn after_lapse(standing: &Standing) -> (Next, &'static str) {
+    let crashes = standing.crashes.saturating_add(1);
+    if crashes >= standing.max_crashes {
+        (Next::End(State::Dead), "crashed too often: its worker vanished max_crashes times")
+    } else if standing.attempt >= standing.max_attempts {
+        (Next::End(State::Dead), "its worker vanished during the last attempt")
+    } else if crashes == 1 {
+        (Next::Queue(Again::AsBefore), "its worker vanished")
+    } else {
+        let delay = Duration::from_millis(base_delay(&standing.retry, crashes - 1));
+        (Next::Queue(Again::In(delay)), "its worker vanished again")
+    }
+}
+
+/// What went wrong in a handler, and what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Fault {
+    /// Try again after the job's own delay.
+    Retry { error: String },
+    /// Try again after this delay, as the other side asked.
+    RetryAfter { after: Duration, error: String },
+    /// Do not try again.
+    Fatal { error: String },
+    /// Not a failure: come back later, without counting the attempt.
+    Snooze { after: Duration },
+}
+
+/// How to settle an attempt that ended in a fault.
+pub fn after_fault(standing: &Standing, fault: Fault, jitter: Jitter) -> Outcome {
+    match fault {
+        Fault::Retry { error } => {
+            Outcome::Retry { after: retry_delay(&standing.retry, standing.attempt, jitter), error }
+        }
+        Fault::RetryAfter { after, error } => Outcome::Retry { after, error },
+        Fault::Fatal { error } => Outcome::Bury { reason: error },
+        Fault::Snooze { after } => Outcome::Snooze { after },
+    }
+}
+
+/// The delay before the next try, after `failures` of them. Only the exponential policy has jitter: half of the
+/// delay is certain, half is chance, so that a thousand jobs that failed together do not come back together.
+pub fn retry_delay(policy: &RetryPolicy, failures: u16, jitter: Jitter) -> Duration {
+    let whole = base_delay(policy, failures);
+    let delay = match policy {
+        RetryPolicy::Exponential { .. } => {
+            let certain = whole / 2;
+            let chance = u128::from(whole - certain) * u128::from(jitter.0) >> 32;
+            certain + u64::try_from(chance).unwrap_or(u64::MAX)
+        }
+        RetryPolicy::Fixed { .. } | RetryPolicy::List { .. } => whole,
+    };
+    Duration::from_millis(delay)
+}
+
+/// The policy's delay in milliseconds after `failures`, before any chance.
+fn base_delay(policy: &RetryPolicy, failures: u16) -> u64 {
+    let step = u32::from(failures.saturating_sub(1));
+    match policy {
+        RetryPolicy::Exponential { base_ms, cap_ms } => {
+            let doubled = 2u64.checked_pow(step).and_then(|factor| base_ms.checked_mul(factor));
+            doubled.unwrap_or(u64::MAX).min(*cap_ms)
+        }
+        RetryPolicy::Fixed { ms } => *ms,
+        RetryPolicy::List { ms } => ms.get(step as usize).or(ms.last()).copied().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(attempt: u16, crashes: u16) -> Standing {
+        Standing {
+            attempt,
+            max_attempts: 3,
+            crashes,
+            max_crashes: 3,
+            retry: RetryPolicy::default(),
+        }
+    }
+
+    fn delays(policy: &RetryPolicy, jitter: u32) -> Vec<u64> {
+        let delay = |n| retry_delay(policy, n, Jitter(jitter)).as_millis() as u64;
+        (1..=6).map(delay).collect()
+    }
+
+    #[test]
+    fn the_default_policy_doubles_from_a_second_to_five_minutes_and_at_least_half_is_certain() {
+        let policy = RetryPolicy::default();
+        assert_eq!(delays(&policy, 0), [500, 1_000, 2_000, 4_000, 8_000, 16_000]);
+        assert_eq!(delays(&policy, u32::MAX), [999, 1_999, 3_999, 7_999, 15_999, 31_999]);
+        assert_eq!(retry_delay(&policy, 500, Jitter(0)), Duration::from_secs(150));
+    }
+
+    #[test]
+    fn a_fixed_delay_and_a_list_are_exact_and_the_list_repeats_its_last() {
+        assert_eq!(delays(&RetryPolicy::Fixed { ms: 70 }, 9), [70; 6]);
+        let list = RetryPolicy::List { ms: vec![1_000, 2_000, 4_000] };
+        assert_eq!(delays(&list, 9), [1_000, 2_000, 4_000, 4_000, 4_000, 4_000]);
+    }
+
+    #[test]
+    fn a_first_crash_is_due_at_once_and_later_ones_back_off() {
+        assert_eq!(after_lapse(&standing(1, 0)).0, Next::Queue(Again::AsBefore));
+        assert_eq!(after_lapse(&standing(1, 1)).0, Next::Queue(Again::In(Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn a_crash_that_uses_up_attempts_or_crashes_buries() {
+        assert_eq!(after_lapse(&standing(3, 0)).0, Next::End(State::Dead));
+        assert_eq!(after_lapse(&standing(1, 2)).0, Next::End(State::Dead));
+    }
+
+    #[test]
+    fn waiting_does_not_count_and_failing_does() {
+        let counted =
+            Verb::ALL.into_iter().filter(|verb| !attempt_counts(*verb)).collect::<Vec<_>>();
+        assert_eq!(counted, [Verb::Snooze, Verb::Release, Verb::Park]);
+    }
+
+    #[test]
+    fn a_fault_becomes_the_settlement_that_it_asks_for() {
+        let settle = |fault| after_fault(&standing(1, 0), fault, Jitter(0));
+        let after = Duration::from_secs(9);
+        let error = || "no".to_owned();
+        assert_eq!(
+            settle(Fault::Retry { error: error() }),
+            Outcome::Retry { after: Duration::from_millis(500), error: error() }
+        );
+        assert_eq!(
+            settle(Fault::RetryAfter { after, error: error() }),
+            Outcome::Retry { after, error: error() }
+        );
+        assert_eq!(settle(Fault::Fatal { error: error() }), Outcome::Bury { reason: error() });
+        assert_eq!(settle(Fault::Snooze { after }), Outcome::Snooze { after });
+    }
+
+    #[test]
+    fn an_error_text_is_cut_and_cleaned_so_that_it_cannot_fail_a_settlement() {
+        let note =
+            Outcome::Bury { reason: format!("\0{}", "é".repeat(ERROR_LIMIT)) }.note().unwrap();
+        assert!(note.len() <= ERROR_LIMIT && !note.contains('\0'));
+    }
+}

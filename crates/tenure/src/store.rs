@@ -1,0 +1,426 @@
+//! How jobs are kept: the port that every engine stands behind, in the verbs of the domain.
+//!
+//! The port is synchronous, takes batches, and answers each item with a value of its own: a lost lease is an answer, not
+//! an error. Only the store's clock counts, so callers pass durations. Policy lives in [`crate::lifecycle`], SQL lives in
+//! `sql/<engine>/verbs`, one file per verb, under the names used here.
+
+mod error;
+pub(crate) mod lane;
+pub mod migrate;
+pub mod sqlite;
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub use self::error::{Error, Result};
+use crate::clock::{Timestamp, millis};
+use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::job::{
+    BATCH_LIMIT, Invalid, JobId, JobRecord, Json, Limits, Name, NewJob, State, Tenant,
+};
+use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
+use crate::lifecycle::{Outcome, Standing};
+
+/// One connection to a store. All of them, on every engine, pass the same suite and agree in every answer.
+///
+/// Every call may be repeated after an unknown outcome: it then tells what really happened and changes nothing more.
+/// The exceptions are `enqueue` without a key, and `claim`, after which [`Store::held`] tells.
+pub trait Store: sealed::Sealed + Send {
+    // ── how jobs get in ──────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored again.
+    fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
+
+    // ── how they run ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Leases up to `ask.n` due jobs, fair between tenants, by priority and then age within a tenant. It first
+    /// promotes what has become due and lapses what is over, so that nothing else need be running for progress.
+    fn claim(&mut self, ask: &Claim) -> Result<Claimed>;
+
+    /// What this worker holds, as a claim would have answered: for after a claim whose answer was lost.
+    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>>;
+
+    /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal runtime.
+    fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>>;
+
+    /// Ends attempts. The token decides: whoever shows the job's latest token on a running job is heard, however late.
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
+
+    /// Both in one transaction, for a worker whose slots become free as it settles.
+    fn settle_and_claim(
+        &mut self,
+        settlements: &[Settlement],
+        ask: &Claim,
+    ) -> Result<(Vec<Settled>, Claimed)>;
+
+    // ── how they are taken back ──────────────────────────────────────────────────────────────────────────────────
+
+    /// Running jobs whose lease is over, longest first. It changes nothing, so that looking is cheap.
+    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>>;
+
+    /// Takes overdue jobs from their holders: back to the queue, or buried when attempts or crashes are used up. Each is
+    /// checked again at the moment of writing, since its holder may have renewed or settled since it was seen.
+    fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>>;
+
+    // ── what operators do ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Ends jobs that have not ended. A running job's holder learns of it at its next call.
+    fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
+
+    /// Queues dead or cancelled jobs again, with their counts reset.
+    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>>;
+
+    /// Queues parked jobs again.
+    fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
+
+    /// Deletes ended jobs and all that is known of them.
+    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
+
+    /// Sets what an operator wants for a queue, and answers with all that holds now.
+    fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings>;
+
+    /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired keys.
+    fn prune(&mut self, limit: usize) -> Result<Pruned>;
+
+    // ── how they are seen ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// One job and its timeline.
+    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>>;
+
+    /// A page of jobs, newest first.
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>>;
+
+    /// All queues at a glance.
+    fn overview(&mut self) -> Result<Overview>;
+
+    /// The leases that end soonest.
+    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>>;
+
+    /// The queues for which an operator has set something, in order of name.
+    fn queues(&mut self) -> Result<Vec<QueueSettings>>;
+
+    /// Blocks until something has changed in the store, or until `until`. It may wake for nothing, never the reverse.
+    fn wait(&mut self, until: Instant) -> Result<Wake>;
+}
+
+/// How many waiting jobs one claim makes ready at most.
+pub const PROMOTE_LIMIT: usize = 1_000;
+/// How many leases one claim lapses at most.
+pub const LAPSE_LIMIT: usize = 32;
+/// How many (queue, tenant) groups one claim serves at most.
+pub const GROUP_LIMIT: usize = 64;
+/// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at a time, so that a job
+/// that kills its process meets its next crash alone.
+pub const SUSPICION: Duration = Duration::from_secs(60);
+
+/// The answer to one enqueued job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "job", rename_all = "lowercase")]
+pub enum Enqueued {
+    /// Stored under this id.
+    Created(JobId),
+    /// The key is taken by this job, and the request is the same: nothing was stored.
+    Existing(JobId),
+    /// The key is taken by this job, and the request is another one: nothing was stored.
+    Conflict(JobId),
+}
+
+/// What a worker asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Who asks.
+    pub worker: WorkerId,
+    /// From which queues.
+    pub queues: Vec<Name>,
+    /// Which kinds it can run; `None` for all.
+    pub kinds: Option<Vec<Name>>,
+    /// How many it has room for.
+    pub n: usize,
+    /// For how long, unless renewed.
+    pub lease: Duration,
+    /// Where its last claim ended, so that the next tenant has its turn.
+    pub cursor: Cursor,
+}
+
+/// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Cursor(pub i64);
+
+/// The answer to a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Claimed {
+    /// What was leased.
+    pub attempts: Vec<Attempt>,
+    /// What was taken back from others on the way.
+    pub lapsed: Vec<Lapse>,
+    /// Where the next claim goes on.
+    pub cursor: Cursor,
+    /// When fewer jobs were leased than asked for: how long until a waiting job is due. A hint for how long to wait.
+    pub next_due: Option<Duration>,
+}
+
+/// A leased job: all that a worker needs to run it and to decide what becomes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[allow(missing_docs)]
+pub struct Attempt {
+    pub lease: Lease,
+    pub kind: Name,
+    pub args: Json,
+    pub queue: Name,
+    pub tenant: Tenant,
+    pub attempt: u16,
+    pub max_attempts: u16,
+    pub crashes: u16,
+    pub max_crashes: u16,
+    pub retry: crate::job::RetryPolicy,
+    pub max_runtime_ms: Option<i64>,
+    pub started_at: Timestamp,
+    pub enqueued_at: Timestamp,
+    pub key: Option<String>,
+    pub trace: Option<String>,
+    pub tags: Vec<Name>,
+}
+
+impl Attempt {
+    /// How much of the job's patience is used up.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            attempt: self.attempt,
+            max_attempts: self.max_attempts,
+            crashes: self.crashes,
+            max_crashes: self.max_crashes,
+            retry: self.retry.clone(),
+        }
+    }
+
+    /// A running job, as its holder sees it.
+    pub(crate) fn of(job: JobRecord) -> Option<Attempt> {
+        let fence = Fence { job: job.id, token: job.token };
+        Some(Attempt {
+            lease: Lease::granted(fence, job.lease_until?),
+            started_at: job.started_at?,
+            kind: job.kind,
+            args: job.args,
+            queue: job.queue,
+            tenant: job.tenant,
+            attempt: job.attempt,
+            max_attempts: job.max_attempts,
+            crashes: job.crashes,
+            max_crashes: job.max_crashes,
+            retry: job.retry,
+            max_runtime_ms: job.max_runtime_ms,
+            enqueued_at: job.enqueued_at,
+            key: job.key,
+            trace: job.trace,
+            tags: job.tags,
+        })
+    }
+}
+
+/// The end of an attempt, as its holder wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// The right to settle.
+    pub fence: Fence,
+    /// How it ends.
+    pub outcome: Outcome,
+    /// Jobs that are enqueued in the same transaction, if the settlement is heard.
+    pub then: Vec<NewJob>,
+}
+
+impl Settlement {
+    /// A settlement that enqueues nothing.
+    pub fn new(fence: Fence, outcome: Outcome) -> Settlement {
+        Settlement { fence, outcome, then: Vec::new() }
+    }
+}
+
+/// The answer to a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+pub enum Settled {
+    /// Heard, now or when it was first sent: the attempt ended so, and this is what the job became.
+    Yes(State),
+    /// Refused: the token is not the job's latest, or the attempt has ended otherwise.
+    Stale(Stale),
+    /// Refused: the store knows no such job, or no longer.
+    Gone,
+}
+
+/// The answer to a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+pub enum Renewed {
+    /// The lease holds until then.
+    Held(Timestamp),
+    /// The job is somebody else's, or has ended.
+    Lost(Stale),
+    /// The store knows no such job, or no longer.
+    Gone,
+    /// Neither held nor lost: the row is locked by an open transaction, so nobody can take it meanwhile. Ask again.
+    Busy,
+}
+
+/// The answer to a lapse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "state", rename_all = "lowercase")]
+pub enum Lapsed {
+    /// Taken back; this is what the job became.
+    Yes(State),
+    /// Its holder has renewed or settled since, or somebody else took it back.
+    No,
+    /// The row is locked by an open transaction. Ask again.
+    Busy,
+}
+
+/// A job that a claim took back on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Lapse {
+    /// Whose right ended.
+    pub fence: Fence,
+    /// Who it was.
+    pub worker: WorkerId,
+    /// What the job became.
+    pub became: State,
+}
+
+/// A request to queue an ended job again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Requeue {
+    /// The job.
+    pub job: JobId,
+    /// Only if the job still has this token. It makes the request repeatable.
+    pub if_token: Option<Token>,
+}
+
+/// The answer to what an operator asked of one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "state", rename_all = "lowercase")]
+pub enum Changed {
+    /// Done, now or when it was first asked.
+    Yes,
+    /// Not possible in this state; nothing changed.
+    No(State),
+    /// The store knows no such job, or no longer.
+    Gone,
+}
+
+/// What an operator wants of a queue. What is `None` stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QueueChange {
+    /// Whether claims pass it by.
+    pub pause: Option<Pause>,
+    /// How long succeeded jobs are kept; zero deletes them at once.
+    pub keep: Option<Duration>,
+    /// How long dead and cancelled jobs are kept.
+    pub keep_dead: Option<Duration>,
+}
+
+/// Whether claims pass a queue by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Pause {
+    Pause,
+    Resume,
+}
+
+impl QueueChange {
+    /// The settings after this change. Pausing a paused queue keeps the time of its first pause.
+    pub fn apply(&self, settings: &mut QueueSettings, now: Timestamp) {
+        match self.pause {
+            Some(Pause::Pause) => settings.paused_at = settings.paused_at.or(Some(now)),
+            Some(Pause::Resume) => settings.paused_at = None,
+            None => {}
+        }
+        settings.keep_ms = self.keep.map_or(settings.keep_ms, millis);
+        settings.keep_dead_ms = self.keep_dead.map_or(settings.keep_dead_ms, millis);
+    }
+}
+
+/// How much a prune deleted. Less than the limit means that nothing is left to prune.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[allow(missing_docs)]
+pub struct Pruned {
+    pub jobs: usize,
+    pub keys: usize,
+}
+
+/// Why [`Store::wait`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Something may have changed: look.
+    Changed,
+    /// The time is up.
+    TimedOut,
+}
+
+/// Checks a batch at the port, before anything is touched. Every engine calls it, so that all refuse alike.
+pub fn check_batch(size: usize) -> Result<()> {
+    if size > BATCH_LIMIT { Err(Invalid::Batch { size }.into()) } else { Ok(()) }
+}
+
+/// Checks jobs at the port.
+pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
+    check_batch(jobs.len())?;
+    match jobs.iter().find(|job| job.args.as_str().len() > limits.args) {
+        Some(job) => Err(Invalid::TooLarge {
+            field: "args",
+            size: job.args.as_str().len(),
+            limit: limits.args,
+        }
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Checks settlements at the port.
+pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<()> {
+    check_batch(settlements.len())?;
+    check_batch(settlements.iter().map(|settlement| settlement.then.len()).sum())?;
+    for settlement in settlements {
+        check_jobs(&settlement.then, limits)?;
+        if let Outcome::Complete { result: Some(result) } = &settlement.outcome {
+            let size = result.as_str().len();
+            if size > limits.result {
+                return Err(
+                    Invalid::TooLarge { field: "result", size, limit: limits.result }.into()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The longest lease: a worker that is cut off for longer than this has lost its job.
+pub const LEASE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Checks the length of a lease at the port.
+pub fn check_lease(length: Duration) -> Result<()> {
+    if (Duration::from_millis(1)..=LEASE_LIMIT).contains(&length) {
+        return Ok(());
+    }
+    let why = format!(
+        "a lease of {length:?} is outside 1 ms to 24 h; renew it instead of making it longer"
+    );
+    Err(Invalid::Value { field: "lease", why }.into())
+}
+
+/// Checks a claim at the port.
+pub fn check_claim(ask: &Claim) -> Result<()> {
+    check_batch(ask.n)?;
+    check_lease(ask.lease)?;
+    if ask.queues.is_empty() {
+        return Err(Invalid::Value {
+            field: "queues",
+            why: "a claim names at least one queue".into(),
+        }
+        .into());
+    }
+    Ok(())
+}
+
+pub(crate) mod sealed {
+    /// Only engines of this project stand behind the port: each is held to the suite and to the model.
+    pub trait Sealed {}
+}

@@ -1,0 +1,76 @@
+//! Where a job stands in the claim index.
+//!
+//! A lane is a (queue, tenant, kind). Its number is computed from SHA-256 prefixes, the same on all engines, so that
+//! enqueueing writes no lane row and blocks nobody. The queue comes first: a worker reads only the ranges of its own
+//! queues. The tenant comes next: the lanes of one (queue, tenant) group are neighbours. Collisions cost time, never
+//! correctness, because names are compared as well.
+//!
+//! ```text
+//! bit  63  62       61       60 … 46   45 … 17   16 … 0
+//!      0   limited  suspect  queue     tenant    kind
+//! ```
+//!
+//! Suspects (jobs with a crash) have lanes of their own, because a claim may take only one of them. `limited` is kept
+//! free for lanes per limit key.
+
+use sha2::{Digest, Sha256};
+
+use crate::job::{JobRecord, Name};
+
+const KIND_BITS: u32 = 17;
+const TENANT_BITS: u32 = 29;
+const QUEUE_BITS: u32 = 15;
+/// Set in the lanes of jobs with a crash.
+pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
+/// How far a lane is shifted to get its queue's number; the age index of ended jobs is built on it.
+const QUEUE_SHIFT: u32 = KIND_BITS + TENANT_BITS;
+
+/// The lane of a job as it is now.
+pub(crate) fn of(job: &JobRecord) -> i64 {
+    let tenant = prefix(job.tenant.as_str(), TENANT_BITS);
+    let lane = group(queue(&job.queue), tenant) << KIND_BITS | kind(&job.kind);
+    if job.crashes > 0 { lane | SUSPECT } else { lane }
+}
+
+/// The number of a kind within a lane.
+pub(crate) fn kind(name: &Name) -> i64 {
+    prefix(name.as_str(), KIND_BITS)
+}
+
+/// The number of a queue.
+pub(crate) fn queue(name: &Name) -> i64 {
+    prefix(name.as_str(), QUEUE_BITS)
+}
+
+fn group(queue: i64, tenant: i64) -> i64 {
+    queue << TENANT_BITS | tenant
+}
+
+/// The groups of one queue, first to last.
+pub(crate) fn groups_of(queue: i64) -> std::ops::RangeInclusive<i64> {
+    group(queue, 0)..=group(queue + 1, 0) - 1
+}
+
+/// The first lane of a group.
+pub(crate) fn first_in(group: i64) -> i64 {
+    group << KIND_BITS
+}
+
+/// The group of a lane, suspects or not.
+pub(crate) fn group_of(lane: i64) -> i64 {
+    (lane & !SUSPECT) >> KIND_BITS
+}
+
+/// The kind's number in a lane.
+pub(crate) fn kind_of(lane: i64) -> i64 {
+    lane & ((1 << KIND_BITS) - 1)
+}
+
+/// The first `bits` bits of the SHA-256 of `text`.
+fn prefix(text: &str, bits: u32) -> i64 {
+    let hash = Sha256::digest(text.as_bytes());
+    let first = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
+    i64::from(first >> (u32::BITS - bits))
+}
+
+const _: () = assert!(QUEUE_SHIFT == 46, "schema/0001 indexes done by lane >> 46");

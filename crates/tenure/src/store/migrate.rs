@@ -1,0 +1,93 @@
+//! The schema and its versions, the same idea on every engine.
+//!
+//! Migrations are numbered files in the binary. A store remembers which were applied, with their checksums, and the
+//! oldest binary that may still work with it: so old and new binaries can share a store while an upgrade rolls out.
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::clock::Timestamp;
+
+/// What this binary can work with: a store that demands more is refused. It is the number of the newest migration that
+/// this binary was written for.
+pub const CLIENT: u32 = 1;
+
+/// One step of the schema.
+#[derive(Debug, Clone, Copy)]
+pub struct Migration {
+    /// Its number; they are applied in order.
+    pub version: u32,
+    /// What it brings.
+    pub name: &'static str,
+    /// The oldest [`CLIENT`] that can work with a store that has it.
+    pub min_client: u32,
+    /// The statements.
+    pub sql: &'static str,
+}
+
+impl Migration {
+    /// What tells whether an applied migration is still the one in the binary.
+    pub fn checksum(&self) -> String {
+        Sha256::digest(self.sql.as_bytes())
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
+/// A migration and where a store stands with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Its number.
+    pub version: u32,
+    /// What it brings.
+    pub name: String,
+    /// Where the store stands.
+    pub standing: Standing,
+}
+
+/// Where a store stands with one migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "standing", content = "at")]
+pub enum Standing {
+    /// Applied then.
+    Applied(Timestamp),
+    /// Applied then, but from another text than this binary has.
+    Differs(Timestamp),
+    /// Applied then, by a newer binary.
+    Newer(Timestamp),
+    /// Not applied yet.
+    Pending,
+}
+
+/// A migration as a store remembers it.
+#[derive(Debug, Clone)]
+pub(crate) struct Applied {
+    pub(crate) version: u32,
+    pub(crate) name: String,
+    pub(crate) checksum: String,
+    pub(crate) min_client: u32,
+    pub(crate) applied_at: Timestamp,
+}
+
+/// Compares what a store remembers with what this binary has.
+pub(crate) fn compare(migrations: &[Migration], applied: &[Applied]) -> Vec<Status> {
+    let known = migrations.iter().map(|migration| {
+        let standing = match applied.iter().find(|applied| applied.version == migration.version) {
+            None => Standing::Pending,
+            Some(applied) if applied.checksum == migration.checksum() => {
+                Standing::Applied(applied.applied_at)
+            }
+            Some(applied) => Standing::Differs(applied.applied_at),
+        };
+        Status { version: migration.version, name: migration.name.to_owned(), standing }
+    });
+    let newest = migrations.last().map_or(0, |migration| migration.version);
+    let newer = applied.iter().filter(|applied| applied.version > newest).map(|applied| Status {
+        version: applied.version,
+        name: applied.name.clone(),
+        standing: Standing::Newer(applied.applied_at),
+    });
+    known.chain(newer).collect()
+}

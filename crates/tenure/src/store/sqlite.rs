@@ -1,0 +1,342 @@
+//! Jobs in one SQLite file: nothing to install, many processes on one machine.
+//!
+//! Every write goes through the process's one [`writer`], which commits many callers' work at once; reads have a
+//! connection of their own. The verbs are one file each, in the order of a job's life: [`enqueue`], [`claim`],
+//! [`renew`], [`settle`], [`lapse`], then [`operate`] and [`look`]. No policy here, and no time but the clock's.
+
+mod claim;
+#[cfg(feature = "drill")]
+mod drill;
+mod enqueue;
+mod error;
+mod file;
+mod lapse;
+mod look;
+mod operate;
+mod renew;
+mod row;
+mod settle;
+mod statements;
+mod tx;
+mod writer;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+#[cfg(feature = "drill")]
+pub use self::drill::Patch;
+use self::file::Foreign;
+use self::statements::Statements;
+use self::tx::Tx;
+use self::writer::{Urgency, Writer};
+use super::{
+    Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed, Requeue,
+    Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs, check_lease,
+    check_settlements, migrate, sealed,
+};
+use crate::clock::{self, Clock};
+use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
+use crate::lease::{Fence, WorkerId};
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where it reads the time.
+    pub clock: Clock,
+    /// What it accepts.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { clock: Clock::system(), limits: Limits::default() }
+    }
+}
+
+/// One connection to jobs in a SQLite file. Connections of one process to one file share its writer.
+pub struct Sqlite {
+    writer: Arc<Writer>,
+    /// None for a store in memory, which has but one connection.
+    reader: Option<Connection>,
+    sql: Arc<Statements>,
+    clock: Clock,
+    limits: Limits,
+    /// What the last claim or wait saw; a change since then wakes the next wait.
+    seen: Version,
+    /// When something last changed, for how often to look.
+    active: Instant,
+}
+
+/// How far a store has come: commits of this process, and of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Version {
+    ours: u64,
+    others: i64,
+}
+
+impl Sqlite {
+    /// Opens a file, and creates and migrates it where there is none. The file is readable by its owner only.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
+        Sqlite::open_file(path.as_ref(), options, Foreign::Refuse)
+    }
+
+    /// The same for a database that has other tables: Tenure's are added beside them.
+    pub fn adopt(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
+        Sqlite::open_file(path.as_ref(), options, Foreign::Adopt)
+    }
+
+    /// A store that lives as long as the value: for tests and simulations.
+    pub fn in_memory(options: &Options) -> Result<Sqlite> {
+        Sqlite::in_memory_with(options, embedded())
+    }
+
+    /// Where a file's schema stands, without changing anything.
+    pub fn status(path: impl AsRef<Path>) -> Result<Vec<migrate::Status>> {
+        file::status(path.as_ref())
+    }
+
+    fn open_file(path: &Path, options: &Options, foreign: Foreign) -> Result<Sqlite> {
+        let writer = shared_writer(path, options, foreign)?;
+        let reader = file::open_reader(path, &writer.target)?;
+        Ok(Sqlite::new(writer, Some(reader), options, embedded()))
+    }
+
+    fn in_memory_with(options: &Options, sql: Arc<Statements>) -> Result<Sqlite> {
+        let target = "in-memory store";
+        let failed = |cause| error::from_sqlite(target, "open the store", cause);
+        let mut connection = Connection::open_in_memory().map_err(failed)?;
+        file::prepare(&connection).map_err(failed)?;
+        file::migrate_up(&mut connection, target, &options.clock, Foreign::Refuse)?;
+        let writer = Arc::new(Writer::new(target.into(), connection, None));
+        Ok(Sqlite::new(writer, None, options, sql))
+    }
+
+    fn new(
+        writer: Arc<Writer>,
+        reader: Option<Connection>,
+        options: &Options,
+        sql: Arc<Statements>,
+    ) -> Sqlite {
+        let Options { clock, limits } = options.clone();
+        Sqlite {
+            writer,
+            reader,
+            sql,
+            clock,
+            limits,
+            seen: Version::default(),
+            active: clock::monotonic(),
+        }
+    }
+
+    fn write<T>(
+        &self,
+        doing: &'static str,
+        urgency: Urgency,
+        verb: impl Fn(&Tx<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        self.writer.write(doing, urgency, |connection| {
+            // The time is read inside, so that waiting for the lock does not make it old.
+            verb(&Tx { connection, sql: &self.sql, now: self.clock.now() })
+        })
+    }
+
+    fn read<T>(
+        &self,
+        doing: &'static str,
+        look: impl Fn(&Tx<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let Some(connection) = &self.reader else {
+            return self.write(doing, Urgency::Normal, look);
+        };
+        let answer = || {
+            let snapshot = connection.unchecked_transaction()?;
+            let answer =
+                look(&Tx { connection: &snapshot, sql: &self.sql, now: self.clock.now() })?;
+            snapshot.finish()?;
+            Ok(answer)
+        };
+        answer().map_err(|cause| error::from_sqlite(&self.writer.target, doing, cause))
+    }
+
+    fn version(&self) -> Result<Version> {
+        let others = match &self.reader {
+            None => 0,
+            Some(reader) => reader
+                .prepare_cached("PRAGMA data_version")
+                .and_then(|mut version| version.query_row([], |row| row.get(0)))
+                .map_err(|cause| {
+                    error::from_sqlite(&self.writer.target, "look for changes", cause)
+                })?,
+        };
+        Ok(Version { ours: self.writer.commits(), others })
+    }
+
+    /// Whether a claim could find anything. What is looked at is remembered, so that a change after it wakes a wait.
+    fn may_find(&mut self) -> Result<bool> {
+        self.seen = self.version()?;
+        self.read("look for due jobs", |tx| tx.claim_may_find())
+    }
+}
+
+impl sealed::Sealed for Sqlite {}
+
+impl Store for Sqlite {
+    fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        check_jobs(jobs, &self.limits)?;
+        self.write("enqueue", Urgency::Normal, |tx| tx.enqueue(jobs))
+    }
+
+    fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
+        check_claim(ask)?;
+        if self.may_find()? {
+            return self.write("claim", Urgency::Normal, |tx| tx.claim(ask));
+        }
+        let next_due = if ask.n > 0 {
+            self.read("look for the next due job", |tx| tx.next_due())?
+        } else {
+            None
+        };
+        Ok(Claimed { attempts: vec![], lapsed: vec![], cursor: ask.cursor, next_due })
+    }
+
+    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
+        self.read("look for held jobs", |tx| tx.held(worker))
+    }
+
+    fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
+        check_batch(fences.len())?;
+        check_lease(length)?;
+        self.write("renew", Urgency::First, |tx| tx.renew(fences, length))
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        check_settlements(settlements, &self.limits)?;
+        self.write("settle", Urgency::Normal, |tx| tx.settle(settlements))
+    }
+
+    fn settle_and_claim(
+        &mut self,
+        settlements: &[Settlement],
+        ask: &Claim,
+    ) -> Result<(Vec<Settled>, Claimed)> {
+        check_settlements(settlements, &self.limits)?;
+        check_claim(ask)?;
+        self.seen = self.version()?;
+        self.write("settle and claim", Urgency::Normal, |tx| {
+            Ok((tx.settle(settlements)?, tx.claim(ask)?))
+        })
+    }
+
+    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+        self.read("look for lapsed leases", |tx| tx.overdue(limit))
+    }
+
+    fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
+        check_batch(fences.len())?;
+        self.write("lapse", Urgency::Normal, |tx| tx.lapse(fences))
+    }
+
+    fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.write("cancel", Urgency::Normal, |tx| jobs.iter().map(|job| tx.cancel(*job)).collect())
+    }
+
+    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.write("requeue", Urgency::Normal, |tx| {
+            jobs.iter().map(|job| tx.requeue(job)).collect()
+        })
+    }
+
+    fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.write("resume", Urgency::Normal, |tx| jobs.iter().map(|job| tx.resume(*job)).collect())
+    }
+
+    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.write("purge", Urgency::Normal, |tx| jobs.iter().map(|job| tx.purge(*job)).collect())
+    }
+
+    fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {
+        self.write("configure a queue", Urgency::Normal, |tx| tx.configure(queue, change))
+    }
+
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        self.write("prune", Urgency::Normal, |tx| tx.prune(limit))
+    }
+
+    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
+        self.read("look at a job", |tx| tx.job(id))
+    }
+
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
+        check_batch(limit)?;
+        self.read("list jobs", |tx| tx.jobs(filter, limit))
+    }
+
+    fn overview(&mut self) -> Result<Overview> {
+        self.read("count jobs", |tx| tx.overview())
+    }
+
+    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
+        check_batch(limit)?;
+        self.read("list leases", |tx| tx.leases(limit))
+    }
+
+    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
+        self.read("list queues", |tx| tx.queues())
+    }
+
+    /// Other processes cannot signal us, so their commits are looked for: often while there is traffic, seldom when idle.
+    fn wait(&mut self, until: Instant) -> Result<Wake> {
+        const BRISK: Duration = Duration::from_millis(5);
+        const CALM: Duration = Duration::from_millis(25);
+        const ACTIVE: Duration = Duration::from_secs(1);
+        loop {
+            let version = self.version()?;
+            let now = clock::monotonic();
+            if version != self.seen {
+                (self.seen, self.active) = (version, now);
+                return Ok(Wake::Changed);
+            }
+            if now >= until {
+                return Ok(Wake::TimedOut);
+            }
+            let pause = if now - self.active < ACTIVE { BRISK } else { CALM };
+            self.writer.wait_for_commit(version.ours, pause.min(until - now));
+        }
+    }
+}
+
+fn embedded() -> Arc<Statements> {
+    static EMBEDDED: OnceLock<Arc<Statements>> = OnceLock::new();
+    Arc::clone(EMBEDDED.get_or_init(|| Arc::new(Statements::embedded())))
+}
+
+/// The writer of this process for a file. Two of them in one process would only wait for each other.
+fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc<Writer>> {
+    static WRITERS: OnceLock<Mutex<HashMap<PathBuf, Weak<Writer>>>> = OnceLock::new();
+    let mut writers =
+        WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    writers.retain(|_, writer| writer.strong_count() > 0);
+    if let Ok(canonical) = path.canonicalize()
+        && let Some(writer) = writers.get(&canonical).and_then(Weak::upgrade)
+    {
+        return Ok(writer);
+    }
+    let opened = file::open(path, &options.clock, foreign)?;
+    let target = path.display().to_string();
+    let canonical =
+        path.canonicalize().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let writer = Arc::new(Writer::new(target, opened.connection, Some(opened.turn)));
+    writers.insert(canonical, Arc::downgrade(&writer));
+    Ok(writer)
+}

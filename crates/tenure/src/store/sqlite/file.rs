@@ -1,0 +1,312 @@
+//! Opening the file: what may be opened, how it is set up, and its schema.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
+
+use super::{error, row};
+use crate::clock::{self, Clock};
+use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
+use crate::store::{Error, Result};
+
+/// The schema of this engine.
+pub(super) const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "kernel",
+    min_client: 1,
+    sql: include_str!("../../../sql/sqlite/schema/0001_kernel.sql"),
+}];
+
+/// Older versions can corrupt a WAL that several processes share.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// What may become of a database that has tables, but none of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Foreign {
+    /// It is somebody's data, opened by mistake.
+    Refuse,
+    /// Its owner asked for our tables beside theirs.
+    Adopt,
+}
+
+/// An open file: the writing connection, and the lock by which processes take turns.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) turn: File,
+}
+
+/// Opens the file, creates it where there is none, and brings its schema up to date.
+pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opened> {
+    let target = path.display().to_string();
+    check_version()?;
+    check_file(path, &target)?;
+    refuse_network(path, &target)?;
+    let turn = private_file(&beside(path, "-turn"))
+        .map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    // The first one sets the file up; whoever comes at the same time waits here and finds it done.
+    turn.lock().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let opened = private_file(path)
+        .map_err(|cause| error::from_io(&target, "open the store", cause))
+        .and_then(|_| connect(path, &target))
+        .and_then(|mut connection| {
+            migrate_up(&mut connection, &target, clock, foreign)?;
+            Ok(connection)
+        });
+    turn.unlock().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    Ok(Opened { connection: opened?, turn })
+}
+
+/// A connection that can only read.
+pub(super) fn open_reader(path: &Path, target: &str) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let set_up = |cause| error::from_sqlite(target, "open the store for reading", cause);
+    let connection = Connection::open_with_flags(path, flags).map_err(set_up)?;
+    connection.execute_batch("PRAGMA query_only = ON").map_err(set_up)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(set_up)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(connection)
+}
+
+/// Where a file's schema stands. It changes nothing; a file that does not exist has everything pending.
+pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
+    let target = path.display().to_string();
+    check_file(path, &target)?;
+    let exists = path.metadata().is_ok_and(|file| file.len() > 0);
+    let applied = if exists { applied(&open_reader(path, &target)?, &target)? } else { Vec::new() };
+    Ok(migrate::compare(MIGRATIONS, &applied))
+}
+
+/// The file that stands beside the database under its name and a suffix.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const STATEMENTS: usize = 64;
+
+fn check_version() -> Result<()> {
+    if rusqlite::version_number() >= OLDEST_SQLITE {
+        return Ok(());
+    }
+    Err(Error::Unusable {
+        target: format!("SQLite {}", rusqlite::version()),
+        problem: "this version can corrupt a file that several processes write".into(),
+        next: "build with the bundled SQLite, or with 3.51.3 or newer".into(),
+    })
+}
+
+/// Refuses what cannot be a database of ours, before anything is created or changed.
+fn check_file(path: &Path, target: &str) -> Result<()> {
+    let found = match path.metadata() {
+        Ok(found) => found,
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(error::from_io(target, "look at the file", cause)),
+    };
+    if !found.is_file() {
+        let what =
+            if found.is_dir() { "this is a directory" } else { "this is not a regular file" };
+        return Err(Error::Unusable {
+            target: target.into(),
+            problem: what.into(),
+            next: "name a file with --db, for example tenure.db".into(),
+        });
+    }
+    // Looked up rather than tried, because root may write to everything.
+    if found.permissions().readonly() {
+        return Err(error::read_only(target));
+    }
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(16).read_to_end(&mut head));
+    read.map_err(|cause| error::from_io(target, "look at the file", cause))?;
+    if !head.is_empty() && head != b"SQLite format 3\0" {
+        return Err(error::not_a_database(target));
+    }
+    Ok(())
+}
+
+/// File locks and shared memory do not work across machines: a file there would be corrupted in silence.
+fn refuse_network(path: &Path, target: &str) -> Result<()> {
+    let directory =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(directory) = directory.canonicalize() else { return Ok(()) };
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    match network_file_system(&mounts, &directory) {
+        None => Ok(()),
+        Some(kind) => Err(Error::Unusable {
+            target: target.into(),
+            problem: format!(
+                "it is on a network file system ({kind}), where SQLite's locks do not hold"
+            ),
+            next: "use a file on a local disk, or PostgreSQL".into(),
+        }),
+    }
+}
+
+/// The kind of the network file system that holds `directory`, if it is one.
+fn network_file_system<'a>(mounts: &'a str, directory: &Path) -> Option<&'a str> {
+    const NETWORK: [&str; 10] = [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "afs",
+    ];
+    let lines = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    let holding = lines.filter(|(point, _)| directory.starts_with(point));
+    let (_, kind) = holding.max_by_key(|(point, _)| point.len())?;
+    NETWORK.contains(&kind).then_some(kind)
+}
+
+/// Opens a file that only its owner may read, and creates it where there is none.
+fn private_file(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+fn connect(path: &Path, target: &str) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |cause| error::from_sqlite(target, "open the store", cause);
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    prepare(&connection).map_err(failed)?;
+    Ok(connection)
+}
+
+/// The settings that the guarantees rest on.
+pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // FULL: an acknowledged commit survives a power cut.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+/// Applies what is missing, after making sure that this database is ours to change.
+pub(super) fn migrate_up(
+    connection: &mut Connection,
+    target: &str,
+    clock: &Clock,
+    foreign: Foreign,
+) -> Result<()> {
+    let failed = |cause| error::from_sqlite(target, "migrate the store", cause);
+    let unusable =
+        |problem: String, next: String| Error::Unusable { target: target.into(), problem, next };
+    let tx = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    let done = applied(&tx, target)?;
+    if done.is_empty() && foreign == Foreign::Refuse && has_tables(&tx).map_err(failed)? {
+        return Err(unusable(
+            "this is a SQLite database, but not one of Tenure's".into(),
+            format!(
+                "name another file, or add Tenure's tables to this one: tenure --db {target} migrate up"
+            ),
+        ));
+    }
+    if let Some(newest) = done.iter().max_by_key(|applied| applied.min_client)
+        && newest.min_client > CLIENT
+    {
+        return Err(unusable(
+            format!(
+                "its schema (version {}, {}) needs a newer tenure than this one",
+                newest.version, newest.name
+            ),
+            "upgrade this binary; nothing was changed".into(),
+        ));
+    }
+    if done.is_empty() {
+        tx.execute_batch(MIGRATIONS_TABLE).map_err(failed)?;
+    }
+    let missing =
+        |migration: &&Migration| done.iter().all(|applied| applied.version != migration.version);
+    for migration in MIGRATIONS.iter().filter(missing) {
+        apply(&tx, migration, clock).map_err(failed)?;
+    }
+    tx.commit().map_err(failed)
+}
+
+const MIGRATIONS_TABLE: &str = "
+CREATE TABLE tenure_migrations (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    checksum   TEXT    NOT NULL,
+    min_client INTEGER NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT";
+
+fn apply(connection: &Connection, migration: &Migration, clock: &Clock) -> rusqlite::Result<()> {
+    connection.execute_batch(migration.sql)?;
+    if migration.version == 1 {
+        let installation = clock::unique().to_string();
+        connection.execute(
+            "INSERT INTO tenure_meta (one, installation) VALUES (1, ?1)",
+            [installation],
+        )?;
+    }
+    connection.execute(
+        "INSERT INTO tenure_migrations (version, name, checksum, min_client, applied_at)
+         VALUES (:version, :name, :checksum, :min_client, :applied_at)",
+        named_params! {
+            ":version": migration.version, ":name": migration.name, ":checksum": migration.checksum(),
+            ":min_client": migration.min_client, ":applied_at": clock.now().as_millis(),
+        },
+    )?;
+    Ok(())
+}
+
+fn applied(connection: &Connection, target: &str) -> Result<Vec<Applied>> {
+    let read = || -> rusqlite::Result<Vec<Applied>> {
+        let table =
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'tenure_migrations'";
+        if connection.query_row(table, [], |_| Ok(())).optional()?.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut statement = connection.prepare(
+            "SELECT version, name, checksum, min_client, applied_at FROM tenure_migrations ORDER BY version",
+        )?;
+        let rows = statement.query_map([], |row| {
+            Ok(Applied {
+                version: row.get(0)?,
+                name: row.get(1)?,
+                checksum: row.get(2)?,
+                min_client: row.get(3)?,
+                applied_at: row::time(row.get(4)?),
+            })
+        })?;
+        rows.collect()
+    };
+    read().map_err(|cause| error::from_sqlite(target, "read the schema's version", cause))
+}
+
+fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_on_a_network_file_system_is_recognised_by_its_nearest_mount() {
+        let mounts = "/dev/sda / ext4 rw 0 0\nhost:/x /mnt/share nfs4 rw 0 0\n/dev/sdb /mnt/share/local xfs rw 0 0\n";
+        let kind = |path: &str| network_file_system(mounts, Path::new(path));
+        assert_eq!(kind("/home/me"), None);
+        assert_eq!(kind("/mnt/share/jobs"), Some("nfs4"));
+        assert_eq!(kind("/mnt/shared"), None);
+        assert_eq!(kind("/mnt/share/local/x"), None);
+    }
+}

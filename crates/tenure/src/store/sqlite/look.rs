@@ -1,0 +1,119 @@
+//! How jobs are seen.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Result, named_params};
+
+use super::row;
+use super::tx::Tx;
+use crate::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
+use crate::job::{JobId, JobRecord, Name, State, Tenant};
+
+impl Tx<'_> {
+    pub(super) fn job(&self, id: JobId) -> Result<Option<JobDetail>> {
+        let Some(job) = self.find(id)? else { return Ok(None) };
+        let timeline =
+            self.all(&self.sql.look.timeline, named_params! { ":job": id.0 }, row::timeline_entry)?;
+        Ok(Some(JobDetail { job, timeline }))
+    }
+
+    pub(super) fn jobs(&self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
+        let look = &self.sql.look;
+        let sources: &[&String] = match filter.state {
+            None => &[&look.jobs_live, &look.jobs_ended],
+            Some(State::Dead) => &[&look.jobs_dead],
+            Some(state) if state.has_ended() => &[&look.jobs_ended],
+            Some(_) => &[&look.jobs_live],
+        };
+        let mut page = Vec::new();
+        for sql in sources {
+            page.extend(self.page(sql, filter, limit)?);
+        }
+        page.sort_by_key(|job| std::cmp::Reverse(job.id));
+        page.truncate(limit);
+        Ok(page)
+    }
+
+    fn page(&self, sql: &str, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let before = filter.before.map_or(i64::MAX, |id| id.0);
+        // Waiting is how the page is told "queued", since it stands for both.
+        let state = filter.state.map(|state| row::code(state, true));
+        let names = |name: &Option<Name>| name.as_ref().map(|name| name.as_str().to_owned());
+        let tenant = filter.tenant.as_ref().map(Tenant::as_str);
+        let mut bind =
+            |name: &str, value: &dyn rusqlite::ToSql| match statement.parameter_index(name)? {
+                Some(at) => statement.raw_bind_parameter(at, value),
+                None => Ok(()), // the page of dead jobs has its state in the text
+            };
+        bind(":before", &before)?;
+        bind(":state", &state)?;
+        bind(":queue", &names(&filter.queue))?;
+        bind(":tenant", &tenant)?;
+        bind(":kind", &names(&filter.kind))?;
+        bind(":limit", &limit)?;
+        statement.raw_query().mapped(row::record).collect()
+    }
+
+    pub(super) fn overview(&self) -> Result<Overview> {
+        let mut lines = Lines::default();
+        let look = &self.sql.look;
+        let live: Vec<(String, String, i64, u64, i64)> =
+            self.all(&look.overview_live, [], |row| row.try_into())?;
+        for (queue, tenant, code, count, oldest) in live {
+            let line = lines.of(queue, tenant);
+            match row::state(code)? {
+                (State::Queued, true) => line.waiting = count,
+                (State::Running, _) => line.running = count,
+                (State::Parked, _) => line.parked = count,
+                _ => {
+                    line.ready = count;
+                    line.oldest_wait_ms = Some((self.now.as_millis() - oldest).max(0));
+                }
+            }
+        }
+        let dead: Vec<(String, String, u64)> =
+            self.all(&look.overview_dead, [], |row| row.try_into())?;
+        for (queue, tenant, count) in dead {
+            lines.of(queue, tenant).dead = count;
+        }
+        for number in self.queue_numbers()? {
+            for (queue, tenant, count) in self.ended_lately(number, State::Succeeded)? {
+                lines.of(queue, tenant).succeeded_last_minute = count;
+            }
+            for (queue, tenant, count) in self.ended_lately(number, State::Dead)? {
+                lines.of(queue, tenant).died_last_minute = count;
+            }
+        }
+        Ok(Overview { at: self.now, lines: lines.0.into_values().collect() })
+    }
+
+    fn ended_lately(&self, number: i64, state: State) -> Result<Vec<(String, String, u64)>> {
+        let after = self.now - OverviewLine::WINDOW;
+        self.all(
+            &self.sql.look.overview_recent,
+            named_params! { ":number": number, ":state": row::code(state, false), ":after": after.as_millis() },
+            |row| row.try_into(),
+        )
+    }
+
+    pub(super) fn leases(&self, limit: usize) -> Result<Vec<LeaseView>> {
+        self.all(&self.sql.look.leases, named_params! { ":limit": limit }, row::lease_view)
+    }
+
+    pub(super) fn queues(&self) -> Result<Vec<QueueSettings>> {
+        self.all(&self.sql.operate.queues, [], row::queue_settings)
+    }
+}
+
+/// The lines of an overview, as they are found.
+#[derive(Default)]
+struct Lines(BTreeMap<(Name, Tenant), OverviewLine>);
+
+impl Lines {
+    fn of(&mut self, queue: String, tenant: String) -> &mut OverviewLine {
+        let (queue, tenant) = (Name::trusted(queue), Tenant::trusted(tenant));
+        let empty = || OverviewLine::empty(queue.clone(), tenant.clone());
+        self.0.entry((queue.clone(), tenant.clone())).or_insert_with(empty)
+    }
+}

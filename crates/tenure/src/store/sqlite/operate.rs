@@ -1,0 +1,176 @@
+//! What operators do to jobs and queues.
+
+use std::time::Duration;
+
+use rusqlite::{Result, named_params};
+
+use super::row;
+use super::tx::{Ending, Tx, entry};
+use crate::clock::Timestamp;
+use crate::inspect::QueueSettings;
+use crate::job::{JobId, JobRecord, Name, State};
+use crate::lease::Fence;
+use crate::lifecycle::{Again, Next, Verb};
+use crate::store::{Changed, Pruned, QueueChange, Requeue, lane};
+
+impl Tx<'_> {
+    /// The job, live or ended.
+    pub(super) fn find(&self, id: JobId) -> Result<Option<JobRecord>> {
+        let by_id = named_params! { ":job": id.0 };
+        match self.one(&self.sql.operate.live, by_id, row::record)? {
+            Some(job) => Ok(Some(job)),
+            None => self.one(&self.sql.operate.ended, by_id, row::record),
+        }
+    }
+
+    pub(super) fn cancel(&self, id: JobId) -> Result<Changed> {
+        let Some(job) = self.find(id)? else { return Ok(Changed::Gone) };
+        if job.state == State::Cancelled {
+            return Ok(Changed::Yes);
+        }
+        if job.state.has_ended() {
+            return Ok(Changed::No(job.state));
+        }
+        let after = JobRecord { token: job.token.next(self.epoch()?), ..job.clone() };
+        self.move_to(&after, Next::End(State::Cancelled), Ending::default())?;
+        self.note(&entry(&job, Verb::Cancel, State::Cancelled, self.now))?;
+        Ok(Changed::Yes)
+    }
+
+    pub(super) fn requeue(&self, request: &Requeue) -> Result<Changed> {
+        let Some(job) = self.find(request.job)? else { return Ok(Changed::Gone) };
+        if let Some(token) = request.if_token
+            && self.heard(Fence { job: job.id, token }, Verb::Requeue)?.is_some()
+        {
+            return Ok(Changed::Yes);
+        }
+        let other_life = request.if_token.is_some_and(|token| token != job.token);
+        if other_life || !matches!(job.state, State::Dead | State::Cancelled) {
+            return Ok(Changed::No(job.state));
+        }
+        let token = job.token.next(self.epoch()?);
+        let anew = JobRecord { crashes: 0, ..job.clone() };
+        self.run(
+            &self.sql.operate.requeue,
+            named_params! {
+                ":job": job.id.0, ":lane": lane::of(&anew), ":now": self.now.as_millis(), ":token": token.0,
+            },
+        )?;
+        self.run(&self.sql.operate.remove_ended, named_params! { ":job": job.id.0 })?;
+        let rested = JobRecord { worker: None, started_at: None, ..job };
+        self.note(&entry(&rested, Verb::Requeue, State::Queued, self.now))?;
+        Ok(Changed::Yes)
+    }
+
+    pub(super) fn resume(&self, id: JobId) -> Result<Changed> {
+        match self.find(id)? {
+            None => Ok(Changed::Gone),
+            Some(job) if job.state == State::Parked => {
+                self.move_to(&job, Next::Queue(Again::In(Duration::ZERO)), Ending::default())?;
+                self.note(&entry(&job, Verb::Resume, State::Queued, self.now))?;
+                Ok(Changed::Yes)
+            }
+            // Heard before, if nobody has claimed the job since: its token is still the one it was parked under.
+            Some(job) => match self.heard(Fence { job: job.id, token: job.token }, Verb::Resume)? {
+                Some(_) if job.state == State::Queued => Ok(Changed::Yes),
+                _ => Ok(Changed::No(job.state)),
+            },
+        }
+    }
+
+    pub(super) fn purge(&self, id: JobId) -> Result<Changed> {
+        match self.find(id)? {
+            None => Ok(Changed::Gone),
+            Some(job) if job.state.has_ended() => {
+                self.run(&self.sql.operate.remove_ended, named_params! { ":job": id.0 })?;
+                self.forget(id)?;
+                Ok(Changed::Yes)
+            }
+            Some(job) => Ok(Changed::No(job.state)),
+        }
+    }
+
+    pub(super) fn configure(&self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {
+        let mut settings = self.settings_of(queue)?;
+        change.apply(&mut settings, self.now);
+        self.run(
+            &self.sql.operate.configure,
+            named_params! {
+                ":queue": queue.as_str(), ":paused_at": settings.paused_at.map(Timestamp::as_millis),
+                ":keep_ms": settings.keep_ms, ":keep_dead_ms": settings.keep_dead_ms,
+            },
+        )?;
+        Ok(settings)
+    }
+
+    fn settings_of(&self, queue: &Name) -> Result<QueueSettings> {
+        let set = self.one(
+            &self.sql.operate.queue,
+            named_params! { ":queue": queue.as_str() },
+            row::queue_settings,
+        )?;
+        Ok(set.unwrap_or_else(|| QueueSettings::default_for(queue.clone())))
+    }
+
+    /// Deletes what has been kept long enough: queue by queue, state by state, the oldest first.
+    pub(super) fn prune(&self, limit: usize) -> Result<Pruned> {
+        let mut jobs = 0;
+        for number in self.queue_numbers()? {
+            for state in [State::Succeeded, State::Dead, State::Cancelled] {
+                for id in self.aged(number, state, limit - jobs)? {
+                    self.run(&self.sql.operate.remove_ended, named_params! { ":job": id.0 })?;
+                    self.forget(id)?;
+                    jobs += 1;
+                }
+            }
+        }
+        let bounds = named_params! { ":now": self.now.as_millis(), ":limit": limit };
+        let keys = self.run(&self.sql.operate.expire_keys, bounds)?;
+        Ok(Pruned { jobs, keys })
+    }
+
+    /// The numbers of the queues that have ended jobs.
+    pub(super) fn queue_numbers(&self) -> Result<Vec<i64>> {
+        let mut numbers = Vec::new();
+        let mut after = -1;
+        let next = |after| {
+            self.one(
+                &self.sql.operate.next_queue_number,
+                named_params! { ":after": after },
+                |row| row.get(0),
+            )
+        };
+        while let Some(number) = next(after)? {
+            numbers.push(number);
+            after = number;
+        }
+        Ok(numbers)
+    }
+
+    /// Up to `limit` jobs that have been kept long enough. Queues whose numbers collide are told apart by name.
+    fn aged(&self, number: i64, state: State, limit: usize) -> Result<Vec<JobId>> {
+        let mut statement = self.connection.prepare_cached(&self.sql.operate.aged)?;
+        let mut rows = statement.query(named_params! {
+            ":number": number, ":state": row::code(state, false), ":before": self.now.as_millis(),
+        })?;
+        let mut found = Vec::new();
+        let mut settings: Vec<QueueSettings> = Vec::new();
+        while found.len() < limit
+            && let Some(row) = rows.next()?
+        {
+            let queue = Name::trusted(row.get(1)?);
+            if !settings.iter().any(|known| known.queue == queue) {
+                settings.push(self.settings_of(&queue)?);
+            }
+            let finished_at = row::time(row.get(2)?);
+            let expired = |kept: &&QueueSettings| finished_at + kept.keep(state) <= self.now;
+            match settings.iter().find(|known| known.queue == queue).filter(expired) {
+                Some(_) => found.push(JobId(row.get(0)?)),
+                // The oldest is young enough, so all are, unless two queues share this number.
+                None if settings.len() == 1 => break,
+                None => {}
+            }
+        }
+        Ok(found)
+    }
+}

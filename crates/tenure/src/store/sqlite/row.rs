@@ -1,0 +1,145 @@
+//! Between rows and values: the one place that knows how a job is spelled in SQLite.
+
+use rusqlite::types::Type;
+use rusqlite::{Error, Result, Row};
+
+use crate::clock::Timestamp;
+use crate::inspect::{LeaseView, QueueSettings, TimelineEntry};
+use crate::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use crate::lease::{Fence, Token, WorkerId};
+use crate::lifecycle::Verb;
+
+/// The number of a state in the tables. Queued is two numbers: ready, or waiting for its time.
+pub(super) fn code(state: State, waiting: bool) -> i64 {
+    match state {
+        State::Queued if waiting => 1,
+        State::Queued => 0,
+        State::Running => 2,
+        State::Parked => 3,
+        State::Succeeded => 4,
+        State::Dead => 5,
+        State::Cancelled => 6,
+    }
+}
+
+/// The state of a number, and whether it waits for its time.
+pub(super) fn state(code: i64) -> Result<(State, bool)> {
+    Ok(match code {
+        0 => (State::Queued, false),
+        1 => (State::Queued, true),
+        2 => (State::Running, false),
+        3 => (State::Parked, false),
+        4 => (State::Succeeded, false),
+        5 => (State::Dead, false),
+        6 => (State::Cancelled, false),
+        _ => return Err(Error::IntegralValueOutOfRange(0, code)),
+    })
+}
+
+/// A job, from the columns of `record.sql`.
+pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
+    let (state, waiting) = state(row.get(1)?)?;
+    Ok(JobRecord {
+        id: JobId(row.get(0)?),
+        state,
+        waiting,
+        queue: Name::trusted(row.get(2)?),
+        tenant: Tenant::trusted(row.get(3)?),
+        kind: Name::trusted(row.get(4)?),
+        args: Json::trusted(row.get(5)?),
+        priority: row.get(6)?,
+        run_at: time(row.get(7)?),
+        token: Token(row.get(8)?),
+        attempt: row.get(9)?,
+        max_attempts: row.get(10)?,
+        crashes: row.get(11)?,
+        max_crashes: row.get(12)?,
+        retry: retry(row.get(13)?)?,
+        max_runtime_ms: row.get(14)?,
+        key: row.get(15)?,
+        trace: row.get(16)?,
+        tags: tags(row.get(17)?),
+        parent: row.get::<_, Option<i64>>(18)?.map(JobId),
+        enqueued_at: time(row.get(19)?),
+        worker: row.get::<_, Option<String>>(20)?.map(WorkerId::trusted),
+        started_at: row.get::<_, Option<i64>>(21)?.map(time),
+        leased_at: row.get::<_, Option<i64>>(22)?.map(time),
+        lease_ms: row.get(23)?,
+        lease_until: row.get::<_, Option<i64>>(24)?.map(time),
+        finished_at: row.get::<_, Option<i64>>(25)?.map(time),
+        result: row.get::<_, Option<String>>(26)?.map(Json::trusted),
+        reason: row.get(27)?,
+    })
+}
+
+/// The default policy is not written down, so that the everyday job costs no parsing.
+pub(super) fn retry_column(policy: &RetryPolicy) -> Option<String> {
+    if *policy == RetryPolicy::default() { None } else { serde_json::to_string(policy).ok() }
+}
+
+fn retry(column: Option<String>) -> Result<RetryPolicy> {
+    match column {
+        None => Ok(RetryPolicy::default()),
+        Some(text) => serde_json::from_str(&text)
+            .map_err(|error| Error::FromSqlConversionFailure(13, Type::Text, Box::new(error))),
+    }
+}
+
+/// Names contain no white space, so a list of them is its words.
+pub(super) fn tags_column(tags: &[Name]) -> Option<String> {
+    if tags.is_empty() {
+        None
+    } else {
+        Some(tags.iter().map(Name::as_str).collect::<Vec<_>>().join(" "))
+    }
+}
+
+fn tags(column: Option<String>) -> Vec<Name> {
+    column.iter().flat_map(|text| text.split(' ')).map(|tag| Name::trusted(tag.into())).collect()
+}
+
+pub(super) fn time(millis: i64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+pub(super) fn fence(row: &Row<'_>) -> Result<Fence> {
+    Ok(Fence { job: JobId(row.get(0)?), token: Token(row.get(1)?) })
+}
+
+pub(super) fn timeline_entry(row: &Row<'_>) -> Result<TimelineEntry> {
+    let verb: String = row.get(2)?;
+    Ok(TimelineEntry {
+        job: JobId(row.get(0)?),
+        at: time(row.get(1)?),
+        verb: Verb::ALL.into_iter().find(|known| known.name() == verb).ok_or_else(|| {
+            Error::FromSqlConversionFailure(2, Type::Text, format!("unknown verb {verb}").into())
+        })?,
+        refused: row.get(3)?,
+        token: Token(row.get(4)?),
+        attempt: row.get(5)?,
+        worker: row.get::<_, Option<String>>(6)?.map(WorkerId::trusted),
+        from: row.get::<_, Option<i64>>(7)?.map(time),
+        became: state(row.get(8)?)?.0,
+        note: row.get(9)?,
+    })
+}
+
+pub(super) fn queue_settings(row: &Row<'_>) -> Result<QueueSettings> {
+    Ok(QueueSettings {
+        queue: Name::trusted(row.get(0)?),
+        paused_at: row.get::<_, Option<i64>>(1)?.map(time),
+        keep_ms: row.get(2)?,
+        keep_dead_ms: row.get(3)?,
+    })
+}
+
+pub(super) fn lease_view(row: &Row<'_>) -> Result<LeaseView> {
+    Ok(LeaseView {
+        job: JobId(row.get(0)?),
+        kind: Name::trusted(row.get(1)?),
+        token: Token(row.get(2)?),
+        worker: WorkerId::trusted(row.get(3)?),
+        started_at: time(row.get(4)?),
+        until: time(row.get(5)?),
+    })
+}

@@ -1,0 +1,121 @@
+//! How an attempt ends.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Result, named_params};
+
+use super::row;
+use super::tx::{Ending, Tx, entry};
+use crate::inspect::TimelineEntry;
+use crate::job::{JobRecord, Name, NewJob, State};
+use crate::lease::Fence;
+use crate::lifecycle::{Outcome, Standing, Verb, after_settling, attempt_counts};
+use crate::store::{Enqueued, Settled, Settlement};
+
+impl Tx<'_> {
+    pub(super) fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let forgetful = self.names(&self.sql.settle.forgetful)?;
+        settlements.iter().map(|settlement| self.settle_one(settlement, &forgetful)).collect()
+    }
+
+    fn settle_one(&self, settlement: &Settlement, forgetful: &BTreeSet<Name>) -> Result<Settled> {
+        let Settlement { fence, outcome, then } = settlement;
+        match self.pass_fence(*fence)? {
+            Some(job) => {
+                let became = self.apply(&job, outcome, forgetful)?;
+                self.follow(&job, then)?;
+                Ok(Settled::Yes(became))
+            }
+            None => self.answer_late(*fence, outcome.verb()),
+        }
+    }
+
+    /// The running job that this token owns. Here, and nowhere else, it is decided who may settle.
+    fn pass_fence(&self, fence: Fence) -> Result<Option<JobRecord>> {
+        let shown = named_params! { ":job": fence.job.0, ":token": fence.token.0 };
+        self.one(&self.sql.settle.fence, shown, row::record)
+    }
+
+    fn apply(
+        &self,
+        job: &JobRecord,
+        outcome: &Outcome,
+        forgetful: &BTreeSet<Name>,
+    ) -> Result<State> {
+        let next = after_settling(&Standing::from(job), outcome);
+        let became = next.state();
+        let note = outcome.note();
+        let mut after = job.clone();
+        if !attempt_counts(outcome.verb()) {
+            after.attempt -= 1;
+        }
+        if *outcome == Outcome::Release {
+            after.token = job.token.next(self.epoch()?);
+        }
+        if became == State::Succeeded && forgetful.contains(&job.queue) {
+            self.run(&self.sql.settle.remove, named_params! { ":job": job.id.0 })?;
+            self.forget(job.id)?;
+            return Ok(became);
+        }
+        let result = match outcome {
+            Outcome::Complete { result } => result.as_ref().map(|result| result.as_str()),
+            _ => None,
+        };
+        self.move_to(&after, next, Ending { result, reason: note.as_deref() })?;
+        if outcome.verb() != Verb::Complete {
+            self.note(&TimelineEntry { note, ..entry(job, outcome.verb(), became, self.now) })?;
+        }
+        Ok(became)
+    }
+
+    /// Enqueues what was to follow. A follow-up whose key is taken by another request makes no job, but a line that says so.
+    fn follow(&self, job: &JobRecord, then: &[NewJob]) -> Result<()> {
+        let follow_ups: Vec<_> = then
+            .iter()
+            .map(|follow_up| NewJob { parent: Some(job.id), ..follow_up.clone() })
+            .collect();
+        for (answer, follow_up) in self.enqueue(&follow_ups)?.iter().zip(then) {
+            if let Enqueued::Conflict(owner) = answer {
+                let note = format!(
+                    "{} not enqueued: job {owner} has its key for another request",
+                    follow_up.kind
+                );
+                let line = entry(job, Verb::Follow, job.state, self.now);
+                self.note(&TimelineEntry { refused: true, note: Some(note), ..line })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer to a settlement that did not pass the fence: heard before, or stale.
+    fn answer_late(&self, fence: Fence, verb: Verb) -> Result<Settled> {
+        let Some((stale, attempt)) = self.current(fence)? else {
+            return Ok(Settled::Gone);
+        };
+        // A success leaves no line in the timeline: the ended job itself tells who completed it.
+        let heard = if verb == Verb::Complete {
+            (stale.state == State::Succeeded && stale.current == fence.token).then_some(stale.state)
+        } else {
+            self.heard(fence, verb)?
+        };
+        match heard {
+            Some(became) => Ok(Settled::Yes(became)),
+            None => {
+                self.refuse(&stale, attempt, verb)?;
+                Ok(Settled::Stale(stale))
+            }
+        }
+    }
+
+    /// What this verb under this token made of the job, if it was heard before.
+    pub(super) fn heard(&self, fence: Fence, verb: Verb) -> Result<Option<State>> {
+        self.one(
+            &self.sql.settle.heard,
+            named_params! { ":job": fence.job.0, ":token": fence.token.0, ":verb": verb.name() },
+            |row| Ok(row::state(row.get(0)?)?.0),
+        )
+    }
+}

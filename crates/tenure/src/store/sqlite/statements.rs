@@ -1,0 +1,106 @@
+//! The SQL of the verbs, read from `sql/sqlite/verbs`: each file holds named statements, each under a line `-- :name`.
+//!
+//! A file and the list below must name the same statements, and a test says so. Only the proof may load other text.
+
+use std::collections::BTreeMap;
+
+/// Reads one file of named statements. Lines above the first name are its header; comments are dropped.
+fn sections(text: &str) -> BTreeMap<&str, String> {
+    let mut sections = BTreeMap::new();
+    let mut current = None;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("-- :") {
+            current = Some(name.trim());
+            sections.insert(name.trim(), String::new());
+        } else if let Some(section) = current.and_then(|name| sections.get_mut(name))
+            && !line.starts_with("--")
+        {
+            section.push_str(line);
+            section.push('\n');
+        }
+    }
+    sections.values_mut().for_each(|sql: &mut String| sql.truncate(sql.trim_end().len()));
+    sections
+}
+
+macro_rules! statements {
+    ($($(#[$about:meta])* $file:ident { $($name:ident)+ })+) => {
+        /// Every statement of the engine, by verb.
+        #[derive(Debug)]
+        pub(crate) struct Statements {
+            $($(#[$about])* pub(crate) $file: $file,)+
+        }
+
+        $(
+            #[derive(Debug)]
+            #[allow(non_camel_case_types)]
+            pub(crate) struct $file {
+                $(pub(crate) $name: String,)+
+            }
+        )+
+
+        impl Statements {
+            /// The statements as the files have them.
+            pub(crate) fn embedded() -> Statements {
+                Statements::from_files(|_, text| text.to_owned())
+            }
+
+            /// The statements from files that `edit` has had in its hands.
+            pub(crate) fn from_files(edit: impl Fn(&str, &str) -> String) -> Statements {
+                let record = edit("record", RECORD);
+                let record = sections(&record);
+                Statements {
+                    $($file: {
+                        const TEXT: &str = include_str!(concat!("../../../sql/sqlite/verbs/", stringify!($file), ".sql"));
+                        let text = edit(stringify!($file), TEXT);
+                        let mut found = sections(&text);
+                        let statements = $file {
+                            $($name: {
+                                let sql = found.remove(stringify!($name));
+                                let sql = sql.unwrap_or_else(|| panic!("{}.sql has no statement {}", stringify!($file), stringify!($name)));
+                                sql.replace("{live}", &record["live"]).replace("{ended}", &record["ended"])
+                            },)+
+                        };
+                        assert!(found.is_empty(), "{}.sql has statements that nobody uses: {found:?}", stringify!($file));
+                        statements
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
+
+statements! {
+    enqueue { next_id set_next_id find_key remember_key store store_payload }
+    claim { probe promote epoch paused holds_suspect next_lane pick take next_due held }
+    renew { extend }
+    settle { fence put_back end remove current heard note forgetful }
+    lapse { overdue check }
+    operate {
+        live ended requeue remove_ended remove_payload remove_timeline queue queues configure next_queue_number aged
+        expire_keys
+    }
+    look { timeline jobs_live jobs_ended jobs_dead overview_live overview_dead overview_recent leases }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_statement_that_the_engine_names_is_in_its_file_and_no_other() {
+        let statements = Statements::embedded();
+        assert!(statements.settle.fence.contains("token = :token AND state = 2"));
+        assert!(statements.claim.take.ends_with("lease_until, NULL, NULL, reason"));
+    }
+
+    #[test]
+    fn headers_and_comments_are_not_part_of_a_statement() {
+        let found =
+            sections("-- header\n\n-- why\n-- :one\nSELECT 1\n\n-- why\n-- :two\nSELECT 2\n");
+        assert_eq!(found["one"], "SELECT 1");
+        assert_eq!(found["two"], "SELECT 2");
+    }
+}

@@ -1,0 +1,361 @@
+//! One writer at a time, and one commit for many callers.
+//!
+//! SQLite has a single write lock and pays one fsync per commit, so callers share both. A caller enters, does its work
+//! in a SAVEPOINT of the open transaction, and, if another caller is already at the door, leaves the transaction to that
+//! one and waits. The last one commits for all, and nobody is answered before the commit is durable. There is no thread and no
+//! channel: every caller works on its own thread with its own data, and a single caller pays for nothing it does not
+//! use. That also makes the writer a plain function call in a simulation.
+//!
+//! Processes that share the file take turns by a lock of the operating system before they begin, and give it up after
+//! [`TURN`], because SQLite's own busy handler lets one process starve another.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::error;
+use crate::clock;
+use crate::store::Result;
+
+/// How long one process keeps the file to itself while others may be waiting.
+const TURN: Duration = Duration::from_millis(10);
+
+/// Who goes first when several callers of one process wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// Renewals: a lease that is not renewed in time is work done twice.
+    First,
+    /// Everything else.
+    Normal,
+}
+
+pub(super) struct Writer {
+    /// What errors call the store.
+    pub(super) target: String,
+    core: Mutex<Core>,
+    /// Signalled when a group has ended, or when an urgent caller has entered.
+    moved: Condvar,
+    /// Callers at the door, urgent ones included. Whoever leaves a group open relies on one of them to end it.
+    waiting: AtomicUsize,
+    urgent: AtomicUsize,
+    /// The lock by which processes take turns; none for a store in memory.
+    turn: Option<File>,
+    /// Counts commits, for [`Writer::wait_for_commit`].
+    commits: Mutex<u64>,
+    committed: Condvar,
+}
+
+struct Core {
+    connection: Connection,
+    group: Option<Group>,
+}
+
+/// An open transaction and those who wait for its commit.
+struct Group {
+    since: Instant,
+    end: Arc<OnceLock<End>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Committed,
+    /// It was rolled back as a whole. Everyone in it does their work again, alone.
+    Lost,
+}
+
+impl Writer {
+    pub(super) fn new(target: String, connection: Connection, turn: Option<File>) -> Writer {
+        Writer {
+            target,
+            core: Mutex::new(Core { connection, group: None }),
+            moved: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            urgent: AtomicUsize::new(0),
+            turn,
+            commits: Mutex::new(0),
+            committed: Condvar::new(),
+        }
+    }
+
+    /// Runs `work` in a transaction and returns once it is durable. An error of `work` undoes its own writes and no
+    /// others. `work` may run twice, the second time as if the first had not been.
+    pub(super) fn write<T>(
+        &self,
+        doing: &'static str,
+        urgency: Urgency,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let mut core = self.enter(urgency);
+        if core.group.is_none() {
+            core.group = Some(self.begin(&core.connection, doing)?);
+        }
+        let end = core.group.as_ref().map(|group| Arc::clone(&group.end)).unwrap_or_default();
+        let answer = catch_unwind(AssertUnwindSafe(|| in_savepoint(&core.connection, &work)));
+        if core.connection.is_autocommit() {
+            // The error was so grave that SQLite ended the whole transaction.
+            self.end(&mut core, End::Lost);
+        } else if self.may_leave_open(&core) {
+            while end.get().is_none() {
+                core = self.moved.wait(core).unwrap_or_else(PoisonError::into_inner);
+            }
+        } else {
+            self.commit(&mut core);
+        }
+        drop(core);
+        let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
+        match (answer, end.get()) {
+            (Ok(answer), Some(End::Committed)) => Ok(answer),
+            (Err(cause), Some(End::Committed)) => {
+                Err(error::from_sqlite(&self.target, doing, cause))
+            }
+            (_, Some(End::Lost) | None) => self.write_alone(doing, urgency, work),
+        }
+    }
+
+    /// The same, in a transaction of its own.
+    pub(super) fn write_alone<T>(
+        &self,
+        doing: &'static str,
+        urgency: Urgency,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let mut core = self.enter(urgency);
+        if core.group.is_some() {
+            self.commit(&mut core);
+        }
+        core.group = Some(self.begin(&core.connection, doing)?);
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            let answer = work(&core.connection)?;
+            core.connection.execute_batch("COMMIT")?;
+            Ok(answer)
+        }));
+        let end = if matches!(answer, Ok(Ok(_))) { End::Committed } else { End::Lost };
+        self.end(&mut core, end);
+        drop(core);
+        let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
+        answer.map_err(|cause| error::from_sqlite(&self.target, doing, cause))
+    }
+
+    /// How many commits this process has made through this writer.
+    pub(super) fn commits(&self) -> u64 {
+        *self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until there were more commits than `seen`, at most for `length`.
+    pub(super) fn wait_for_commit(&self, seen: u64, length: Duration) -> bool {
+        let commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.committed.wait_timeout_while(commits, length, |commits| *commits == seen);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 != seen
+    }
+
+    /// Lets the proof use the connection while nobody else does.
+    #[cfg(feature = "drill")]
+    pub(super) fn with_connection<T>(&self, look: impl FnOnce(&mut Connection) -> T) -> T {
+        look(&mut self.enter(Urgency::Normal).connection)
+    }
+
+    /// Takes the connection. Urgent callers overtake those that wait here.
+    fn enter(&self, urgency: Urgency) -> MutexGuard<'_, Core> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if urgency == Urgency::First {
+            self.urgent.fetch_add(1, Ordering::SeqCst);
+        }
+        // A caller that panicked has rolled back its own savepoint, so the core is sound.
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        match urgency {
+            Urgency::First => {
+                self.urgent.fetch_sub(1, Ordering::SeqCst);
+                self.moved.notify_all();
+            }
+            Urgency::Normal => {
+                while self.urgent.load(Ordering::SeqCst) > 0 {
+                    core = self.moved.wait(core).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        core
+    }
+
+    fn begin(&self, connection: &Connection, doing: &'static str) -> Result<Group> {
+        if let Some(turn) = &self.turn {
+            turn.lock().map_err(|cause| error::from_io(&self.target, doing, cause))?;
+        }
+        // IMMEDIATE: a transaction that reads first and then writes would fail at once if another wrote in between.
+        if let Err(cause) = connection.execute_batch("BEGIN IMMEDIATE") {
+            self.give_up_turn();
+            return Err(error::from_sqlite(&self.target, doing, cause));
+        }
+        Ok(Group { since: clock::monotonic(), end: Arc::default() })
+    }
+
+    /// Whether the next caller, who is at the door already, may commit for this one as well.
+    fn may_leave_open(&self, core: &Core) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+            && core.group.as_ref().is_some_and(|group| clock::monotonic() - group.since < TURN)
+    }
+
+    fn commit(&self, core: &mut Core) {
+        let end = match core.connection.execute_batch("COMMIT") {
+            Ok(()) => End::Committed,
+            Err(_) => End::Lost,
+        };
+        self.end(core, end);
+    }
+
+    /// Closes the group, tells everyone in it, and lets other processes have their turn.
+    fn end(&self, core: &mut Core, end: End) {
+        if !core.connection.is_autocommit() {
+            // A failure here leaves nothing to undo: SQLite rolls back what was not committed.
+            let _ = core.connection.execute_batch("ROLLBACK");
+        }
+        self.give_up_turn();
+        if let Some(group) = core.group.take() {
+            let _ = group.end.set(end);
+        }
+        self.moved.notify_all();
+        if end == End::Committed {
+            *self.commits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+            self.committed.notify_all();
+        }
+    }
+
+    fn give_up_turn(&self) {
+        if let Some(turn) = &self.turn {
+            // It cannot fail on a lock that is held; if it did, the lock would end with the process.
+            let _ = turn.unlock();
+        }
+    }
+}
+
+/// Runs `work` so that its failure undoes its own writes only.
+fn in_savepoint<T>(
+    connection: &Connection,
+    work: impl Fn(&Connection) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    connection.prepare_cached("SAVEPOINT caller")?.execute([])?;
+    let undo = Undo(connection);
+    let answer = work(connection)?;
+    connection.prepare_cached("RELEASE caller")?.execute([])?;
+    std::mem::forget(undo);
+    Ok(answer)
+}
+
+/// Undoes a savepoint unless it was released, also when the work panics.
+struct Undo<'a>(&'a Connection);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        // If the whole transaction is gone already, so is the savepoint.
+        if !self.0.is_autocommit() {
+            let _ = self.0.execute_batch("ROLLBACK TO caller; RELEASE caller");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn writer() -> Writer {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE t (x INTEGER NOT NULL) STRICT").unwrap();
+        Writer::new("test".into(), connection, None)
+    }
+
+    fn insert(writer: &Writer, x: Option<i64>) -> Result<usize> {
+        writer.write("insert", Urgency::Normal, |c| c.execute("INSERT INTO t VALUES (?1)", [x]))
+    }
+
+    fn count(writer: &Writer) -> i64 {
+        let count = |c: &Connection| c.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
+        writer.write("count", Urgency::Normal, count).unwrap()
+    }
+
+    #[test]
+    fn callers_that_arrive_together_share_commits() {
+        let writer = writer();
+        let (callers, each) = (8, 50);
+        let start = Barrier::new(callers);
+        std::thread::scope(|scope| {
+            for _ in 0..callers {
+                scope.spawn(|| {
+                    start.wait();
+                    (0..each).for_each(|x| assert_eq!(insert(&writer, Some(x)).unwrap(), 1));
+                });
+            }
+        });
+        assert_eq!(count(&writer), callers as i64 * each);
+        assert!(writer.commits() <= callers as u64 * each as u64 + 1);
+    }
+
+    #[test]
+    fn a_group_has_one_commit() {
+        let writer = writer();
+        // The first caller holds the connection until the second is at the door, so they must share a commit.
+        std::thread::scope(|scope| {
+            let second = |_: &Connection| {
+                scope.spawn(|| insert(&writer, Some(2)));
+                while writer.waiting.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            };
+            let once = std::cell::Cell::new(false);
+            writer
+                .write("first", Urgency::Normal, |c| {
+                    if once.replace(true) { Ok(()) } else { second(c) }
+                })
+                .unwrap();
+        });
+        assert_eq!(writer.commits(), 1);
+        assert_eq!(count(&writer), 1);
+    }
+
+    #[test]
+    fn one_callers_error_undoes_only_its_own_writes() {
+        let writer = writer();
+        insert(&writer, Some(1)).unwrap();
+        let failed = writer.write("fail", Urgency::Normal, |c| {
+            c.execute("INSERT INTO t VALUES (2)", [])?;
+            c.execute("INSERT INTO t VALUES (NULL)", [])
+        });
+        assert!(failed.is_err());
+        insert(&writer, Some(3)).unwrap();
+        assert_eq!(count(&writer), 2);
+    }
+
+    #[test]
+    fn work_whose_group_was_lost_is_done_again_alone() {
+        let writer = writer();
+        let tries = AtomicUsize::new(0);
+        let answer = writer.write("lose", Urgency::Normal, |c| {
+            c.execute("INSERT INTO t VALUES (1)", [])?;
+            if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                c.execute_batch("ROLLBACK")?; // as SQLite does on a full disk
+            }
+            Ok(())
+        });
+        assert!(answer.is_ok());
+        assert_eq!((tries.into_inner(), count(&writer)), (2, 1));
+    }
+
+    #[test]
+    fn a_panic_undoes_its_own_writes_and_the_writer_goes_on() {
+        let writer = writer();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            writer.write("panic", Urgency::Normal, |c| -> rusqlite::Result<()> {
+                c.execute("INSERT INTO t VALUES (1)", [])?;
+                panic!("on purpose")
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(count(&writer), 0);
+    }
+}

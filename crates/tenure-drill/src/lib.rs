@@ -1,1 +1,14 @@
-//! The proof.
+//! The proof: what Tenure promises, tried on every engine.
+//!
+//! 1. [`model`]: the specification, in plain maps. The real engines must agree with it in every answer and every state.
+//! 2. [`conformance`]: the promises as cases, each written once against the port and run on every engine.
+//! 3. [`differential`]: long random sequences on all engines in lockstep.
+//! 4. [`explorer`]: every interleaving of a few workers' calls, with crashes and lost replies, checked against the
+//!    invariants after each step; and [`mutants`], which it must kill.
+
+pub mod conformance;
+pub mod differential;
+pub mod engines;
+pub mod explorer;
+pub mod model;
+pub mod mutants;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::inspect::{QueueSettings, TimelineEntry};
-use crate::job::{Fingerprint, JobId, JobRecord, NewJob, Tenant};
+use crate::job::{Fingerprint, JobId, JobRecord, Name, NewJob, Tenant};
 use crate::store::{Attempt, Result, Store};
 
 pub use crate::store::sealed::Sealed;
@@ -87,4 +87,14 @@ pub fn parts(job: &NewJob) -> (&Tenant, Option<&crate::job::Key>) {
 /// The job as a follow-up of `parent`.
 pub fn following(job: &NewJob, parent: JobId) -> NewJob {
     NewJob { parent: Some(parent), ..job.clone() }
+}
+
+/// The place of a (queue, tenant) on the ring that claims walk.
+pub fn group(queue: &Name, tenant: &Tenant) -> i64 {
+    crate::store::lane::group_of_names(queue, tenant)
+}
+
+/// The number by which queues are pruned in turn.
+pub fn queue_number(queue: &Name) -> i64 {
+    crate::store::lane::queue(queue)
 }

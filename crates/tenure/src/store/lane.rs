@@ -15,7 +15,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::job::{JobRecord, Name};
+use crate::job::{JobRecord, Name, Tenant};
 
 const KIND_BITS: u32 = 17;
 const TENANT_BITS: u32 = 29;
@@ -27,8 +27,7 @@ const QUEUE_SHIFT: u32 = KIND_BITS + TENANT_BITS;
 
 /// The lane of a job as it is now.
 pub(crate) fn of(job: &JobRecord) -> i64 {
-    let tenant = prefix(job.tenant.as_str(), TENANT_BITS);
-    let lane = group(queue(&job.queue), tenant) << KIND_BITS | kind(&job.kind);
+    let lane = first_in(group_of_names(&job.queue, &job.tenant)) | kind(&job.kind);
     if job.crashes > 0 { lane | SUSPECT } else { lane }
 }
 
@@ -40,6 +39,11 @@ pub(crate) fn kind(name: &Name) -> i64 {
 /// The number of a queue.
 pub(crate) fn queue(name: &Name) -> i64 {
     prefix(name.as_str(), QUEUE_BITS)
+}
+
+/// The group of a queue's tenant: its place on the ring.
+pub(crate) fn group_of_names(name: &Name, tenant: &Tenant) -> i64 {
+    group(queue(name), prefix(tenant.as_str(), TENANT_BITS))
 }
 
 fn group(queue: i64, tenant: i64) -> i64 {

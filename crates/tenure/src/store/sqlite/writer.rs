@@ -44,7 +44,7 @@ pub(super) struct Writer {
     urgent: AtomicUsize,
     /// The lock by which processes take turns; none for a store in memory.
     turn: Option<File>,
-    /// Counts commits, for [`Writer::wait_for_commit`].
+    /// Counts commits that changed something, for [`Writer::wait_for_commit`].
     commits: Mutex<u64>,
     committed: Condvar,
 }
@@ -52,6 +52,8 @@ pub(super) struct Writer {
 struct Core {
     connection: Connection,
     group: Option<Group>,
+    /// How many rows had been changed when the last group ended: a commit that changed none wakes nobody.
+    changes: u64,
 }
 
 /// An open transaction and those who wait for its commit.
@@ -71,7 +73,7 @@ impl Writer {
     pub(super) fn new(target: String, connection: Connection, turn: Option<File>) -> Writer {
         Writer {
             target,
-            core: Mutex::new(Core { connection, group: None }),
+            core: Mutex::new(Core { changes: connection.total_changes(), connection, group: None }),
             moved: Condvar::new(),
             waiting: AtomicUsize::new(0),
             urgent: AtomicUsize::new(0),
@@ -140,7 +142,7 @@ impl Writer {
         answer.map_err(|cause| error::from_sqlite(&self.target, doing, cause))
     }
 
-    /// How many commits this process has made through this writer.
+    /// How many commits of this process have changed something through this writer.
     pub(super) fn commits(&self) -> u64 {
         *self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,7 +220,8 @@ impl Writer {
             let _ = group.end.set(end);
         }
         self.moved.notify_all();
-        if end == End::Committed {
+        let changes = core.connection.total_changes();
+        if end == End::Committed && std::mem::replace(&mut core.changes, changes) != changes {
             *self.commits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             self.committed.notify_all();
         }

@@ -1,0 +1,242 @@
+//! The promises, as cases: each is written once against the port, and every engine must pass all of them.
+//!
+//! A case's name is the claim it makes; the tag before it is the guarantee or invariant that it stands for.
+
+mod claim;
+mod enqueue;
+mod lapse;
+mod look;
+mod operate;
+mod renew;
+mod settle;
+
+use std::path::Path;
+use std::time::Duration;
+
+use tenure::clock::{Clock, Timestamp};
+use tenure::drill::{Dump, Explorable};
+use tenure::inspect::TimelineEntry;
+use tenure::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tenant};
+use tenure::lease::{Fence, WorkerId};
+use tenure::lifecycle::{Outcome, Verb};
+use tenure::store::{Attempt, Claim, Claimed, Cursor, Enqueued, Settled, Settlement};
+
+use crate::engines::Engine;
+
+/// One promise.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// The verb it is about.
+    pub chapter: &'static str,
+    /// The guarantee or invariant it stands for.
+    pub tag: &'static str,
+    /// The claim.
+    pub name: &'static str,
+    run: fn(&mut World),
+}
+
+impl Case {
+    /// Tries the case on a fresh store; it panics where the promise is broken.
+    pub fn run(&self, engine: Engine, directory: &Path) {
+        let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
+        (self.run)(&mut World { store, clock });
+    }
+}
+
+/// All cases, in the order of a job's life.
+pub fn cases() -> Vec<Case> {
+    let chapters = [
+        enqueue::CASES,
+        claim::CASES,
+        renew::CASES,
+        settle::CASES,
+        lapse::CASES,
+        operate::CASES,
+        look::CASES,
+    ];
+    chapters.concat()
+}
+
+/// Defines the cases of one chapter.
+macro_rules! promises {
+    ($chapter:literal: $($tag:literal $name:ident($world:ident) $body:block)+) => {
+        pub(super) const CASES: &[$crate::conformance::Case] = &[$(
+            $crate::conformance::Case {
+                chapter: $chapter,
+                tag: $tag,
+                name: stringify!($name),
+                run: { fn $name($world: &mut $crate::conformance::World) $body $name },
+            },
+        )+];
+    };
+}
+use promises;
+
+/// A store of some engine, its clock, and the few words in which cases are told.
+pub(crate) struct World {
+    pub(crate) store: Box<dyn Explorable>,
+    pub(crate) clock: Clock,
+}
+
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::check("name", text).expect("a valid name")
+}
+
+pub(crate) fn tenant(text: &str) -> Tenant {
+    Tenant::check(text).expect("a valid tenant")
+}
+
+pub(crate) fn json(text: &str) -> Json {
+    Json::check("args", text, Limits::default().args).expect("valid JSON")
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    Key::check(text).expect("a valid key")
+}
+
+pub(crate) fn worker(text: &str) -> WorkerId {
+    WorkerId::check(text).expect("a valid worker id")
+}
+
+pub(crate) fn job(kind: &str) -> NewJob {
+    NewJob::new(name(kind), json("{}"))
+}
+
+pub(crate) fn of_tenant(text: &str) -> NewJob {
+    job("work").tenant(tenant(text))
+}
+
+pub(crate) fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) fn complete() -> Outcome {
+    Outcome::Complete { result: None }
+}
+
+pub(crate) fn retry(after: Duration) -> Outcome {
+    Outcome::Retry { after, error: "it failed".into() }
+}
+
+/// One of each way to end an attempt.
+pub(crate) fn outcomes() -> [Outcome; 6] {
+    [
+        complete(),
+        retry(secs(1)),
+        Outcome::Snooze { after: secs(1) },
+        Outcome::Release,
+        Outcome::Bury { reason: "hopeless".into() },
+        Outcome::Park { reason: "ask Ann".into() },
+    ]
+}
+
+/// A claim of up to `n` jobs of every kind in the default queue.
+pub(crate) fn ask(who: &str, n: usize) -> Claim {
+    Claim {
+        worker: worker(who),
+        queues: vec![Name::default_queue()],
+        kinds: None,
+        n,
+        lease: LEASE,
+        cursor: Cursor::default(),
+    }
+}
+
+impl World {
+    pub(crate) fn put(&mut self, job: NewJob) -> JobId {
+        match self.store.enqueue(&[job]).expect("enqueue answers")[..] {
+            [Enqueued::Created(id)] => id,
+            ref other => panic!("the job was not created: {other:?}"),
+        }
+    }
+
+    pub(crate) fn put_one(&mut self) -> JobId {
+        self.put(job("work"))
+    }
+
+    pub(crate) fn claim(&mut self, ask: &Claim) -> Claimed {
+        self.store.claim(ask).expect("claim answers")
+    }
+
+    pub(crate) fn claim_ids(&mut self, ask: &Claim) -> Vec<JobId> {
+        self.claim(ask).attempts.iter().map(|attempt| attempt.lease.job()).collect()
+    }
+
+    /// The one job that this worker gets.
+    pub(crate) fn take(&mut self, who: &str) -> Attempt {
+        let mut claimed = self.claim(&ask(who, 1)).attempts;
+        assert_eq!(claimed.len(), 1, "{who} found one job");
+        claimed.remove(0)
+    }
+
+    pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Settled {
+        self.store.settle(&[Settlement::new(fence, outcome)]).expect("settle answers")[0]
+    }
+
+    pub(crate) fn pass(&self, length: Duration) {
+        self.clock.advance(length);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn record(&mut self, id: JobId) -> JobRecord {
+        self.store.job(id).expect("job answers").expect("the job is there").job
+    }
+
+    pub(crate) fn state(&mut self, id: JobId) -> State {
+        self.record(id).state
+    }
+
+    pub(crate) fn timeline(&mut self, id: JobId) -> Vec<TimelineEntry> {
+        self.store.job(id).expect("job answers").expect("the job is there").timeline
+    }
+
+    pub(crate) fn verbs(&mut self, id: JobId) -> Vec<Verb> {
+        self.timeline(id).iter().filter(|line| !line.refused).map(|line| line.verb).collect()
+    }
+
+    pub(crate) fn refusals(&mut self, id: JobId) -> Vec<Verb> {
+        self.timeline(id).iter().filter(|line| line.refused).map(|line| line.verb).collect()
+    }
+
+    pub(crate) fn dump(&mut self) -> Dump {
+        self.store.dump().expect("dump answers")
+    }
+
+    /// The lease ran out while its holder was away, and somebody else took the job.
+    pub(crate) fn taken_over(&mut self) -> (Attempt, Attempt) {
+        let first = self.take("ann");
+        self.pass(LEASE);
+        let second = self.take("bob");
+        assert_eq!(first.lease.job(), second.lease.job());
+        (first, second)
+    }
+
+    /// A job that has ended so.
+    pub(crate) fn ended(&mut self, outcome: Outcome) -> JobId {
+        let id = self.put_one();
+        let fence = self.take("ann").lease.fence();
+        assert!(matches!(self.settle(fence, outcome), Settled::Yes(_)));
+        id
+    }
+
+    /// Lapses all that is over.
+    pub(crate) fn sweep(&mut self) -> usize {
+        let overdue = self.store.overdue(1_000).expect("overdue answers");
+        self.store.lapse(&overdue).expect("lapse answers").len()
+    }
+
+    /// A ready job that has crashed its worker once.
+    pub(crate) fn suspect(&mut self, kind: &str) -> JobId {
+        let id = self.put(job(kind));
+        let only = Claim { kinds: Some(vec![name(kind)]), ..ask("doomed", 1) };
+        assert_eq!(self.claim_ids(&only), [id]);
+        self.pass(LEASE);
+        assert_eq!(self.sweep(), 1);
+        id
+    }
+}

@@ -1,0 +1,281 @@
+//! How jobs are leased.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tenure::job::State;
+use tenure::lease::Token;
+use tenure::store::{Claim, LAPSE_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION};
+
+use super::{LEASE, ask, complete, job, name, of_tenant, promises, retry, secs, worker};
+
+promises! { "claim":
+    "G2" two_workers_never_hold_the_same_job(w) {
+        let ids: BTreeSet<_> = (0..20).map(|_| w.put_one()).collect();
+        let ann = w.claim_ids(&ask("ann", 12));
+        let bob = w.claim_ids(&ask("bob", 12));
+        assert_eq!((ann.len(), bob.len()), (12, 8));
+        assert_eq!(ann.into_iter().chain(bob).collect::<BTreeSet<_>>(), ids);
+    }
+
+    "I2" every_claim_raises_the_token(w) {
+        w.put_one();
+        let mut last = Token::NONE;
+        for _ in 0..4 {
+            let attempt = w.take("ann");
+            assert!(attempt.lease.token() > last);
+            last = attempt.lease.token();
+            w.settle(attempt.lease.fence(), retry(Duration::ZERO));
+        }
+    }
+
+    "G1" a_claim_tells_all_that_a_worker_needs(w) {
+        let id = w.put(job("mail").max_runtime(secs(5)));
+        let attempt = w.take("ann");
+        let running = w.record(id);
+        assert_eq!((attempt.lease.job(), attempt.lease.token()), (id, running.token));
+        assert_eq!((attempt.kind.as_str(), attempt.args.as_str(), attempt.attempt), ("mail", "{}", 1));
+        assert_eq!((running.state, running.worker), (State::Running, Some(worker("ann"))));
+        assert_eq!(attempt.started_at, w.now());
+    }
+
+    "G6" a_lease_runs_from_the_stores_clock(w) {
+        w.put_one();
+        assert_eq!(w.take("ann").lease.until(), w.now() + LEASE);
+    }
+
+    "I6" a_lease_never_outlasts_the_maximal_runtime(w) {
+        w.put(job("work").max_runtime(secs(5)));
+        assert_eq!(w.take("ann").lease.until(), w.now() + secs(5));
+    }
+
+    "G4" the_attempt_is_counted_at_claim(w) {
+        let id = w.put_one();
+        w.take("ann");
+        assert_eq!(w.record(id).attempt, 1);
+    }
+
+    "I6" a_leased_job_is_nobody_elses_until_its_lease_is_over(w) {
+        w.put_one();
+        w.take("ann");
+        w.pass(LEASE - Duration::from_millis(1));
+        assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
+        w.pass(Duration::from_millis(1));
+        w.take("bob");
+    }
+
+    "G5" a_claim_takes_back_what_is_over_without_anyone_sweeping(w) {
+        let id = w.put_one();
+        let lost = w.take("ann");
+        w.pass(LEASE);
+        let claimed = w.claim(&ask("bob", 1));
+        assert_eq!((claimed.lapsed.len(), claimed.attempts.len()), (1, 1));
+        assert_eq!((claimed.lapsed[0].fence, &claimed.lapsed[0].worker), (lost.lease.fence(), &worker("ann")));
+        assert_eq!((claimed.attempts[0].lease.job(), claimed.attempts[0].attempt), (id, 2));
+    }
+
+    "I11" a_claim_takes_back_a_bounded_number_and_the_next_one_goes_on(w) {
+        w.store.enqueue(&vec![job("work"); 100]).unwrap();
+        assert_eq!(w.claim_ids(&ask("ann", 100)).len(), 100);
+        w.pass(LEASE);
+        let lapsed: Vec<_> = (0..4).map(|_| w.claim(&ask("bob", 0)).lapsed.len()).collect();
+        assert_eq!(lapsed, [LAPSE_LIMIT, LAPSE_LIMIT, LAPSE_LIMIT, 100 - 3 * LAPSE_LIMIT]);
+    }
+
+    "G1" a_claim_takes_no_more_than_it_asks_for(w) {
+        w.store.enqueue(&vec![job("work"); 10]).unwrap();
+        assert_eq!(w.claim_ids(&ask("ann", 0)).len(), 0);
+        assert_eq!(w.claim_ids(&ask("ann", 3)).len(), 3);
+        assert_eq!(w.claim_ids(&ask("ann", 100)).len(), 7);
+    }
+
+    "G1" only_the_queues_asked_for_are_served(w) {
+        w.put(job("work").queue(name("other")));
+        let mine = w.put(job("work").queue(name("mine")));
+        let also = w.put(job("work").queue(name("also")));
+        let claim = Claim { queues: vec![name("mine"), name("also")], ..ask("ann", 10) };
+        let ids: BTreeSet<_> = w.claim_ids(&claim).into_iter().collect();
+        assert_eq!(ids, [mine, also].into());
+    }
+
+    "G1" only_the_kinds_asked_for_are_served(w) {
+        w.put(job("other"));
+        let mine = w.put(job("mine"));
+        let claim = Claim { kinds: Some(vec![name("mine"), name("absent")]), ..ask("ann", 10) };
+        assert_eq!(w.claim_ids(&claim), [mine]);
+        let nothing = Claim { kinds: Some(vec![]), ..ask("ann", 10) };
+        assert!(w.claim_ids(&nothing).is_empty());
+    }
+
+    "G9" jobs_of_a_kind_that_nobody_asks_for_stand_in_nobodys_way(w) {
+        w.store.enqueue(&vec![job("other").priority(-10); 500]).unwrap();
+        let mine = w.put(job("mine"));
+        let claim = Claim { kinds: Some(vec![name("mine")]), ..ask("ann", 1) };
+        assert_eq!(w.claim_ids(&claim), [mine]);
+    }
+
+    "G9" lower_priority_numbers_run_first_then_the_older_job(w) {
+        let late = w.put(job("work").priority(5));
+        let third = w.put(job("work"));
+        w.pass(secs(1));
+        let fourth = w.put(job("work"));
+        let second = w.put(job("play").at(w.now() - secs(60)));
+        let first = w.put(job("play").priority(-1));
+        assert_eq!(w.claim_ids(&ask("ann", 10)), [first, second, third, fourth, late]);
+    }
+
+    "G9" one_at_a_time_or_together_the_order_is_the_same(w) {
+        let mut ids = Vec::new();
+        for n in [3, 1, 2, 1, 3] {
+            ids.push((n, w.put(job(if n == 1 { "one" } else { "more" }).priority(n))));
+        }
+        ids.sort();
+        let one_by_one: Vec<_> = (0..5).map(|_| w.take("ann").lease.job()).collect();
+        assert_eq!(one_by_one, ids.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+    }
+
+    "G1" a_job_is_not_leased_before_its_time(w) {
+        let id = w.put(job("work").delay(secs(10)));
+        assert!(w.claim_ids(&ask("ann", 1)).is_empty());
+        w.pass(secs(10));
+        assert_eq!(w.claim_ids(&ask("ann", 1)), [id]);
+    }
+
+    "I11" a_claim_promotes_a_bounded_number_and_the_next_one_goes_on(w) {
+        let batch = vec![job("work").delay(secs(1)); 1_000];
+        w.store.enqueue(&batch).unwrap();
+        w.store.enqueue(&batch[..500]).unwrap();
+        w.pass(secs(1));
+        w.claim(&ask("ann", 0));
+        let waiting = |w: &mut super::World| w.dump().jobs.iter().filter(|job| job.waiting).count();
+        assert_eq!(waiting(w), 1_500 - PROMOTE_LIMIT);
+        w.claim(&ask("ann", 0));
+        assert_eq!(waiting(w), 0);
+    }
+
+    "G6" an_empty_claim_tells_when_the_next_job_is_due(w) {
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, None);
+        w.put(job("work").delay(secs(90)));
+        w.put(job("work").delay(secs(40)));
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, Some(secs(40)));
+        w.put_one();
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, None);
+    }
+
+    "G1" a_paused_queue_is_passed_by_until_it_is_resumed(w) {
+        let id = w.put_one();
+        let set = |pause| QueueChange { pause: Some(pause), ..QueueChange::default() };
+        w.store.configure(&name("default"), &set(Pause::Pause)).unwrap();
+        assert!(w.claim_ids(&ask("ann", 1)).is_empty());
+        w.store.configure(&name("default"), &set(Pause::Resume)).unwrap();
+        assert_eq!(w.claim_ids(&ask("ann", 1)), [id]);
+    }
+
+    "G1" pausing_one_queue_leaves_the_others_alone(w) {
+        w.put_one();
+        let id = w.put(job("work").queue(name("other")));
+        let pause = QueueChange { pause: Some(Pause::Pause), ..QueueChange::default() };
+        w.store.configure(&name("default"), &pause).unwrap();
+        let both = Claim { queues: vec![name("default"), name("other")], ..ask("ann", 10) };
+        assert_eq!(w.claim_ids(&both), [id]);
+    }
+
+    "G9" a_tenants_burst_does_not_delay_another_tenants_job(w) {
+        w.store.enqueue(&vec![of_tenant("loud").priority(-5); 1_000]).unwrap();
+        w.pass(secs(60));
+        let quiet = w.put(of_tenant("quiet").priority(5));
+        assert!(w.claim_ids(&ask("ann", 2)).contains(&quiet));
+    }
+
+    "G9" tenants_share_a_claim_equally_and_leave_what_they_do_not_use(w) {
+        w.store.enqueue(&vec![of_tenant("a"); 50]).unwrap();
+        w.store.enqueue(&vec![of_tenant("b"); 50]).unwrap();
+        w.store.enqueue(&vec![of_tenant("c"); 2]).unwrap();
+        let claimed = w.claim(&ask("ann", 30)).attempts;
+        let count = |who: &str| claimed.iter().filter(|attempt| attempt.tenant.as_str() == who).count();
+        assert_eq!((count("a"), count("b"), count("c")), (14, 14, 2));
+    }
+
+    "G9" a_single_slot_serves_the_tenants_in_turn(w) {
+        for who in ["a", "b", "c"] {
+            w.store.enqueue(&vec![of_tenant(who); 3]).unwrap();
+        }
+        let mut claim = ask("ann", 1);
+        let mut served = Vec::new();
+        for _ in 0..9 {
+            let claimed = w.claim(&claim);
+            claim.cursor = claimed.cursor;
+            served.push(claimed.attempts[0].tenant.as_str().to_owned());
+        }
+        for turn in served.chunks(3) {
+            assert_eq!(turn.iter().map(String::as_str).collect::<BTreeSet<_>>(), ["a", "b", "c"].into(), "{served:?}");
+        }
+    }
+
+    "G9" a_claim_reaches_more_tenants_than_it_serves_at_a_time(w) {
+        let jobs: Vec<_> = (0..200).map(|n| of_tenant(&format!("t{n}"))).collect();
+        w.store.enqueue(&jobs).unwrap();
+        assert_eq!(w.claim_ids(&ask("ann", 150)).len(), 150);
+        assert_eq!(w.claim_ids(&ask("ann", 150)).len(), 50);
+    }
+
+    "G7" after_a_claim_whose_answer_was_lost_held_tells_the_same(w) {
+        w.put_one();
+        w.put_one();
+        let lost = w.claim(&ask("ann", 2)).attempts;
+        let held = w.store.held(&worker("ann")).unwrap();
+        assert_eq!(held, lost);
+        assert!(w.store.held(&worker("bob")).unwrap().is_empty());
+        w.settle(held[0].lease.fence(), complete());
+        assert_eq!(w.store.held(&worker("ann")).unwrap(), lost[1..]);
+    }
+
+    "G4" a_worker_takes_one_suspect_at_a_time(w) {
+        let suspects = [w.suspect("a"), w.suspect("b"), w.suspect("c")];
+        let claimed = w.claim_ids(&ask("ann", 10));
+        assert_eq!(claimed, suspects[..1]);
+        assert!(w.claim_ids(&ask("ann", 10)).is_empty());
+        assert_eq!(w.claim_ids(&ask("bob", 10)), suspects[1..2]);
+    }
+
+    "G4" a_suspect_does_not_hold_up_the_others(w) {
+        let suspect = w.suspect("bad");
+        let second = w.suspect("worse");
+        let good = [w.put_one(), w.put_one()];
+        let claimed = w.claim_ids(&ask("ann", 10));
+        assert_eq!(claimed, [suspect, good[0], good[1]]);
+        assert_eq!(w.claim_ids(&ask("bob", 10)), [second]);
+    }
+
+    "G4" a_suspect_has_no_priority_over_others_of_its_tenant(w) {
+        w.suspect("bad");
+        let urgent = w.put(job("work").priority(-1));
+        assert_eq!(w.claim_ids(&ask("ann", 1)), [urgent]);
+    }
+
+    "G4" suspicion_ends_with_the_attempt_or_after_its_time(w) {
+        let suspects = [w.suspect("a"), w.suspect("b"), w.suspect("c")];
+        let first = w.take("ann");
+        w.settle(first.lease.fence(), complete());
+        let long = Claim { lease: SUSPICION * 2, ..ask("ann", 10) };
+        assert_eq!(w.claim_ids(&long), [suspects[1]]);
+        w.pass(SUSPICION - Duration::from_millis(1));
+        assert!(w.claim_ids(&long).is_empty());
+        w.pass(Duration::from_millis(1));
+        assert_eq!(w.claim_ids(&long), [suspects[2]]);
+    }
+
+    "G6" a_claim_that_makes_no_sense_is_refused(w) {
+        let id = w.put_one();
+        for bad in [
+            Claim { queues: vec![], ..ask("ann", 1) },
+            Claim { n: 1_001, ..ask("ann", 1) },
+            Claim { lease: Duration::ZERO, ..ask("ann", 1) },
+            Claim { lease: Duration::MAX, ..ask("ann", 1) },
+        ] {
+            assert!(w.store.claim(&bad).unwrap_err().is_invalid(), "{bad:?}");
+            assert!(w.store.settle_and_claim(&[], &bad).unwrap_err().is_invalid(), "{bad:?}");
+        }
+        assert_eq!(w.state(id), State::Queued);
+    }
+}

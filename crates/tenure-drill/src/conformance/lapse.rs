@@ -1,0 +1,176 @@
+//! How jobs are taken back from holders whose lease is over.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use tenure::job::{JobId, RetryPolicy, State};
+use tenure::lease::{Fence, Token};
+use tenure::lifecycle::Verb;
+use tenure::store::Lapsed;
+
+use super::{LEASE, World, ask, complete, job, promises, secs, worker};
+
+fn crash(w: &mut World, who: &str) -> Lapsed {
+    let fence = w.take(who).lease.fence();
+    w.pass(LEASE);
+    w.store.lapse(&[fence]).unwrap()[0]
+}
+
+promises! { "lapse":
+    "I8" a_lease_is_over_at_its_time_and_not_before(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE - Duration::from_millis(1));
+        assert!(w.store.overdue(10).unwrap().is_empty());
+        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
+        w.pass(Duration::from_millis(1));
+        assert_eq!(w.store.overdue(10).unwrap(), [fence]);
+        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+    }
+
+    "G5" a_lapsed_job_is_queued_under_a_new_token_with_its_crash_counted(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        w.store.lapse(&[fence]).unwrap();
+        let queued = w.record(id);
+        assert!(queued.token > fence.token);
+        assert_eq!((queued.state, queued.crashes, queued.attempt, queued.worker), (State::Queued, 1, 1, None));
+        let line = w.timeline(id).remove(0);
+        assert_eq!((line.verb, line.worker, line.token), (Verb::Lapse, Some(worker("ann")), fence.token));
+        assert_eq!((line.from, line.at), (Some(w.now() - LEASE), w.now()));
+    }
+
+    "G5" after_its_first_crash_a_job_is_due_at_once_in_its_old_place(w) {
+        let id = w.put_one();
+        w.take("ann");
+        w.pass(LEASE);
+        let younger = w.put_one();
+        w.sweep();
+        assert_eq!(w.claim_ids(&ask("bob", 2)), [id, younger]);
+    }
+
+    "G4" from_its_second_crash_on_a_job_backs_off_without_chance(w) {
+        let patient = job("work").max_crashes(NonZeroU16::new(9).unwrap()).max_attempts(NonZeroU16::new(9).unwrap());
+        let id = w.put(patient);
+        let mut delays = Vec::new();
+        for _ in 0..4 {
+            assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
+            let delay = w.record(id).run_at.since(w.now());
+            delays.push(delay.as_secs());
+            w.pass(delay);
+        }
+        assert_eq!(delays, [0, 1, 2, 4]);
+    }
+
+    "G4" the_backoff_after_crashes_follows_the_jobs_own_policy(w) {
+        let list = RetryPolicy::List { ms: vec![5_000, 7_000] };
+        let id = w.put(job("work").retry(list).max_crashes(NonZeroU16::new(9).unwrap()));
+        crash(w, "ann");
+        for expected in [5, 7, 7] {
+            crash(w, "ann");
+            assert_eq!(w.record(id).run_at, w.now() + secs(expected));
+            w.pass(secs(expected));
+        }
+    }
+
+    "G4" a_job_that_crashes_too_often_is_buried_with_the_evidence(w) {
+        let id = w.put_one();
+        assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
+        assert_eq!(crash(w, "bob"), Lapsed::Yes(State::Queued));
+        w.pass(secs(1));
+        assert_eq!(crash(w, "cid"), Lapsed::Yes(State::Dead));
+        let dead = w.record(id);
+        assert_eq!((dead.state, dead.crashes, dead.worker), (State::Dead, 3, Some(worker("cid"))));
+        assert!(dead.reason.unwrap().contains("crashed too often"));
+        let workers: Vec<_> = w.timeline(id).into_iter().filter_map(|line| line.worker).collect();
+        assert_eq!(workers, [worker("ann"), worker("bob"), worker("cid")]);
+    }
+
+    "I11" a_crash_in_the_last_attempt_buries_the_job(w) {
+        let id = w.put(job("work").max_attempts(NonZeroU16::new(1).unwrap()));
+        assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Dead));
+        assert_eq!(w.record(id).crashes, 1);
+        assert!(w.claim_ids(&ask("bob", 1)).is_empty());
+    }
+
+    "I8" a_lease_that_was_renewed_since_it_was_seen_is_not_lapsed(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        let seen = w.store.overdue(10).unwrap();
+        w.store.renew(&[fence], LEASE).unwrap();
+        assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
+        assert_eq!(w.record(id).token, fence.token);
+    }
+
+    "I8" a_job_that_was_settled_since_it_was_seen_is_not_lapsed(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        let seen = w.store.overdue(10).unwrap();
+        w.settle(fence, complete());
+        assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
+        assert_eq!(w.state(id), State::Succeeded);
+    }
+
+    "I8" a_lapse_hits_only_the_attempt_that_was_seen(w) {
+        w.put_one();
+        let (first, second) = w.taken_over();
+        w.pass(LEASE);
+        assert_eq!(w.store.lapse(&[first.lease.fence()]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.store.lapse(&[second.lease.fence()]).unwrap(), [Lapsed::Yes(State::Queued)]);
+    }
+
+    "G7" a_repeated_lapse_changes_nothing_more(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        assert_eq!(w.store.lapse(&[fence, fence]).unwrap(), [Lapsed::Yes(State::Queued), Lapsed::No]);
+        assert_eq!(w.record(id).crashes, 1);
+    }
+
+    "G4" a_job_beyond_its_maximal_runtime_is_taken_back_however_often_it_was_renewed(w) {
+        w.put(job("work").max_runtime(secs(40)));
+        let fence = w.take("ann").lease.fence();
+        for _ in 0..4 {
+            w.pass(secs(10));
+            w.store.renew(&[fence], LEASE).unwrap();
+        }
+        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+    }
+
+    "I11" the_longest_over_come_first_and_every_batch_makes_progress(w) {
+        w.store.enqueue(&vec![job("work"); 30]).unwrap();
+        for _ in 0..3 {
+            w.claim(&ask("ann", 10));
+            w.pass(secs(1));
+        }
+        w.pass(LEASE);
+        let mut seen = Vec::new();
+        loop {
+            let batch = w.store.overdue(7).unwrap();
+            if batch.is_empty() {
+                break;
+            }
+            assert!(w.store.lapse(&batch).unwrap().iter().all(|answer| matches!(answer, Lapsed::Yes(_))));
+            seen.extend(batch.iter().map(|fence| fence.job.0));
+        }
+        assert_eq!(seen, (1..=30).collect::<Vec<_>>());
+    }
+
+    "I8" a_lapse_of_nothing_is_nothing(w) {
+        let nobody = Fence { job: JobId(404), token: Token(1) };
+        assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
+        assert!(w.store.lapse(&vec![nobody; 1_001]).unwrap_err().is_invalid());
+    }
+
+    "G5" a_job_is_taken_back_whatever_its_kind_and_queue(w) {
+        let id = w.put(job("unheard.of").queue(super::name("far")));
+        let far = tenure::store::Claim { queues: vec![super::name("far")], ..ask("ann", 1) };
+        assert_eq!(w.claim_ids(&far), [id]);
+        w.pass(LEASE);
+        assert_eq!(w.claim(&ask("bob", 1)).lapsed.len(), 1);
+        assert_eq!(w.state(id), State::Queued);
+    }
+}

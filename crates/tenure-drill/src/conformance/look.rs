@@ -1,0 +1,152 @@
+//! How jobs are seen.
+
+use tenure::clock;
+use tenure::inspect::{Filter, OverviewLine};
+use tenure::job::{JobId, State};
+use tenure::lifecycle::Outcome;
+use tenure::store::Wake;
+
+use super::{World, ask, complete, job, name, promises, retry, secs, tenant, worker};
+
+fn page(w: &mut World, filter: &Filter, limit: usize) -> Vec<i64> {
+    w.store.jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
+}
+
+promises! { "look":
+    "G1" an_unknown_job_is_not_there(w) {
+        assert!(w.store.job(JobId(404)).unwrap().is_none());
+        assert!(w.store.job(JobId(i64::MIN)).unwrap().is_none());
+    }
+
+    "G2" a_timeline_tells_the_story_in_order(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, retry(secs(1)));
+        w.pass(secs(1));
+        let (first, second) = w.taken_over();
+        w.settle(first.lease.fence(), complete());
+        w.settle(second.lease.fence(), Outcome::Bury { reason: "no".into() });
+        let events: Vec<_> = w.timeline(id).iter().map(|line| line.event()).collect();
+        assert_eq!(events, ["retry", "lapse", "stale_write_blocked", "bury"]);
+        let times: Vec<_> = w.timeline(id).iter().map(|line| line.at).collect();
+        assert!(times.is_sorted());
+    }
+
+    "G1" pages_come_newest_first_and_go_on_where_the_last_one_ended(w) {
+        for _ in 0..3 {
+            w.ended(complete());
+        }
+        for _ in 0..4 {
+            w.put_one();
+        }
+        let mut filter = Filter::default();
+        let mut seen = Vec::new();
+        loop {
+            let next = page(w, &filter, 3);
+            let Some(last) = next.last() else { break };
+            filter.before = Some(JobId(*last));
+            seen.extend(next);
+        }
+        assert_eq!(seen, [7, 6, 5, 4, 3, 2, 1]);
+    }
+
+    "I15" a_page_shows_what_its_filter_says_and_nothing_else(w) {
+        let a = w.put(job("mail").tenant(tenant("a")));
+        let b = w.put(job("mail").tenant(tenant("b")).queue(name("bulk")));
+        let c = w.put(job("copy").delay(secs(9)));
+        let parked = w.ended(Outcome::Park { reason: "x".into() });
+        let _ = parked;
+        let filter = Filter::default;
+        assert_eq!(page(w, &Filter { tenant: Some(tenant("a")), ..filter() }, 10), [a.0]);
+        assert_eq!(page(w, &Filter { tenant: Some(tenant("")), ..filter() }, 10), [4, c.0]);
+        assert_eq!(page(w, &Filter { queue: Some(name("bulk")), ..filter() }, 10), [b.0]);
+        assert_eq!(page(w, &Filter { kind: Some(name("mail")), ..filter() }, 10), [b.0, a.0]);
+        let both = Filter { kind: Some(name("mail")), queue: Some(name("default")), ..filter() };
+        assert_eq!(page(w, &both, 10), [a.0]);
+        assert!(page(w, &filter(), 0).is_empty());
+        assert!(w.store.jobs(&filter(), 1_001).unwrap_err().is_invalid());
+    }
+
+    "G1" every_state_can_be_filtered_for(w) {
+        let succeeded = w.ended(complete());
+        let dead = w.ended(Outcome::Bury { reason: "no".into() });
+        let parked = w.ended(Outcome::Park { reason: "x".into() });
+        let cancelled = w.put_one();
+        w.store.cancel(&[cancelled]).unwrap();
+        let running = w.put_one();
+        w.take("ann");
+        let (waiting, ready) = (w.put(job("work").delay(secs(9))), w.put_one());
+        for (state, expected) in [
+            (State::Queued, vec![ready, waiting]),
+            (State::Running, vec![running]),
+            (State::Parked, vec![parked]),
+            (State::Succeeded, vec![succeeded]),
+            (State::Dead, vec![dead]),
+            (State::Cancelled, vec![cancelled]),
+        ] {
+            let found: Vec<_> = w.store.jobs(&Filter { state: Some(state), ..Filter::default() }, 10).unwrap()
+                .iter().map(|job| job.id).collect();
+            assert_eq!(found, expected, "{state}");
+        }
+    }
+
+    "G1" the_overview_counts_each_queue_and_tenant(w) {
+        assert!(w.store.overview().unwrap().lines.is_empty());
+        w.ended(complete());
+        w.ended(Outcome::Bury { reason: "no".into() });
+        w.ended(Outcome::Park { reason: "x".into() });
+        w.put_one();
+        w.take("ann");
+        w.put_one();
+        w.pass(secs(4));
+        w.put_one();
+        w.put(job("work").delay(secs(9)));
+        w.put(job("work").tenant(tenant("acme")).queue(name("bulk")));
+        let lines = w.store.overview().unwrap().lines;
+        let acme = OverviewLine { ready: 1, oldest_wait_ms: Some(0), ..OverviewLine::empty(name("bulk"), tenant("acme")) };
+        let other = OverviewLine {
+            ready: 2, waiting: 1, running: 1, parked: 1, dead: 1, oldest_wait_ms: Some(4_000),
+            succeeded_last_minute: 1, died_last_minute: 1,
+            ..OverviewLine::empty(name("default"), tenant(""))
+        };
+        assert_eq!(lines, [acme, other]);
+        w.pass(secs(60));
+        let later = w.store.overview().unwrap().lines.remove(1);
+        assert_eq!((later.dead, later.succeeded_last_minute, later.died_last_minute), (1, 0, 0));
+    }
+
+    "G2" leases_are_listed_by_when_they_end(w) {
+        w.put_one();
+        w.put_one();
+        let first = w.take("ann").lease;
+        let second = w.take("bob").lease;
+        w.pass(secs(1));
+        w.store.renew(&[first.fence()], super::LEASE).unwrap();
+        let leases = w.store.leases(10).unwrap();
+        let seen: Vec<_> = leases.iter().map(|lease| (lease.job, lease.worker.clone(), lease.token)).collect();
+        assert_eq!(seen, [(second.job(), worker("bob"), second.token()), (first.job(), worker("ann"), first.token())]);
+        assert_eq!(w.store.leases(1).unwrap().len(), 1);
+    }
+
+    "I11" a_wait_returns_when_something_has_changed_since_the_last_look(w) {
+        let far = clock::monotonic() + secs(3_600);
+        w.claim(&ask("ann", 1));
+        w.put_one();
+        assert_eq!(w.store.wait(far).unwrap(), Wake::Changed);
+    }
+
+    "I11" a_wait_for_nothing_ends_at_its_time(w) {
+        w.claim(&ask("ann", 1));
+        assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
+    }
+
+    "I11" looking_wakes_nobody(w) {
+        w.put_one();
+        w.claim(&ask("ann", 1));
+        while w.store.wait(clock::monotonic()).unwrap() == Wake::Changed {}
+        w.claim(&ask("bob", 1));
+        w.store.overview().unwrap();
+        w.store.jobs(&Filter::default(), 10).unwrap();
+        assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
+    }
+}

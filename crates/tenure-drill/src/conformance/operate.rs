@@ -1,0 +1,236 @@
+//! What operators do to jobs and queues.
+
+use std::time::Duration;
+
+use tenure::job::{JobId, NewJob, State};
+use tenure::lifecycle::{Outcome, Verb};
+use tenure::store::{Changed, Pause, Pruned, QueueChange, Requeue, Settled};
+
+use super::{World, ask, complete, job, json, key, name, promises, retry, secs};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn bury() -> Outcome {
+    Outcome::Bury { reason: "hopeless".into() }
+}
+
+fn park() -> Outcome {
+    Outcome::Park { reason: "ask Ann".into() }
+}
+
+fn requeue(w: &mut World, job: JobId) -> Changed {
+    w.store.requeue(&[Requeue { job, if_token: None }]).unwrap()[0]
+}
+
+fn keep(length: Duration) -> QueueChange {
+    QueueChange { keep: Some(length), ..QueueChange::default() }
+}
+
+promises! { "operate":
+    "I4" a_queued_job_is_cancelled_at_once(w) {
+        for id in [w.put_one(), w.put(job("work").delay(secs(99)))] {
+            assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+            let ended = w.record(id);
+            assert_eq!((ended.state, ended.finished_at), (State::Cancelled, Some(w.now())));
+            assert_eq!(w.verbs(id), [Verb::Cancel]);
+        }
+        assert!(w.claim_ids(&ask("ann", 10)).is_empty());
+    }
+
+    "I7" cancelling_a_running_job_raises_its_token(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+        assert!(w.record(id).token > fence.token);
+        assert!(matches!(w.settle(fence, retry(secs(1))), Settled::Stale(stale) if stale.state == State::Cancelled));
+    }
+
+    "I4" a_parked_job_can_be_cancelled(w) {
+        let id = w.ended(park());
+        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.state(id), State::Cancelled);
+    }
+
+    "I4" what_has_ended_cannot_be_cancelled(w) {
+        let (succeeded, dead) = (w.ended(complete()), w.ended(bury()));
+        let answers = w.store.cancel(&[succeeded, dead, JobId(404)]).unwrap();
+        assert_eq!(answers, [Changed::No(State::Succeeded), Changed::No(State::Dead), Changed::Gone]);
+    }
+
+    "G7" cancelling_twice_is_cancelling_once(w) {
+        let id = w.put_one();
+        w.store.cancel(&[id]).unwrap();
+        let before = w.dump();
+        assert_eq!(w.store.cancel(&[id, id]).unwrap(), [Changed::Yes, Changed::Yes]);
+        assert_eq!(w.dump(), before);
+    }
+
+    "I4" a_dead_job_is_queued_again_with_its_counts_reset(w) {
+        let id = w.suspect("work");
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, bury());
+        w.pass(secs(9));
+        assert_eq!(requeue(w, id), Changed::Yes);
+        let queued = w.record(id);
+        assert_eq!((queued.state, queued.attempt, queued.crashes), (State::Queued, 0, 0));
+        assert_eq!((queued.run_at, queued.reason, queued.finished_at), (w.now(), None, None));
+        assert!(queued.token > fence.token);
+        assert_eq!(w.take("bob").attempt, 1);
+    }
+
+    "I4" a_cancelled_job_is_queued_again(w) {
+        let id = w.put(NewJob::new(name("work"), json(&format!("\"{}\"", "x".repeat(3_000)))).priority(3));
+        w.store.cancel(&[id]).unwrap();
+        assert_eq!(requeue(w, id), Changed::Yes);
+        let attempt = w.take("ann");
+        assert_eq!((attempt.lease.job(), attempt.args.as_str().len()), (id, 3_002));
+    }
+
+    "I7" a_zombie_from_before_a_requeue_is_refused(w) {
+        let id = w.put_one();
+        let zombie = w.take("ann").lease.fence();
+        w.store.cancel(&[id]).unwrap();
+        requeue(w, id);
+        assert!(matches!(w.settle(zombie, complete()), Settled::Stale(_)));
+        let fence = w.take("bob").lease.fence();
+        assert!(matches!(w.settle(zombie, complete()), Settled::Stale(_)));
+        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+    }
+
+    "I4" only_dead_and_cancelled_jobs_are_requeued(w) {
+        let (queued, succeeded) = (w.put(job("work").delay(secs(99))), w.ended(complete()));
+        assert_eq!(requeue(w, queued), Changed::No(State::Queued));
+        assert_eq!(requeue(w, succeeded), Changed::No(State::Succeeded));
+        assert_eq!(requeue(w, JobId(404)), Changed::Gone);
+    }
+
+    "G7" a_requeue_with_its_token_can_be_repeated(w) {
+        let id = w.ended(bury());
+        let request = Requeue { job: id, if_token: Some(w.record(id).token) };
+        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, bury());
+        let before = w.dump();
+        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.dump(), before);
+        let wrong = Requeue { job: id, if_token: Some(fence.token.next(0)) };
+        assert_eq!(w.store.requeue(&[wrong]).unwrap(), [Changed::No(State::Dead)]);
+    }
+
+    "I11" a_parked_job_is_queued_again_when_it_is_resumed(w) {
+        let id = w.ended(park());
+        w.pass(secs(60));
+        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Yes]);
+        let queued = w.record(id);
+        assert_eq!((queued.state, queued.run_at, queued.reason), (State::Queued, w.now(), None));
+        assert_eq!(w.verbs(id), [Verb::Park, Verb::Resume]);
+        assert_eq!(w.claim_ids(&ask("bob", 1)), [id]);
+    }
+
+    "G7" resuming_twice_is_resuming_once(w) {
+        let id = w.ended(park());
+        w.store.resume(&[id]).unwrap();
+        let before = w.dump();
+        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.dump(), before);
+    }
+
+    "I4" only_parked_jobs_are_resumed(w) {
+        let (queued, dead) = (w.put(job("work").delay(secs(99))), w.ended(bury()));
+        let answers = w.store.resume(&[queued, dead, JobId(404)]).unwrap();
+        assert_eq!(answers, [Changed::No(State::Queued), Changed::No(State::Dead), Changed::Gone]);
+    }
+
+    "I9" purging_deletes_an_ended_job_and_all_that_is_known_of_it(w) {
+        let id = w.ended(bury());
+        assert_eq!(w.store.purge(&[id]).unwrap(), [Changed::Yes]);
+        assert!(w.store.job(id).unwrap().is_none());
+        assert!(w.dump().timeline.is_empty());
+        assert_eq!(w.store.purge(&[id]).unwrap(), [Changed::Gone]);
+    }
+
+    "I9" what_is_owed_cannot_be_purged(w) {
+        let (queued, parked) = (w.put(job("work").delay(secs(99))), w.ended(park()));
+        let answers = w.store.purge(&[queued, parked]).unwrap();
+        assert_eq!(answers, [Changed::No(State::Queued), Changed::No(State::Parked)]);
+    }
+
+    "I9" a_purged_id_is_never_used_again(w) {
+        let id = w.ended(complete());
+        w.store.purge(&[id]).unwrap();
+        assert!(w.put_one() > id);
+    }
+
+    "G1" what_is_set_for_a_queue_stays_until_it_is_set_otherwise(w) {
+        let pause = QueueChange { pause: Some(Pause::Pause), ..QueueChange::default() };
+        let paused = w.store.configure(&name("q"), &pause).unwrap();
+        let since = Some(w.now());
+        assert_eq!((paused.paused_at, paused.keep_ms), (since, 7 * 86_400_000));
+        w.pass(secs(5));
+        let both = QueueChange { pause: Some(Pause::Pause), keep: Some(secs(60)), keep_dead: Some(DAY) };
+        let set = w.store.configure(&name("q"), &both).unwrap();
+        assert_eq!((set.paused_at, set.keep_ms, set.keep_dead_ms), (since, 60_000, 86_400_000));
+        assert_eq!(w.store.queues().unwrap(), [set]);
+    }
+
+    "G1" succeeded_jobs_are_kept_a_week_and_dead_and_cancelled_ones_a_month(w) {
+        let succeeded = w.ended(complete());
+        let dead = w.ended(bury());
+        let cancelled = w.put_one();
+        w.store.cancel(&[cancelled]).unwrap();
+        let kept = |w: &mut World| w.dump().jobs.iter().map(|job| job.id).collect::<Vec<_>>();
+        w.pass(7 * DAY - Duration::from_millis(1));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 0);
+        w.pass(Duration::from_millis(1));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 1);
+        assert_eq!(kept(w), [dead, cancelled]);
+        assert!(w.store.job(succeeded).unwrap().is_none());
+        w.pass(23 * DAY);
+        assert_eq!(w.store.prune(100).unwrap().jobs, 2);
+        assert!(kept(w).is_empty() && w.dump().timeline.is_empty());
+    }
+
+    "G1" a_shorter_time_of_keeping_holds_for_what_has_ended_already(w) {
+        w.ended(complete());
+        let other = w.put(job("work").queue(name("other")));
+        let claim = tenure::store::Claim { queues: vec![name("other")], ..ask("ann", 1) };
+        let fence = w.claim(&claim).attempts[0].lease.fence();
+        w.settle(fence, complete());
+        w.store.configure(&name("default"), &keep(secs(60))).unwrap();
+        w.pass(secs(60));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 1);
+        assert_eq!(w.state(other), State::Succeeded);
+    }
+
+    "I9" pruning_goes_in_bounded_steps_and_never_touches_what_is_owed(w) {
+        for _ in 0..25 {
+            w.ended(complete());
+        }
+        let owed = w.put_one();
+        w.pass(8 * DAY);
+        let steps: Vec<_> = (0..4).map(|_| w.store.prune(10).unwrap().jobs).collect();
+        assert_eq!(steps, [10, 10, 5, 0]);
+        assert_eq!(w.state(owed), State::Queued);
+        assert!(w.store.prune(1_001).unwrap_err().is_invalid());
+    }
+
+    "I12" expired_keys_are_pruned_and_others_are_not(w) {
+        for n in 0..5 {
+            w.put(job("work").key(key(&format!("k{n}"))));
+        }
+        w.put(job("work").key(key("long").window(2 * DAY)));
+        w.pass(DAY);
+        assert_eq!(w.store.prune(3).unwrap(), Pruned { jobs: 0, keys: 3 });
+        assert_eq!(w.store.prune(3).unwrap(), Pruned { jobs: 0, keys: 2 });
+        assert_eq!(w.dump().keys.len(), 1);
+    }
+
+    "G6" operations_on_too_many_jobs_at_once_are_refused(w) {
+        let ids = vec![JobId(1); 1_001];
+        assert!(w.store.cancel(&ids).unwrap_err().is_invalid());
+        assert!(w.store.resume(&ids).unwrap_err().is_invalid());
+        assert!(w.store.purge(&ids).unwrap_err().is_invalid());
+        let requests = vec![Requeue { job: JobId(1), if_token: None }; 1_001];
+        assert!(w.store.requeue(&requests).unwrap_err().is_invalid());
+    }
+}

@@ -1,0 +1,115 @@
+//! How a holder keeps its lease.
+
+use std::time::Duration;
+
+use tenure::job::{JobId, State};
+use tenure::lease::{Fence, Reason, Stale, Token};
+use tenure::lifecycle::Verb;
+use tenure::store::Renewed;
+
+use super::{LEASE, ask, complete, job, promises, secs};
+
+promises! { "renew":
+    "G5" a_renewal_extends_the_lease_from_now(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(secs(20));
+        let until = w.now() + LEASE;
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(until)]);
+        w.pass(LEASE - Duration::from_millis(1));
+        assert!(w.claim_ids(&ask("bob", 1)).is_empty());
+    }
+
+    "G5" a_renewal_never_shortens_a_lease(w) {
+        w.put_one();
+        let lease = w.take("ann").lease;
+        assert_eq!(w.store.renew(&[lease.fence()], secs(1)).unwrap(), [Renewed::Held(lease.until())]);
+    }
+
+    "G4" a_renewal_never_goes_beyond_the_maximal_runtime(w) {
+        w.put(job("work").max_runtime(secs(45)));
+        let started = w.now();
+        let fence = w.take("ann").lease.fence();
+        w.pass(secs(29));
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(started + secs(45))]);
+        w.pass(secs(15));
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(started + secs(45))]);
+        w.pass(secs(1));
+        assert_eq!(w.store.overdue(10).unwrap(), [fence]);
+    }
+
+    "G2" a_renewal_changes_neither_token_nor_attempt(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.store.renew(&[fence], LEASE).unwrap();
+        let running = w.record(id);
+        assert_eq!((running.token, running.attempt, running.state), (fence.token, 1, State::Running));
+    }
+
+    "G2" a_late_renewal_is_heard_if_nobody_took_the_job(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE * 2);
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(w.now() + LEASE)]);
+        assert!(w.claim_ids(&ask("bob", 1)).is_empty());
+    }
+
+    "I7" a_worker_that_lost_its_lease_cannot_renew(w) {
+        let id = w.put_one();
+        let (first, second) = w.taken_over();
+        let before = w.record(id);
+        let (shown, current) = (first.lease.fence(), second.lease.token());
+        let stale = Stale { shown, current, state: State::Running, reason: Reason::TokenMismatch };
+        assert_eq!(w.store.renew(&[shown], LEASE * 10).unwrap(), [Renewed::Lost(stale)]);
+        assert_eq!(w.record(id), before);
+    }
+
+    "G2" a_refused_renewal_is_visible_once(w) {
+        let id = w.put_one();
+        let (first, _) = w.taken_over();
+        for _ in 0..3 {
+            w.store.renew(&[first.lease.fence()], LEASE).unwrap();
+        }
+        assert_eq!(w.refusals(id), [Verb::Renew]);
+    }
+
+    "I7" the_holder_of_a_cancelled_job_learns_it_at_its_next_renewal(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.store.cancel(&[id]).unwrap();
+        let answer = w.store.renew(&[fence], LEASE).unwrap()[0];
+        assert!(matches!(answer, Renewed::Lost(stale) if stale.state == State::Cancelled));
+    }
+
+    "I7" a_settled_attempt_cannot_be_renewed(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, super::retry(secs(1)));
+        let answer = w.store.renew(&[fence], LEASE).unwrap()[0];
+        assert!(matches!(answer, Renewed::Lost(stale) if stale.reason == Reason::AlreadySettled));
+        assert_eq!(w.state(id), State::Queued);
+    }
+
+    "G7" renewing_an_unknown_job_answers_gone(w) {
+        let nobody = Fence { job: JobId(404), token: Token(1) };
+        assert_eq!(w.store.renew(&[nobody], LEASE).unwrap(), [Renewed::Gone]);
+    }
+
+    "G2" each_renewal_of_a_batch_is_answered_by_itself(w) {
+        w.put_one();
+        let (first, second) = w.taken_over();
+        w.put_one();
+        let third = w.take("cid");
+        w.settle(third.lease.fence(), complete());
+        let fences = [first.lease.fence(), second.lease.fence(), third.lease.fence()];
+        let answers = w.store.renew(&fences, LEASE).unwrap();
+        assert!(matches!(answers[..], [Renewed::Lost(_), Renewed::Held(_), Renewed::Lost(_)]), "{answers:?}");
+    }
+
+    "G6" a_renewal_that_makes_no_sense_is_refused(w) {
+        let fence = Fence { job: JobId(1), token: Token(1) };
+        assert!(w.store.renew(&vec![fence; 1_001], LEASE).unwrap_err().is_invalid());
+        assert!(w.store.renew(&[fence], Duration::ZERO).unwrap_err().is_invalid());
+        assert!(w.store.renew(&[], LEASE).unwrap().is_empty());
+    }
+}

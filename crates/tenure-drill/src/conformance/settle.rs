@@ -1,0 +1,341 @@
+//! How attempts end.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use tenure::job::{ERROR_LIMIT, JobId, Json, NewJob, State};
+use tenure::lease::{Fence, Reason, Stale, Token};
+use tenure::lifecycle::{Outcome, Verb};
+use tenure::store::{Enqueued, QueueChange, Settled, Settlement};
+
+use super::{
+    LEASE, World, ask, complete, job, json, key, name, outcomes, promises, retry, secs, worker,
+};
+
+const NO_HISTORY: QueueChange =
+    QueueChange { pause: None, keep: Some(Duration::ZERO), keep_dead: None };
+
+fn settlement(fence: Fence, then: Vec<NewJob>) -> Settlement {
+    Settlement { fence, outcome: complete(), then }
+}
+
+fn taken(w: &mut World) -> (JobId, Fence) {
+    let id = w.put_one();
+    (id, w.take("ann").lease.fence())
+}
+
+promises! { "settle":
+    "I3" a_completed_job_has_succeeded_with_its_result_and_its_times(w) {
+        let id = w.put_one();
+        w.pass(secs(1));
+        let lease = w.take("ann").lease;
+        w.pass(secs(2));
+        let result = Some(json(r#"{"sum": 42}"#));
+        assert_eq!(w.settle(lease.fence(), Outcome::Complete { result: result.clone() }), Settled::Yes(State::Succeeded));
+        let done = w.record(id);
+        assert_eq!((done.state, done.result, done.token), (State::Succeeded, result, lease.token()));
+        assert_eq!((done.started_at, done.finished_at), (Some(w.now() - secs(2)), Some(w.now())));
+        assert_eq!((done.worker, done.lease_until), (Some(worker("ann")), None));
+    }
+
+    "G1" a_job_that_simply_succeeds_writes_no_timeline(w) {
+        let id = w.ended(complete());
+        assert!(w.timeline(id).is_empty());
+    }
+
+    "G2" a_late_completion_is_heard_if_nobody_took_the_job(w) {
+        let (id, fence) = taken(w);
+        w.pass(LEASE * 3);
+        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.state(id), State::Succeeded);
+    }
+
+    "I7" a_worker_that_lost_its_lease_cannot_settle_in_any_way(w) {
+        let id = w.put_one();
+        let (first, second) = w.taken_over();
+        let before = w.record(id);
+        let (shown, current) = (first.lease.fence(), second.lease.token());
+        let stale = Stale { shown, current, state: State::Running, reason: Reason::TokenMismatch };
+        for outcome in outcomes() {
+            assert_eq!(w.settle(shown, outcome), Settled::Stale(stale));
+        }
+        assert_eq!(w.record(id), before);
+        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Yes(State::Succeeded));
+    }
+
+    "I4" a_worker_that_lost_its_lease_cannot_undo_what_its_successor_did(w) {
+        let id = w.put_one();
+        let (first, second) = w.taken_over();
+        w.settle(second.lease.fence(), Outcome::Complete { result: Some(json("1")) });
+        let before = w.record(id);
+        for outcome in outcomes() {
+            let answer = w.settle(first.lease.fence(), outcome);
+            assert!(matches!(answer, Settled::Stale(stale) if stale.state == State::Succeeded), "{answer:?}");
+        }
+        assert_eq!(w.record(id), before);
+    }
+
+    "I7" a_worker_that_lost_its_lease_cannot_settle_before_its_successor_came(w) {
+        let (id, fence) = taken(w);
+        w.pass(LEASE);
+        assert_eq!(w.sweep(), 1);
+        assert!(matches!(w.settle(fence, complete()), Settled::Stale(stale) if stale.state == State::Queued));
+        assert_eq!(w.state(id), State::Queued);
+    }
+
+    "G2" every_refusal_is_visible_once_per_verb(w) {
+        let id = w.put_one();
+        let (first, _) = w.taken_over();
+        for outcome in outcomes().into_iter().chain(outcomes()) {
+            w.settle(first.lease.fence(), outcome);
+        }
+        let refused = [Verb::Complete, Verb::Retry, Verb::Snooze, Verb::Release, Verb::Bury, Verb::Park];
+        assert_eq!(w.refusals(id), refused);
+        let line = w.timeline(id).into_iter().find(|line| line.refused).unwrap();
+        assert_eq!((line.event(), line.token), ("stale_write_blocked", first.lease.token()));
+        assert_eq!(line.note.as_deref(), Some("token_mismatch: the job's token is 3"));
+    }
+
+    "G7" a_repeated_settlement_is_heard_again_and_changes_nothing(w) {
+        for outcome in outcomes() {
+            let id = w.put_one();
+            let fence = w.take("ann").lease.fence();
+            let first = w.settle(fence, outcome.clone());
+            let after = w.dump();
+            w.pass(secs(5));
+            assert_eq!(w.settle(fence, outcome.clone()), first, "{outcome:?}");
+            w.clock.set(after.now);
+            assert_eq!(w.dump(), after, "{outcome:?}");
+            w.store.cancel(&[id]).unwrap();
+        }
+    }
+
+    "G7" a_settlement_is_heard_again_even_when_the_job_has_moved_on(w) {
+        let (id, fence) = taken(w);
+        w.settle(fence, retry(Duration::ZERO));
+        let next = w.take("bob");
+        assert_eq!(w.settle(fence, retry(Duration::ZERO)), Settled::Yes(State::Queued));
+        w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
+        w.store.requeue(&[tenure::store::Requeue { job: id, if_token: None }]).unwrap();
+        let buried = w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
+        assert_eq!(buried, Settled::Yes(State::Dead));
+        assert_eq!(w.state(id), State::Queued);
+    }
+
+    "I3" an_attempt_that_was_settled_cannot_be_settled_otherwise(w) {
+        let (id, fence) = taken(w);
+        w.settle(fence, retry(secs(1)));
+        let answer = w.settle(fence, complete());
+        assert!(matches!(answer, Settled::Stale(stale) if stale.reason == Reason::AlreadySettled), "{answer:?}");
+        assert_eq!((w.state(id), w.refusals(id)), (State::Queued, vec![Verb::Complete]));
+        let (id, fence) = (w.put_one(), w.take("bob").lease.fence());
+        w.settle(fence, complete());
+        assert!(matches!(w.settle(fence, retry(secs(1))), Settled::Stale(_)));
+        assert_eq!(w.state(id), State::Succeeded);
+    }
+
+    "G7" settling_an_unknown_job_answers_gone(w) {
+        let nobody = Fence { job: JobId(404), token: Token(1) };
+        assert_eq!(w.settle(nobody, complete()), Settled::Gone);
+        assert!(w.dump().timeline.is_empty());
+    }
+
+    "I7" a_token_that_was_never_issued_settles_nothing(w) {
+        let (id, fence) = taken(w);
+        for token in [0, -1, fence.token.0 + 1, i64::MAX, i64::MIN] {
+            let guess = Fence { job: id, token: Token(token) };
+            assert!(matches!(w.settle(guess, complete()), Settled::Stale(_)), "{token}");
+        }
+        assert_eq!(w.state(id), State::Running);
+    }
+
+    "I7" a_job_that_was_never_claimed_cannot_be_settled(w) {
+        let id = w.put_one();
+        assert!(matches!(w.settle(Fence { job: id, token: Token::NONE }, complete()), Settled::Stale(_)));
+        assert_eq!(w.state(id), State::Queued);
+    }
+
+    "I7" the_holder_of_a_cancelled_job_cannot_complete_it(w) {
+        let (id, fence) = taken(w);
+        w.store.cancel(&[id]).unwrap();
+        assert!(matches!(w.settle(fence, complete()), Settled::Stale(stale) if stale.state == State::Cancelled));
+        assert_eq!(w.state(id), State::Cancelled);
+    }
+
+    "G4" a_retry_waits_and_keeps_its_error(w) {
+        let (id, fence) = taken(w);
+        assert_eq!(w.settle(fence, retry(secs(7))), Settled::Yes(State::Queued));
+        let queued = w.record(id);
+        assert_eq!((queued.waiting, queued.run_at, queued.attempt), (true, w.now() + secs(7), 1));
+        assert_eq!((queued.worker, queued.lease_until), (None, None));
+        let line = w.timeline(id).remove(0);
+        assert_eq!((line.verb, line.note.as_deref(), line.attempt), (Verb::Retry, Some("it failed"), 1));
+        assert_eq!((line.worker, line.from, line.became), (Some(worker("ann")), Some(w.now()), State::Queued));
+        w.pass(secs(7));
+        assert_eq!(w.take("bob").attempt, 2);
+    }
+
+    "G4" a_retry_of_the_last_attempt_buries_the_job_with_its_error(w) {
+        let id = w.put(job("work").max_attempts(NonZeroU16::new(2).unwrap()));
+        let first = w.take("ann").lease.fence();
+        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Yes(State::Queued));
+        let last = w.take("ann").lease.fence();
+        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Yes(State::Dead));
+        let dead = w.record(id);
+        assert_eq!((dead.state, dead.reason.as_deref()), (State::Dead, Some("it failed")));
+        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Yes(State::Dead));
+        assert!(w.claim_ids(&ask("ann", 1)).is_empty());
+    }
+
+    "I5" snoozing_releasing_and_parking_give_the_attempt_back(w) {
+        let id = w.put(job("work").max_attempts(NonZeroU16::new(1).unwrap()));
+        for outcome in [Outcome::Snooze { after: Duration::ZERO }, Outcome::Release, Outcome::Park { reason: "x".into() }] {
+            let attempt = w.take("ann");
+            assert_eq!(attempt.attempt, 1);
+            w.settle(attempt.lease.fence(), outcome);
+            assert_eq!(w.record(id).attempt, 0);
+        }
+        w.store.resume(&[id]).unwrap();
+        assert_eq!(w.take("ann").attempt, 1);
+    }
+
+    "G4" a_snoozed_job_waits(w) {
+        let (id, fence) = taken(w);
+        assert_eq!(w.settle(fence, Outcome::Snooze { after: secs(9) }), Settled::Yes(State::Queued));
+        let queued = w.record(id);
+        assert_eq!((queued.waiting, queued.run_at), (true, w.now() + secs(9)));
+    }
+
+    "I7" a_released_job_is_due_at_once_in_its_old_place_under_a_new_token(w) {
+        let (id, fence) = taken(w);
+        w.pass(secs(3));
+        let younger = w.put_one();
+        assert_eq!(w.settle(fence, Outcome::Release), Settled::Yes(State::Queued));
+        assert!(w.record(id).token > fence.token);
+        assert_eq!(w.claim_ids(&ask("bob", 2)), [id, younger]);
+    }
+
+    "I4" a_buried_job_is_dead_with_its_reason(w) {
+        let id = w.ended(Outcome::Bury { reason: "hopeless".into() });
+        let dead = w.record(id);
+        assert_eq!((dead.state, dead.reason.as_deref()), (State::Dead, Some("hopeless")));
+        assert_eq!(w.verbs(id), [Verb::Bury]);
+    }
+
+    "I11" a_parked_job_waits_for_a_person_and_holds_no_slot(w) {
+        let id = w.ended(Outcome::Park { reason: "ask Ann".into() });
+        w.pass(secs(1_000_000));
+        assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
+        let parked = w.record(id);
+        assert_eq!((parked.state, parked.reason.as_deref()), (State::Parked, Some("ask Ann")));
+        assert_eq!(parked.lease_until, None);
+    }
+
+    "G2" each_settlement_of_a_batch_is_answered_by_itself(w) {
+        w.put_one();
+        let (first, second) = w.taken_over();
+        let (_, third) = (w.put_one(), w.take("cid"));
+        let batch: Vec<_> = [&first, &third, &second].map(|attempt| settlement(attempt.lease.fence(), vec![])).into();
+        let answers = w.store.settle(&batch).unwrap();
+        assert!(matches!(answers[..], [Settled::Stale(_), Settled::Yes(_), Settled::Yes(_)]), "{answers:?}");
+    }
+
+    "G7" the_same_settlement_twice_in_a_batch_is_heard_once(w) {
+        let (id, fence) = taken(w);
+        let batch = vec![Settlement::new(fence, retry(secs(1))); 2];
+        assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Yes(State::Queued); 2]);
+        assert_eq!(w.verbs(id), [Verb::Retry]);
+    }
+
+    "G1" a_result_above_the_limit_is_refused_and_the_attempt_goes_on(w) {
+        let (id, fence) = taken(w);
+        let large = Json::check("result", format!("\"{}\"", "x".repeat(256 * 1024)), usize::MAX).unwrap();
+        let outcome = Outcome::Complete { result: Some(large) };
+        assert!(w.store.settle(&[Settlement::new(fence, outcome)]).unwrap_err().is_invalid());
+        assert!(w.store.settle(&vec![settlement(fence, vec![]); 1_001]).unwrap_err().is_invalid());
+        assert_eq!(w.state(id), State::Running);
+    }
+
+    "G1" an_error_text_of_any_size_and_content_can_be_settled(w) {
+        let (id, fence) = taken(w);
+        let error = format!("\0\u{1b}[31m{}", "é".repeat(ERROR_LIMIT));
+        assert_eq!(w.settle(fence, Outcome::Bury { reason: error }), Settled::Yes(State::Dead));
+        let reason = w.record(id).reason.unwrap();
+        assert!(reason.len() <= ERROR_LIMIT && !reason.contains('\0'));
+    }
+
+    "I10" a_settlement_and_its_follow_ups_happen_together(w) {
+        let (id, fence) = taken(w);
+        let then = vec![job("next").delay(secs(5)), job("after").key(key("k"))];
+        assert_eq!(w.store.settle(&[settlement(fence, then)]).unwrap(), [Settled::Yes(State::Succeeded)]);
+        let jobs = w.dump().jobs;
+        let followed: Vec<_> = jobs[1..].iter().map(|job| (job.kind.as_str(), job.parent)).collect();
+        assert_eq!(followed, [("next", Some(id)), ("after", Some(id))]);
+    }
+
+    "I1" a_refused_settlement_enqueues_nothing_and_a_repeated_one_nothing_more(w) {
+        w.put_one();
+        let (first, second) = w.taken_over();
+        let late = settlement(first.lease.fence(), vec![job("next")]);
+        let heard = settlement(second.lease.fence(), vec![job("next")]);
+        w.store.settle(&[late]).unwrap();
+        assert_eq!(w.dump().jobs.len(), 1);
+        w.store.settle(std::slice::from_ref(&heard)).unwrap();
+        w.store.settle(&[heard]).unwrap();
+        assert_eq!(w.dump().jobs.len(), 2);
+    }
+
+    "I12" a_follow_up_whose_key_is_taken_by_another_request_is_visible(w) {
+        let owner = w.put(job("other").key(key("k")).delay(secs(99)));
+        let (id, fence) = taken(w);
+        w.store.settle(&[settlement(fence, vec![job("next").key(key("k"))])]).unwrap();
+        assert_eq!(w.dump().jobs.len(), 2);
+        let line = w.timeline(id).remove(0);
+        let note = format!("next not enqueued: job {owner} has its key for another request");
+        assert_eq!((line.verb, line.refused, line.note), (Verb::Follow, true, Some(note)));
+    }
+
+    "G7" with_history_off_a_success_is_deleted_at_once_and_a_repeat_answers_gone(w) {
+        w.store.configure(&name("default"), &NO_HISTORY).unwrap();
+        let id = w.put(NewJob::new(name("work"), json(&format!("\"{}\"", "x".repeat(5_000)))));
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, retry(Duration::ZERO));
+        let fence = w.take("ann").lease.fence();
+        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+        assert!(w.store.job(id).unwrap().is_none());
+        assert_eq!(w.settle(fence, complete()), Settled::Gone);
+        let dump = w.dump();
+        assert!(dump.jobs.is_empty() && dump.timeline.is_empty());
+    }
+
+    "G1" with_history_off_a_dead_job_is_still_kept(w) {
+        w.store.configure(&name("default"), &NO_HISTORY).unwrap();
+        let id = w.ended(Outcome::Bury { reason: "no".into() });
+        assert_eq!(w.state(id), State::Dead);
+    }
+
+    "I10" settling_and_claiming_in_one_call_does_both(w) {
+        let (id, fence) = taken(w);
+        let next = w.put_one();
+        let (settled, claimed) = w.store.settle_and_claim(&[settlement(fence, vec![])], &ask("ann", 1)).unwrap();
+        assert_eq!(settled, [Settled::Yes(State::Succeeded)]);
+        assert_eq!(claimed.attempts[0].lease.job(), next);
+        assert_eq!(w.state(id), State::Succeeded);
+    }
+
+    "I10" a_job_retried_at_once_can_be_claimed_in_the_same_call(w) {
+        let (id, fence) = taken(w);
+        let retried = Settlement::new(fence, retry(Duration::ZERO));
+        let (_, claimed) = w.store.settle_and_claim(&[retried], &ask("ann", 1)).unwrap();
+        assert_eq!((claimed.attempts[0].lease.job(), claimed.attempts[0].attempt), (id, 2));
+    }
+
+    "I12" a_follow_up_of_an_existing_request_is_not_enqueued_twice(w) {
+        let owner = w.put(job("next").key(key("k")).delay(secs(99)));
+        let (id, fence) = taken(w);
+        w.store.settle(&[settlement(fence, vec![job("next").key(key("k"))])]).unwrap();
+        assert_eq!(w.dump().jobs.len(), 2);
+        assert!(w.timeline(id).is_empty());
+        assert_eq!(w.store.enqueue(&[job("next").key(key("k"))]).unwrap(), [Enqueued::Existing(owner)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! The engines, and a fresh store of each with a clock that the caller moves.
+
+use tenure::clock::{Clock, Timestamp};
+use tenure::drill::Explorable;
+use tenure::job::Limits;
+use tenure::store::Result;
+use tenure::store::sqlite::{Options, Sqlite};
+
+use crate::model::Model;
+
+/// Every engine there is. Each case of the suite runs on all of them; there is no way to leave one out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// The specification.
+    Model,
+    /// SQLite in memory: one connection, for simulations.
+    SqliteInMemory,
+    /// SQLite in a file, as people use it.
+    SqliteFile,
+}
+
+impl Engine {
+    /// All of them, the specification first.
+    pub const ALL: [Engine; 3] = [Engine::Model, Engine::SqliteInMemory, Engine::SqliteFile];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Model => "model",
+            Engine::SqliteInMemory => "sqlite (memory)",
+            Engine::SqliteFile => "sqlite (file)",
+        }
+    }
+
+    /// An empty store. A file is made in a new directory below `directory`.
+    pub fn fresh(self, directory: &std::path::Path) -> Result<(Box<dyn Explorable>, Clock)> {
+        let clock = Clock::manual(START);
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let store: Box<dyn Explorable> = match self {
+            Engine::Model => Box::new(Model::new(clock.clone(), options.limits)),
+            Engine::SqliteInMemory => Box::new(Sqlite::in_memory(&options)?),
+            Engine::SqliteFile => {
+                let file = format!("{}.db", tenure::clock::unique().simple());
+                Box::new(Sqlite::open(directory.join(file), &options)?)
+            }
+        };
+        Ok((store, clock))
+    }
+}
+
+/// When every proof begins: some time in 2001, so that no test mistakes it for now.
+pub const START: Timestamp = Timestamp::from_millis(1_000_000_000_000);

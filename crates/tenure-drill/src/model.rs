@@ -1,0 +1,731 @@
+//! The specification of a store, in plain maps and vectors, as short and obvious as it can be.
+//!
+//! It knows nothing of SQL, files, locks or speed. Where the real engines and this page differ, one of them is wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tenure::clock::{Clock, Timestamp, millis};
+use tenure::drill::{self, Dump, Explorable, KeyRecord, KeyScope};
+use tenure::inspect::{
+    Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings, TimelineEntry,
+};
+use tenure::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
+use tenure::lease::{Fence, Stale, WorkerId};
+use tenure::lifecycle::{Outcome, Verb};
+use tenure::store::{
+    Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse, Lapsed,
+    PROMOTE_LIMIT, Pruned, QueueChange, Renewed, Requeue, Result, SUSPICION, Settled, Settlement,
+    Store, Wake, check_batch, check_claim, check_jobs, check_lease, check_settlements,
+};
+
+/// All jobs of a store, and all that is remembered beside them.
+#[derive(Debug)]
+pub struct Model {
+    clock: Clock,
+    limits: Limits,
+    epoch: u32,
+    next_id: i64,
+    jobs: BTreeMap<JobId, JobRecord>,
+    timeline: Vec<TimelineEntry>,
+    keys: BTreeMap<(Tenant, String), KeyRecord>,
+    queues: BTreeMap<Name, QueueSettings>,
+    /// Whether something changed since the last claim or wait.
+    changed: bool,
+}
+
+impl Model {
+    /// An empty store.
+    pub fn new(clock: Clock, limits: Limits) -> Model {
+        Model {
+            clock,
+            limits,
+            epoch: 0,
+            next_id: 1,
+            jobs: BTreeMap::new(),
+            timeline: Vec::new(),
+            keys: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            changed: false,
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    // ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn enqueue_one(&mut self, job: &NewJob) -> Enqueued {
+        let now = self.now();
+        let id = JobId(self.next_id);
+        let (tenant, key) = drill::parts(job);
+        if let Some(key) = key {
+            let place = (tenant.clone(), key.as_str().to_owned());
+            let fingerprint = job.fingerprint();
+            match self.keys.get(&place) {
+                Some(taken) if taken.expires_at > now && taken.fingerprint == fingerprint => {
+                    return Enqueued::Existing(taken.job);
+                }
+                Some(taken) if taken.expires_at > now => return Enqueued::Conflict(taken.job),
+                _ => {}
+            }
+            let record = KeyRecord {
+                tenant: place.0.clone(),
+                scope: KeyScope::Idempotency,
+                key: place.1.clone(),
+                fingerprint,
+                job: id,
+                expires_at: now + key.window,
+            };
+            self.keys.insert(place, record);
+        }
+        self.jobs.insert(id, job.record(id, now));
+        self.next_id += 1;
+        Enqueued::Created(id)
+    }
+
+    // ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn claim_now(&mut self, ask: &Claim) -> Claimed {
+        self.promote();
+        let lapsed = self
+            .overdue_now(LAPSE_LIMIT)
+            .into_iter()
+            .filter_map(|fence| self.lapse_one(fence))
+            .collect();
+        let mut cursor = ask.cursor;
+        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut visited = BTreeSet::new();
+        while attempts.len() < ask.n {
+            let room = ask.n - attempts.len();
+            let mut groups = self.next_groups(ask, &visited, room.min(GROUP_LIMIT));
+            if groups.is_empty() {
+                break;
+            }
+            visited.extend(groups.iter().copied());
+            // Equal shares, until there is no room or no work left in these groups.
+            while attempts.len() < ask.n && !groups.is_empty() {
+                let share = (ask.n - attempts.len()).div_ceil(groups.len());
+                groups.retain(|group| {
+                    let wanted = share.min(ask.n - attempts.len());
+                    let picked = self.pick(ask, *group, wanted);
+                    if !picked.is_empty() {
+                        cursor = Cursor(*group);
+                    }
+                    attempts.extend(picked.iter().filter_map(|job| self.lease(*job, ask)));
+                    wanted > 0 && picked.len() == wanted
+                });
+            }
+        }
+        let due = self.jobs.values().filter(|job| job.waiting).map(|job| job.run_at).min();
+        let next_due = due.filter(|_| attempts.len() < ask.n).map(|due| due.since(self.now()));
+        Claimed { attempts, lapsed, cursor, next_due }
+    }
+
+    /// Waiting jobs whose time has come become ready, oldest first.
+    fn promote(&mut self) {
+        let now = self.now();
+        let mut due: Vec<_> =
+            self.jobs.values_mut().filter(|job| job.waiting && job.run_at <= now).collect();
+        due.sort_by_key(|job| (job.run_at, job.id));
+        due.into_iter().take(PROMOTE_LIMIT).for_each(|job| job.waiting = false);
+    }
+
+    /// The ring of groups that have work for this claim, from the one after its cursor.
+    fn next_groups(&self, ask: &Claim, visited: &BTreeSet<i64>, limit: usize) -> Vec<i64> {
+        let groups: BTreeSet<i64> = self.ready(ask).map(group_of).collect();
+        let (before, after): (Vec<i64>, Vec<i64>) =
+            groups.into_iter().partition(|group| *group <= ask.cursor.0);
+        after
+            .into_iter()
+            .chain(before)
+            .filter(|group| !visited.contains(group))
+            .take(limit)
+            .collect()
+    }
+
+    /// Ready jobs that this claim may take. One suspect at a time for each worker.
+    fn ready<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
+        let under_suspicion = self.now() - SUSPICION;
+        let holds_suspect = self.jobs.values().any(|job| {
+            job.state == State::Running
+                && job.worker.as_ref() == Some(&ask.worker)
+                && job.crashes > 0
+                && job.started_at > Some(under_suspicion)
+        });
+        let paused =
+            |queue: &Name| self.queues.get(queue).is_some_and(|set| set.paused_at.is_some());
+        self.jobs.values().filter(move |job| {
+            job.state == State::Queued
+                && !job.waiting
+                && ask.queues.contains(&job.queue)
+                && !paused(&job.queue)
+                && ask.kinds.as_ref().is_none_or(|kinds| kinds.contains(&job.kind))
+                && !(holds_suspect && job.crashes > 0)
+        })
+    }
+
+    /// The first jobs of one group by priority and age, with one suspect at most.
+    fn pick(&self, ask: &Claim, group: i64, wanted: usize) -> Vec<JobId> {
+        let mut jobs: Vec<_> = self.ready(ask).filter(|job| group_of(job) == group).collect();
+        jobs.sort_by_key(|job| (job.priority, job.run_at, job.id));
+        let first_suspect = jobs.iter().find(|job| job.crashes > 0).map(|job| job.id);
+        jobs.retain(|job| job.crashes == 0 || Some(job.id) == first_suspect);
+        jobs.into_iter().take(wanted).map(|job| job.id).collect()
+    }
+
+    fn lease(&mut self, id: JobId, ask: &Claim) -> Option<Attempt> {
+        let (now, epoch) = (self.now(), self.epoch);
+        let job = self.jobs.get_mut(&id)?;
+        job.state = State::Running;
+        job.attempt += 1;
+        job.token = job.token.next(epoch);
+        job.worker = Some(ask.worker.clone());
+        job.started_at = Some(now);
+        grant(job, now, ask.lease);
+        drill::attempt(job.clone())
+    }
+
+    // ── renew, settle ────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The running job that this token owns.
+    fn holds(&self, fence: Fence) -> Option<JobRecord> {
+        let job = self.jobs.get(&fence.job)?;
+        (job.token == fence.token && job.state == State::Running).then(|| job.clone())
+    }
+
+    fn renew_one(&mut self, fence: Fence, length: Duration) -> Renewed {
+        let now = self.now();
+        if self.holds(fence).is_some()
+            && let Some(job) = self.jobs.get_mut(&fence.job)
+        {
+            let before = job.lease_until;
+            grant(job, now, length);
+            job.lease_until = job.lease_until.max(before);
+            return job.lease_until.map_or(Renewed::Gone, Renewed::Held);
+        }
+        self.refuse(fence, Verb::Renew).map_or(Renewed::Gone, Renewed::Lost)
+    }
+
+    fn settle_one(&mut self, settlement: &Settlement) -> Settled {
+        let Settlement { fence, outcome, then } = settlement;
+        let Some(before) = self.holds(*fence) else {
+            return self.answer_late(*fence, outcome.verb());
+        };
+        let now = self.now();
+        let mut job = before.clone();
+        match outcome {
+            Outcome::Complete { result } => {
+                job.result.clone_from(result);
+                end(&mut job, State::Succeeded, now);
+            }
+            Outcome::Retry { .. } if job.attempt >= job.max_attempts => {
+                end(&mut job, State::Dead, now)
+            }
+            Outcome::Retry { after, .. } => wait_until(&mut job, now + *after, now),
+            Outcome::Snooze { after } => {
+                job.attempt -= 1;
+                wait_until(&mut job, now + *after, now);
+            }
+            Outcome::Release => {
+                job.attempt -= 1;
+                job.token = job.token.next(self.epoch);
+                let run_at = job.run_at;
+                wait_until(&mut job, run_at, now);
+            }
+            Outcome::Bury { .. } => end(&mut job, State::Dead, now),
+            Outcome::Park { .. } => {
+                job.attempt -= 1;
+                let run_at = job.run_at;
+                wait_until(&mut job, run_at, now);
+                job.state = State::Parked;
+                job.waiting = false;
+            }
+        }
+        if matches!(job.state, State::Dead | State::Parked) {
+            job.reason = outcome.note();
+        }
+        let became = job.state;
+        let kept = self.queues.get(&job.queue).is_none_or(|set| set.keep_ms > 0);
+        if became == State::Succeeded && !kept {
+            self.forget(job.id);
+        } else {
+            self.jobs.insert(job.id, job);
+            if outcome.verb() != Verb::Complete {
+                self.note(&before, outcome.verb(), became, outcome.note());
+            }
+        }
+        for follow_up in then {
+            if let Enqueued::Conflict(owner) =
+                self.enqueue_one(&drill::following(follow_up, before.id))
+            {
+                let kind = follow_up.record(before.id, now).kind;
+                let note =
+                    format!("{kind} not enqueued: job {owner} has its key for another request");
+                let line = self.line(&before, Verb::Follow, before.state, Some(note));
+                self.write_down(TimelineEntry { refused: true, ..line });
+            }
+        }
+        Settled::Yes(became)
+    }
+
+    /// A settlement that its token no longer allows: heard before, or refused.
+    fn answer_late(&mut self, fence: Fence, verb: Verb) -> Settled {
+        let succeeded = self.jobs.get(&fence.job).is_some_and(|job| {
+            job.state == State::Succeeded && job.token == fence.token && verb == Verb::Complete
+        });
+        let heard = if succeeded { Some(State::Succeeded) } else { self.heard(fence, verb) };
+        match heard {
+            Some(became) => Settled::Yes(became),
+            None => self.refuse(fence, verb).map_or(Settled::Gone, Settled::Stale),
+        }
+    }
+
+    fn heard(&self, fence: Fence, verb: Verb) -> Option<State> {
+        let ours = |line: &&TimelineEntry| {
+            (line.job, line.token, line.verb, line.refused) == (fence.job, fence.token, verb, false)
+        };
+        self.timeline.iter().find(ours).map(|line| line.became)
+    }
+
+    /// Makes a refusal visible.
+    fn refuse(&mut self, shown: Fence, verb: Verb) -> Option<Stale> {
+        let job = self.jobs.get(&shown.job)?;
+        let stale = Stale::new(shown, job.token, job.state);
+        let line = TimelineEntry {
+            job: job.id,
+            at: self.now(),
+            verb,
+            refused: true,
+            token: shown.token,
+            attempt: job.attempt,
+            worker: None,
+            from: None,
+            became: job.state,
+            note: Some(format!("{}: the job's token is {}", stale.reason.name(), stale.current)),
+        };
+        self.write_down(line);
+        Some(stale)
+    }
+
+    // ── lapse ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn overdue_now(&self, limit: usize) -> Vec<Fence> {
+        let now = self.now();
+        let over = |job: &&JobRecord| job.lease_until.is_some_and(|until| until <= now);
+        let mut jobs: Vec<_> = self.jobs.values().filter(over).collect();
+        jobs.sort_by_key(|job| (job.lease_until, job.id));
+        jobs.into_iter().take(limit).map(|job| Fence { job: job.id, token: job.token }).collect()
+    }
+
+    fn lapse_one(&mut self, fence: Fence) -> Option<Lapse> {
+        let now = self.now();
+        let before =
+            self.holds(fence).filter(|job| job.lease_until.is_some_and(|until| until <= now))?;
+        let mut job = before.clone();
+        job.crashes += 1;
+        job.token = job.token.next(self.epoch);
+        let why = if job.crashes >= job.max_crashes {
+            end(&mut job, State::Dead, now);
+            "crashed too often: its worker vanished max_crashes times"
+        } else if job.attempt >= job.max_attempts {
+            end(&mut job, State::Dead, now);
+            "its worker vanished during the last attempt"
+        } else if job.crashes == 1 {
+            let run_at = job.run_at;
+            wait_until(&mut job, run_at, now);
+            "its worker vanished"
+        } else {
+            let delay = backoff(&job.retry, job.crashes - 1);
+            wait_until(&mut job, now + delay, now);
+            "its worker vanished again"
+        };
+        if job.state == State::Dead {
+            job.reason = Some(why.into());
+        }
+        let became = job.state;
+        self.jobs.insert(job.id, job);
+        self.note(&before, Verb::Lapse, became, Some(why.into()));
+        before.worker.map(|worker| Lapse { fence, worker, became })
+    }
+
+    // ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn cancel_one(&mut self, id: JobId) -> Changed {
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        match before.state {
+            State::Cancelled => Changed::Yes,
+            State::Succeeded | State::Dead => Changed::No(before.state),
+            State::Queued | State::Running | State::Parked => {
+                let mut job = before.clone();
+                job.token = job.token.next(self.epoch);
+                job.reason = None;
+                end(&mut job, State::Cancelled, self.now());
+                self.jobs.insert(id, job);
+                self.note(&before, Verb::Cancel, State::Cancelled, None);
+                Changed::Yes
+            }
+        }
+    }
+
+    fn requeue_one(&mut self, request: Requeue) -> Changed {
+        let Requeue { job: id, if_token } = request;
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        if if_token
+            .is_some_and(|token| self.heard(Fence { job: id, token }, Verb::Requeue).is_some())
+        {
+            return Changed::Yes;
+        }
+        let other_life = if_token.is_some_and(|token| token != before.token);
+        if other_life || !matches!(before.state, State::Dead | State::Cancelled) {
+            return Changed::No(before.state);
+        }
+        let now = self.now();
+        let mut job =
+            JobRecord { attempt: 0, crashes: 0, reason: None, finished_at: None, ..before.clone() };
+        job.token = job.token.next(self.epoch);
+        wait_until(&mut job, now, now);
+        self.jobs.insert(id, job);
+        let rested = JobRecord { worker: None, started_at: None, ..before };
+        self.note(&rested, Verb::Requeue, State::Queued, None);
+        Changed::Yes
+    }
+
+    fn resume_one(&mut self, id: JobId) -> Changed {
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        let fence = Fence { job: id, token: before.token };
+        match before.state {
+            State::Parked => {
+                let now = self.now();
+                let mut job = JobRecord { reason: None, ..before.clone() };
+                wait_until(&mut job, now, now);
+                self.jobs.insert(id, job);
+                self.note(&before, Verb::Resume, State::Queued, None);
+                Changed::Yes
+            }
+            State::Queued if self.heard(fence, Verb::Resume).is_some() => Changed::Yes,
+            state => Changed::No(state),
+        }
+    }
+
+    fn purge_one(&mut self, id: JobId) -> Changed {
+        match self.jobs.get(&id).map(|job| job.state) {
+            None => Changed::Gone,
+            Some(state) if state.has_ended() => {
+                self.forget(id);
+                Changed::Yes
+            }
+            Some(state) => Changed::No(state),
+        }
+    }
+
+    fn settings_of(&self, queue: &Name) -> QueueSettings {
+        let set = self.queues.get(queue).cloned();
+        set.unwrap_or_else(|| QueueSettings::default_for(queue.clone()))
+    }
+
+    fn forget(&mut self, id: JobId) {
+        self.jobs.remove(&id);
+        self.timeline.retain(|line| line.job != id);
+    }
+
+    // ── the timeline ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn line(
+        &self,
+        before: &JobRecord,
+        verb: Verb,
+        became: State,
+        note: Option<String>,
+    ) -> TimelineEntry {
+        TimelineEntry {
+            job: before.id,
+            at: self.now(),
+            verb,
+            refused: false,
+            token: before.token,
+            attempt: before.attempt,
+            worker: before.worker.clone(),
+            from: before.started_at,
+            became,
+            note,
+        }
+    }
+
+    fn note(&mut self, before: &JobRecord, verb: Verb, became: State, note: Option<String>) {
+        self.write_down(self.line(before, verb, became, note));
+    }
+
+    /// Once per job, token, verb, and whether it was refused.
+    fn write_down(&mut self, line: TimelineEntry) {
+        let key = |line: &TimelineEntry| (line.job, line.token, line.verb, line.refused);
+        if self.timeline.iter().all(|known| key(known) != key(&line)) {
+            self.timeline.push(line);
+        }
+    }
+
+    fn changing<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> Result<T> {
+        self.changed = true;
+        Ok(change(self))
+    }
+}
+
+fn group_of(job: &JobRecord) -> i64 {
+    drill::group(&job.queue, &job.tenant)
+}
+
+/// A lease of this length from now, but not beyond the maximal runtime.
+fn grant(job: &mut JobRecord, now: Timestamp, length: Duration) {
+    let longest = job.max_runtime_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let latest = longest.zip(job.started_at).map(|(longest, started)| started + longest);
+    job.leased_at = Some(now);
+    job.lease_ms = Some(millis(length));
+    job.lease_until = Some(latest.map_or(now + length, |latest| latest.min(now + length)));
+}
+
+fn rest(job: &mut JobRecord) {
+    job.leased_at = None;
+    job.lease_ms = None;
+    job.lease_until = None;
+}
+
+/// Back to the queue, due at `run_at`.
+fn wait_until(job: &mut JobRecord, run_at: Timestamp, now: Timestamp) {
+    rest(job);
+    job.state = State::Queued;
+    job.run_at = run_at;
+    job.waiting = run_at > now;
+    job.worker = None;
+    job.started_at = None;
+}
+
+fn end(job: &mut JobRecord, state: State, now: Timestamp) {
+    rest(job);
+    job.state = state;
+    job.waiting = false;
+    job.finished_at = Some(now);
+}
+
+/// The delay after the n-th failure, without chance.
+fn backoff(policy: &RetryPolicy, n: u16) -> Duration {
+    let ms = match policy {
+        RetryPolicy::Fixed { ms } => *ms,
+        RetryPolicy::List { ms } => ms.get(usize::from(n) - 1).or(ms.last()).copied().unwrap_or(0),
+        RetryPolicy::Exponential { base_ms, cap_ms } => {
+            (1..n).fold(*base_ms, |delay, _| delay.saturating_mul(2)).min(*cap_ms)
+        }
+    };
+    Duration::from_millis(ms)
+}
+
+impl drill::Sealed for Model {}
+
+impl Store for Model {
+    fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        check_jobs(jobs, &self.limits)?;
+        self.changing(|model| jobs.iter().map(|job| model.enqueue_one(job)).collect())
+    }
+
+    fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
+        check_claim(ask)?;
+        self.changed = false;
+        Ok(self.claim_now(ask))
+    }
+
+    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
+        let held = self
+            .jobs
+            .values()
+            .filter(|job| job.state == State::Running && job.worker.as_ref() == Some(worker));
+        Ok(held.cloned().filter_map(drill::attempt).collect())
+    }
+
+    fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
+        check_batch(fences.len())?;
+        check_lease(length)?;
+        self.changing(|model| fences.iter().map(|fence| model.renew_one(*fence, length)).collect())
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        check_settlements(settlements, &self.limits)?;
+        self.changing(|model| {
+            settlements.iter().map(|settlement| model.settle_one(settlement)).collect()
+        })
+    }
+
+    fn settle_and_claim(
+        &mut self,
+        settlements: &[Settlement],
+        ask: &Claim,
+    ) -> Result<(Vec<Settled>, Claimed)> {
+        check_claim(ask)?;
+        Ok((self.settle(settlements)?, self.claim(ask)?))
+    }
+
+    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+        Ok(self.overdue_now(limit))
+    }
+
+    fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
+        check_batch(fences.len())?;
+        let answer =
+            |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
+        self.changing(|model| fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect())
+    }
+
+    fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.changing(|model| jobs.iter().map(|job| model.cancel_one(*job)).collect())
+    }
+
+    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.changing(|model| jobs.iter().map(|job| model.requeue_one(*job)).collect())
+    }
+
+    fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.changing(|model| jobs.iter().map(|job| model.resume_one(*job)).collect())
+    }
+
+    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.changing(|model| jobs.iter().map(|job| model.purge_one(*job)).collect())
+    }
+
+    fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {
+        self.changing(|model| {
+            let mut settings = model.settings_of(queue);
+            change.apply(&mut settings, model.now());
+            model.queues.insert(queue.clone(), settings.clone());
+            settings
+        })
+    }
+
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        let now = self.now();
+        let old = |job: &&JobRecord| {
+            let keep = self.settings_of(&job.queue).keep(job.state);
+            job.finished_at.is_some_and(|finished| finished + keep <= now)
+        };
+        let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
+        jobs.sort_by_key(|job| {
+            (drill::queue_number(&job.queue), job.state, job.finished_at, job.id)
+        });
+        let jobs: Vec<_> = jobs.into_iter().take(limit).map(|job| job.id).collect();
+        let mut keys: Vec<_> = self.keys.iter().filter(|(_, key)| key.expires_at <= now).collect();
+        keys.sort_by_key(|(place, key)| (key.expires_at, (*place).clone()));
+        let keys: Vec<_> = keys.into_iter().take(limit).map(|(place, _)| place.clone()).collect();
+        jobs.iter().for_each(|id| self.forget(*id));
+        keys.iter().for_each(|place| drop(self.keys.remove(place)));
+        self.changing(|_| Pruned { jobs: jobs.len(), keys: keys.len() })
+    }
+
+    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
+        let timeline = self.timeline.iter().filter(|line| line.job == id).cloned().collect();
+        Ok(self.jobs.get(&id).cloned().map(|job| JobDetail { job, timeline }))
+    }
+
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
+        check_batch(limit)?;
+        let shown = |job: &&JobRecord| {
+            filter.state.is_none_or(|state| state == job.state)
+                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+                && filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
+                && filter.before.is_none_or(|before| job.id < before)
+        };
+        Ok(self.jobs.values().rev().filter(shown).take(limit).cloned().collect())
+    }
+
+    fn overview(&mut self) -> Result<Overview> {
+        let now = self.now();
+        let mut lines: BTreeMap<(Name, Tenant), OverviewLine> = BTreeMap::new();
+        for job in self.jobs.values() {
+            let lately =
+                job.finished_at.is_some_and(|finished| finished > now - OverviewLine::WINDOW);
+            if matches!(job.state, State::Succeeded | State::Cancelled)
+                && !(lately && job.state == State::Succeeded)
+            {
+                continue;
+            }
+            let place = (job.queue.clone(), job.tenant.clone());
+            let empty = || OverviewLine::empty(job.queue.clone(), job.tenant.clone());
+            let line = lines.entry(place).or_insert_with(empty);
+            match job.state {
+                State::Queued if job.waiting => line.waiting += 1,
+                State::Queued => {
+                    line.ready += 1;
+                    line.oldest_wait_ms =
+                        line.oldest_wait_ms.max(Some(millis(now.since(job.run_at))));
+                }
+                State::Running => line.running += 1,
+                State::Parked => line.parked += 1,
+                State::Dead => {
+                    line.dead += 1;
+                    line.died_last_minute += u64::from(lately);
+                }
+                State::Succeeded => line.succeeded_last_minute += 1,
+                State::Cancelled => {}
+            }
+        }
+        Ok(Overview { at: now, lines: lines.into_values().collect() })
+    }
+
+    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
+        check_batch(limit)?;
+        let view = |job: &JobRecord| {
+            Some(LeaseView {
+                job: job.id,
+                kind: job.kind.clone(),
+                token: job.token,
+                worker: job.worker.clone()?,
+                started_at: job.started_at?,
+                until: job.lease_until?,
+            })
+        };
+        let mut leases: Vec<_> = self.jobs.values().filter_map(view).collect();
+        leases.sort_by_key(|lease| (lease.until, lease.job));
+        leases.truncate(limit);
+        Ok(leases)
+    }
+
+    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
+        Ok(self.queues.values().cloned().collect())
+    }
+
+    /// Nobody else has this model in hand, so nothing can change while it waits.
+    fn wait(&mut self, _until: Instant) -> Result<Wake> {
+        Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
+    }
+}
+
+impl Explorable for Model {
+    fn dump(&mut self) -> Result<Dump> {
+        let mut timeline = self.timeline.clone();
+        timeline.sort_by_key(|line| line.job);
+        Ok(Dump {
+            now: self.now(),
+            epoch: self.epoch,
+            next_id: self.next_id,
+            jobs: self.jobs.values().cloned().collect(),
+            timeline,
+            keys: self.keys.values().cloned().collect(),
+            queues: self.queues.values().cloned().collect(),
+        })
+    }
+
+    fn load(&mut self, state: &Dump) -> Result<()> {
+        self.clock.set(state.now);
+        self.epoch = state.epoch;
+        self.next_id = state.next_id;
+        self.jobs = state.jobs.iter().map(|job| (job.id, job.clone())).collect();
+        self.timeline.clone_from(&state.timeline);
+        let place = |key: &KeyRecord| (key.tenant.clone(), key.key.clone());
+        self.keys = state.keys.iter().map(|key| (place(key), key.clone())).collect();
+        self.queues = state.queues.iter().map(|set| (set.queue.clone(), set.clone())).collect();
+        Ok(())
+    }
+}

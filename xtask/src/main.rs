@@ -1,2 +1,116 @@
-//! x
-fn main() {}
+//! The project's own commands. This file is their table of contents: what each one runs, in which order.
+//!
+//! Only the standard library is used here, so that a fresh machine starts testing within seconds. This
+//! crate knows the tree and the tools; it knows nothing of jobs.
+
+mod cargo;
+mod markdown;
+mod readme;
+mod run;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cargo::Cargo;
+use run::{Step, say};
+
+/// What `cargo xtask` answers to. The README may only speak of these.
+const COMMANDS: [(&str, &str); 4] = [
+    ("test", "everything that must hold before a change is shared"),
+    ("prove", "the long proofs, in release"),
+    ("tidy", "the house rules alone"),
+    ("readme", "the console blocks of README.md and docs/*.md, or of the files named"),
+];
+
+fn main() -> ExitCode {
+    let root = root();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["test"] => run::steps(&root, &test()),
+        ["prove"] => run::steps(&root, &prove(&root)),
+        ["tidy"] => tidy::check(&root).exit_code(),
+        ["readme"] => readme::check(&root).exit_code(),
+        ["readme", files @ ..] => readme::check_files(&root, files).exit_code(),
+        [] | ["help" | "-h" | "--help"] => {
+            usage();
+            ExitCode::SUCCESS
+        }
+        unknown => {
+            say(format_args!("cargo xtask cannot do `{}`\n", unknown.join(" ")));
+            usage();
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The daily suite. What is quick and often wrong comes first.
+fn test() -> Vec<Step> {
+    vec![
+        Step::cargo("formatting", Cargo::new("fmt --all --check")),
+        Step::own("house rules", "cargo xtask tidy", tidy::check),
+        Step::cargo(
+            "lints",
+            Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
+        ),
+        Step::cargo("tests", suite("--workspace --all-features")),
+        // nextest does not run these.
+        Step::cargo(
+            "documentation tests",
+            Cargo::new("test --workspace --all-features --no-fail-fast --doc").counted(),
+        ),
+        Step::cargo(
+            "documentation",
+            Cargo::new("doc --workspace --no-deps --all-features")
+                .env("RUSTDOCFLAGS", "-Dwarnings"),
+        ),
+        Step::cargo(
+            "the library without features",
+            Cargo::new("check -p tenure --no-default-features"),
+        ),
+        Step::own("documents", "cargo xtask readme", readme::check),
+    ]
+}
+
+/// The long suite. A further proof is a further line.
+fn prove(root: &Path) -> Vec<Step> {
+    if !root.join("crates/tenure-drill/tests/prove.rs").exists() {
+        say(
+            "crates/tenure-drill/tests/prove.rs is not there yet: running the tests in release instead",
+        );
+        return vec![Step::cargo(
+            "tests in release",
+            suite("--release --workspace --all-features"),
+        )];
+    }
+    vec![Step::cargo(
+        "the proofs of the drill",
+        Cargo::new("test --release -p tenure-drill --all-features --test prove -- --nocapture")
+            .counted(),
+    )]
+}
+
+/// All tests but those in documentation, by nextest where it is installed.
+fn suite(scope: &str) -> Cargo {
+    let command = if Cargo::new("nextest --version").works() {
+        format!("nextest run {scope} --no-fail-fast")
+    } else {
+        format!("test {scope} --no-fail-fast --lib --bins --tests --examples")
+    };
+    Cargo::new(&command).counted()
+}
+
+fn usage() {
+    say("Usage: cargo xtask COMMAND\n");
+    for (name, about) in COMMANDS {
+        say(format_args!("  {name:<8} {about}"));
+    }
+}
+
+/// The root of the repository. Cargo tells it at run time; a binary started by hand remembers where it was built.
+fn root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().map_or(package.clone(), Path::to_path_buf)
+}

@@ -1,2 +1,187 @@
-//! x
-fn main() {}
+//! The command line of Tenure. This file is its table of contents: what may be asked, who answers, and with which
+//! exit code.
+//!
+//! Answers go to stdout, talk goes to stderr. The commands know nothing of SQL or files: they speak to a store through
+//! the library's port, so that another engine is a change in [`target`] alone.
+
+mod args;
+mod commands;
+mod output;
+mod target;
+mod time;
+mod view;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use tenure::job::Invalid;
+use tenure::store::{Error, Store};
+
+use self::commands::{completions, dead, doctor, enqueue, jobs, migrate, queues, stats};
+use self::output::Output;
+use self::target::Target;
+
+/// Background jobs that survive crashes.
+#[derive(Parser)]
+#[command(name = "tenure", version, arg_required_else_help = true, after_help = AFTER_HELP)]
+struct Cli {
+    /// The store: a file, or sqlite:FILE; created on first use [default: tenure.db]
+    #[arg(long, global = true, env = "TENURE_DB", hide_env_values = true)]
+    #[arg(value_name = "URL", help_heading = EVERYWHERE)]
+    db: Option<OsString>,
+
+    /// Answer with one JSON document, for programs
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EVERYWHERE: &str = "Options of every command";
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 done; 1 no: not found, a conflict, not possible; 2 wrong usage or input; 3 the store
+cannot be reached or used. Under --json, ids and tokens are strings, and times are RFC 3339.
+
+Start here:
+  tenure enqueue hello '{\"name\":\"you\"}'
+  tenure stats";
+
+#[derive(Subcommand)]
+enum Command {
+    Enqueue(enqueue::Args),
+    Stats(stats::Args),
+    #[command(subcommand)]
+    Jobs(jobs::Command),
+    #[command(subcommand)]
+    Dead(dead::Command),
+    #[command(subcommand)]
+    Queues(queues::Command),
+    #[command(subcommand)]
+    Migrate(migrate::Command),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
+}
+
+/// What a command has to go by: where the store is, and where the answer goes.
+struct Session {
+    db: Option<OsString>,
+    out: Output,
+}
+
+impl Session {
+    /// Where the store is. Asked for late, so that a command that needs none is not refused for it.
+    fn target(&self) -> Result<Target> {
+        Target::parse(self.db.as_deref())
+    }
+
+    /// Opens the store. Commands check their input first, so that a mistake does not even create a file.
+    fn open(&self) -> Result<Box<dyn Store>> {
+        self.target()?.open()
+    }
+}
+
+/// How a command ended that did its work. What nobody could expect is an error instead.
+enum Answer {
+    /// Done.
+    Yes,
+    /// Not found, not possible, a conflict: why, and what to do next.
+    No(String),
+    /// No as well, and the answer itself says why.
+    NoAsSaid,
+}
+
+fn main() -> ExitCode {
+    let outcome = Cli::try_parse().map_err(anyhow::Error::new).and_then(run);
+    explain(&outcome);
+    ExitCode::from(exit_code(&outcome))
+}
+
+fn run(cli: Cli) -> Result<Answer> {
+    let mut session = Session { db: cli.db, out: Output::new(cli.json) };
+    let answer = match cli.command {
+        Command::Enqueue(args) => enqueue::run(&args, &mut session),
+        Command::Stats(args) => stats::run(&args, &mut session),
+        Command::Jobs(command) => jobs::run(&command, &mut session),
+        Command::Dead(command) => dead::run(&command, &mut session),
+        Command::Queues(command) => queues::run(&command, &mut session),
+        Command::Migrate(command) => migrate::run(&command, &mut session),
+        Command::Doctor(args) => doctor::run(&args, &mut session),
+        Command::Completions(args) => completions::run(&args, &mut session),
+    };
+    // What was answered before a failure is still an answer: it goes out either way.
+    let written = session.out.flush();
+    let answer = answer?;
+    written?;
+    Ok(answer)
+}
+
+/// The one place that picks the exit code.
+fn exit_code(outcome: &Result<Answer>) -> u8 {
+    const DONE: u8 = 0;
+    const NO: u8 = 1;
+    const USAGE: u8 = 2;
+    const STORE: u8 = 3;
+    let error = match outcome {
+        Ok(Answer::Yes) => return DONE,
+        Ok(Answer::No(_) | Answer::NoAsSaid) => return NO,
+        Err(error) => error,
+    };
+    if let Some(clap) = error.downcast_ref::<clap::Error>() {
+        return if clap.use_stderr() { USAGE } else { DONE };
+    }
+    match error.downcast_ref::<Error>() {
+        Some(error) if error.is_invalid() => USAGE,
+        Some(_) => STORE,
+        None if error.is::<Invalid>() || error.is::<args::BadInput>() => USAGE,
+        None => NO,
+    }
+}
+
+/// Says why it was not done.
+fn explain(outcome: &Result<Answer>) {
+    match outcome {
+        Ok(Answer::Yes | Answer::NoAsSaid) => {}
+        Ok(Answer::No(why)) => output::say(&format!("error: {why}")),
+        Err(error) => match error.downcast_ref::<clap::Error>() {
+            Some(clap) => output::usage(clap),
+            None => output::say(&format!("error: {}", describe(error))),
+        },
+    }
+}
+
+/// The error and its causes. An error of the store says all there is to say, and ends with the next step.
+fn describe(error: &anyhow::Error) -> String {
+    let mut layers = Vec::new();
+    for cause in error.chain() {
+        layers.push(cause.to_string());
+        if cause.is::<Error>() {
+            break;
+        }
+    }
+    layers.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_of_the_store_is_told_once_and_keeps_what_was_done_before_it() {
+        let cause = Error::Engine { doing: "enqueue", source: "disk on fire".into() };
+        let error = anyhow::Error::new(cause).context("3 jobs were stored before");
+        assert_eq!(
+            describe(&error),
+            "3 jobs were stored before: could not enqueue: disk on fire; `tenure doctor` looks for the cause"
+        );
+        assert_eq!(exit_code(&Err(error)), 3);
+    }
+}

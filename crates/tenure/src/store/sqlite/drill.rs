@@ -10,7 +10,7 @@ use super::writer::Urgency;
 use super::{Options, Sqlite, row};
 use crate::clock::Timestamp;
 use crate::drill::{Dump, Explorable, KeyRecord, KeyScope};
-use crate::job::{Fingerprint, JobId, JobRecord, Tenant};
+use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
 use crate::store::{Result, lane};
 
 /// A safeguard taken out of a verb's SQL file.
@@ -153,7 +153,8 @@ impl Tx<'_> {
     }
 
     fn load_job(&self, job: &JobRecord) -> SqlResult<()> {
-        self.store(job)?;
+        // Stored as if it were new, then brought to where it was.
+        self.store(&JobRecord { state: State::Queued, ..job.clone() })?;
         self.run(
             "UPDATE tenure_jobs
                 SET token = :token, attempt = :attempt, crashes = :crashes, worker = :worker,

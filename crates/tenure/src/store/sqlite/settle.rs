@@ -50,7 +50,7 @@ impl Tx<'_> {
         let note = outcome.note();
         let mut after = job.clone();
         if !attempt_counts(outcome.verb()) {
-            after.attempt -= 1;
+            after.attempt = after.attempt.saturating_sub(1);
         }
         if *outcome == Outcome::Release {
             after.token = job.token.next(self.epoch()?);

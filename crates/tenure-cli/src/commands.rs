@@ -1,0 +1,11 @@
+//! The commands, one file each. All have the same shape: what may be said to it, then `run`.
+
+pub(crate) mod changes;
+pub(crate) mod completions;
+pub(crate) mod dead;
+pub(crate) mod doctor;
+pub(crate) mod enqueue;
+pub(crate) mod jobs;
+pub(crate) mod migrate;
+pub(crate) mod queues;
+pub(crate) mod stats;

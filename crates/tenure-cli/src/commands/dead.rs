@@ -1,0 +1,226 @@
+//! `tenure dead`: the jobs that ended badly, and what to do with them.
+//!
+//! Each command touches dead jobs only: an id that names a job in another state is refused, so that a slip of the finger
+//! deletes no result.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use clap::ArgGroup;
+use serde::Serialize;
+use tenure::inspect::Filter;
+use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
+use tenure::store::{Changed, Requeue, Store};
+
+use super::changes::{self, Operation};
+use super::jobs::{Limit, newest};
+use crate::args::{self, BadInput, Only, distinct};
+use crate::output::{self, Column, Table, say};
+use crate::time::{now, relative};
+use crate::{Answer, Session, view};
+
+/// List dead jobs with their reasons, queue them again, or delete them
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List dead jobs and why they died, newest first
+    List {
+        #[command(flatten)]
+        only: Only,
+        #[command(flatten)]
+        limit: Limit,
+    },
+    /// Queue dead jobs again, with their attempts and crashes counted from zero
+    #[command(after_help = "Example:\n  tenure dead requeue --all --kind send_email")]
+    Requeue(Which),
+    /// Delete dead jobs and all that is known of them
+    #[command(after_help = "Example:\n  tenure dead purge --all --queue mail --yes")]
+    Purge {
+        #[command(flatten)]
+        which: Which,
+        /// Yes, all of them, for good: needed with --all
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(clap::Args)]
+#[group(skip)]
+#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
+pub(crate) struct Which {
+    /// The jobs
+    #[arg(value_name = "ID", value_parser = args::job_id)]
+    ids: Vec<JobId>,
+
+    /// All dead jobs, or those that --queue, --tenant and --kind leave
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    only: Only,
+}
+
+pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
+    match command {
+        Command::List { only, limit } => list(only, limit, session),
+        Command::Requeue(which) if which.all => all(Operation::RequeueDead, &which.only, session),
+        Command::Requeue(which) => named(Operation::RequeueDead, which, session),
+        Command::Purge { which, yes: false } if which.all => ask_first(&which.only, session),
+        Command::Purge { which, .. } if which.all => {
+            all(Operation::PurgeDead, &which.only, session)
+        }
+        Command::Purge { which, .. } => named(Operation::PurgeDead, which, session),
+    }
+}
+
+fn list(only: &Only, limit: &Limit, session: &mut Session) -> Result<Answer> {
+    let (jobs, more) = newest(&mut *session.open()?, only.filter(Some(State::Dead)), limit)?;
+    if session.out.is_json() {
+        session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
+        return Ok(Answer::Yes);
+    }
+    match jobs.as_slice() {
+        [] => say("no dead jobs"),
+        [first, ..] => {
+            session.out.table(&table(&jobs))?;
+            if more.is_some() {
+                say("there are more; see them with a higher --limit");
+            }
+            say(&format!("requeue one with: tenure dead requeue {}", first.id));
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn table(jobs: &[JobRecord]) -> Table {
+    use Column::{Number, Text};
+    let now = now();
+    let mut table = Table::new(&[
+        Number("ID"),
+        Text("KIND"),
+        Text("QUEUE"),
+        Text("TENANT"),
+        Number("ATTEMPTS"),
+        Number("CRASHES"),
+        Text("DIED"),
+        Text("REASON"),
+    ]);
+    for job in jobs {
+        table.row(vec![
+            job.id.to_string(),
+            job.kind.to_string(),
+            job.queue.to_string(),
+            job.tenant.to_string(),
+            format!("{}/{}", job.attempt, job.max_attempts),
+            format!("{}/{}", job.crashes, job.max_crashes),
+            job.finished_at.map(|at| relative(at, now)).unwrap_or_default(),
+            shorten(job.reason.as_deref().unwrap_or_default(), 120),
+        ]);
+    }
+    table
+}
+
+/// Does it to the jobs that were named, as far as they are dead.
+fn named(operation: Operation, which: &Which, session: &mut Session) -> Result<Answer> {
+    if !which.only.is_empty() {
+        let why = "--queue, --kind and --tenant choose among all; use them with --all, or name ids";
+        return Err(BadInput(why.into()).into());
+    }
+    let mut store = session.open()?;
+    let ids = distinct(&which.ids);
+    let mut answers = BTreeMap::new();
+    let mut dead = Vec::new();
+    for id in &ids {
+        match store.job(*id)? {
+            None => drop(answers.insert(*id, Changed::Gone)),
+            Some(detail) if detail.job.state == State::Dead => dead.push(detail.job),
+            Some(detail) => drop(answers.insert(*id, Changed::No(detail.job.state))),
+        }
+    }
+    for part in dead.chunks(BATCH_LIMIT) {
+        answers.extend(apply(operation, part, &mut *store)?);
+    }
+    let in_order: Vec<_> = ids.iter().map(|id| (*id, answers[id])).collect();
+    changes::report(operation, &in_order, &mut session.out)
+}
+
+/// A requeue names the token that was seen: a job that somebody else has requeued, and that died again, is left alone.
+fn apply(
+    operation: Operation,
+    jobs: &[JobRecord],
+    store: &mut dyn Store,
+) -> Result<Vec<(JobId, Changed)>> {
+    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
+    let answers = if operation == Operation::PurgeDead {
+        store.purge(&ids)?
+    } else {
+        let as_seen = |job: &JobRecord| Requeue { job: job.id, if_token: Some(job.token) };
+        store.requeue(&jobs.iter().map(as_seen).collect::<Vec<_>>())?
+    };
+    Ok(ids.into_iter().zip(answers).collect())
+}
+
+#[derive(Serialize)]
+struct Tally {
+    done: u64,
+}
+
+/// Does it to every dead job that the filter leaves, in pages from the newest to the oldest.
+fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answer> {
+    let mut store = session.open()?;
+    let bar = output::progress(None, operation.doing());
+    let mut done = 0;
+    let walked = each_page(&mut *store, only, |store, page| {
+        let answers = apply(operation, page, store)?;
+        done += answers.iter().filter(|(_, changed)| *changed == Changed::Yes).count() as u64;
+        bar.set_position(done);
+        Ok(())
+    });
+    bar.finish_and_clear();
+    walked.with_context(|| format!("after {done} {} were {}", jobs(done), operation.done()))?;
+    if session.out.is_json() {
+        session.out.document(&Tally { done })?;
+    } else if done == 0 {
+        say("no dead jobs");
+    } else {
+        session.out.line(&format!("{done} {} {}", jobs(done), operation.done()))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// What cannot be undone is asked for twice.
+fn ask_first(only: &Only, session: &mut Session) -> Result<Answer> {
+    let mut count = 0;
+    each_page(&mut *session.open()?, only, |_, page| {
+        count += page.len() as u64;
+        Ok(())
+    })?;
+    if count == 0 {
+        say("no dead jobs");
+        return Ok(Answer::Yes);
+    }
+    let why = format!(
+        "this would delete {count} dead {} for good; if that is what you want, add --yes",
+        jobs(count)
+    );
+    Err(BadInput(why).into())
+}
+
+/// Walks the dead jobs from the newest to the oldest. Each page begins after the last id of the one before, so that a
+/// job that dies again meanwhile is not met twice.
+fn each_page(
+    store: &mut dyn Store,
+    only: &Only,
+    mut visit: impl FnMut(&mut dyn Store, &[JobRecord]) -> Result<()>,
+) -> Result<()> {
+    let mut filter: Filter = only.filter(Some(State::Dead));
+    loop {
+        let page = store.jobs(&filter, BATCH_LIMIT)?;
+        let Some(last) = page.last() else { return Ok(()) };
+        filter.before = Some(last.id);
+        visit(store, &page)?;
+    }
+}
+
+fn jobs(count: u64) -> &'static str {
+    if count == 1 { "job" } else { "jobs" }
+}

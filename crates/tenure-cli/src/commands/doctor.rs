@@ -1,0 +1,184 @@
+//! `tenure doctor`: looks at a store and says of each thing that it is well, or what to do.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use tenure::clock::Timestamp;
+use tenure::job::BATCH_LIMIT;
+use tenure::store::Store;
+use tenure::store::migrate::{Standing, Status};
+
+use crate::output::{Column, Table};
+use crate::target::Header;
+use crate::time::{now, relative};
+use crate::{Answer, Session};
+
+/// Look at the store and say what is well and what to do
+#[derive(clap::Args)]
+#[command(after_help = "Exits with 0 if all is well, with 1 if there is something to do.")]
+pub(crate) struct Args {}
+
+/// One thing that was looked at.
+#[derive(Serialize)]
+struct Finding {
+    check: &'static str,
+    ok: bool,
+    found: String,
+    /// What to do, where it is not well.
+    next: Option<String>,
+}
+
+impl Finding {
+    fn well(check: &'static str, found: impl Into<String>) -> Finding {
+        Finding { check, ok: true, found: found.into(), next: None }
+    }
+
+    fn ill(check: &'static str, found: impl Into<String>, next: impl Into<String>) -> Finding {
+        Finding { check, ok: false, found: found.into(), next: Some(next.into()) }
+    }
+}
+
+pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
+    let target = session.target()?;
+    let mut store = target.open()?;
+    let mut findings = vec![Finding::well("store", format!("{} opens", target.file.display()))];
+    findings.extend(file(&target.file));
+    findings.push(schema(&target.status()?));
+    findings.push(queues(&mut *store, now())?);
+    findings.push(leases(&mut *store)?);
+    findings.push(dead(&mut *store)?);
+
+    if session.out.is_json() {
+        session.out.document(&findings)?;
+    } else {
+        session.out.table(&table(&findings))?;
+    }
+    let all_well = findings.iter().all(|finding| finding.ok);
+    Ok(if all_well { Answer::Yes } else { Answer::NoAsSaid })
+}
+
+fn table(findings: &[Finding]) -> Table {
+    let mut table =
+        Table::new(&[Column::Text("CHECK"), Column::Text("VERDICT"), Column::Text("FOUND")]);
+    for Finding { check, ok, found, next } in findings {
+        let verdict = if *ok { "ok" } else { "to do" };
+        let found = match next {
+            None => found.clone(),
+            Some(next) => format!("{found}; {next}"),
+        };
+        table.row(vec![(*check).into(), verdict.into(), found]);
+    }
+    table
+}
+
+/// What the file itself tells.
+fn file(path: &Path) -> Vec<Finding> {
+    let size = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).metadata().map_or(0, |file| file.len())
+    };
+    let sizes = format!("{}, and {} in its log", bytes(size("")), bytes(size("-wal")));
+    let mut findings = vec![Finding::well("size", sizes)];
+    if let Some(header) = Header::read(path) {
+        let version = format!("last written by SQLite {}", header.written_by());
+        findings.push(Finding::well("sqlite", version));
+        findings.push(if header.is_wal() {
+            Finding::well("journal", "write-ahead log")
+        } else {
+            Finding::ill(
+                "journal",
+                "not a write-ahead log",
+                "find the program that changed it with PRAGMA journal_mode",
+            )
+        });
+    }
+    findings
+}
+
+fn schema(status: &[Status]) -> Finding {
+    let mut version = 0;
+    for Status { version: number, name, standing } in status {
+        match standing {
+            Standing::Applied(_) => version = *number,
+            Standing::Pending => {
+                let found = format!("migration {number} ({name}) is pending");
+                return Finding::ill("schema", found, "apply it with: tenure migrate up");
+            }
+            Standing::Differs(_) => {
+                let found = format!("migration {number} ({name}) differs from this binary's");
+                return Finding::ill(
+                    "schema",
+                    found,
+                    "use the binary that this store was made with",
+                );
+            }
+            Standing::Newer(_) => {
+                let found = format!("migration {number} ({name}) is newer than this binary");
+                return Finding::ill("schema", found, "upgrade tenure here too");
+            }
+        }
+    }
+    Finding::well("schema", format!("version {version}, up to date"))
+}
+
+fn queues(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
+    let queues = store.queues()?;
+    let paused: Vec<_> =
+        queues.iter().filter_map(|queue| Some((&queue.queue, queue.paused_at?))).collect();
+    let Some((first, _)) = paused.first() else {
+        return Ok(Finding::well("queues", "none is paused"));
+    };
+    let since = |(queue, at): &(_, Timestamp)| format!("{queue} (paused {})", relative(*at, now));
+    let names: Vec<String> = paused.iter().map(since).collect();
+    let next = format!("if that is over: tenure queues resume {first}");
+    Ok(Finding::ill("queues", names.join(", "), next))
+}
+
+fn leases(store: &mut dyn Store) -> Result<Finding> {
+    let overdue = store.overdue(BATCH_LIMIT)?;
+    let Some(first) = overdue.first() else {
+        return Ok(Finding::well("leases", "none is overdue"));
+    };
+    let found = match overdue.len() {
+        1 => "1 lease is overdue".to_owned(),
+        BATCH_LIMIT => format!("{BATCH_LIMIT} or more leases are overdue"),
+        n => format!("{n} leases are overdue"),
+    };
+    let next = format!(
+        "the next claim of any worker takes them back, so start one; the longest: tenure jobs show {}",
+        first.job
+    );
+    Ok(Finding::ill("leases", found, next))
+}
+
+fn dead(store: &mut dyn Store) -> Result<Finding> {
+    let count: u64 = store.overview()?.lines.iter().map(|line| line.dead).sum();
+    Ok(match count {
+        0 => Finding::well("dead", "no dead jobs"),
+        1 => Finding::ill("dead", "1 dead job", "see why with: tenure dead list"),
+        n => Finding::ill("dead", format!("{n} dead jobs"), "see why with: tenure dead list"),
+    })
+}
+
+/// A size as people read it.
+fn bytes(size: u64) -> String {
+    match size {
+        0..1024 => format!("{size} bytes"),
+        1024..1_048_576 => format!("{} KiB", size / 1024),
+        _ => format!("{}.{} MiB", size / 1_048_576, size % 1_048_576 * 10 / 1_048_576),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_in_the_unit_that_fits() {
+        assert_eq!(bytes(1_023), "1023 bytes");
+        assert_eq!(bytes(4_096), "4 KiB");
+        assert_eq!(bytes(1_048_576 * 5 / 2), "2.5 MiB");
+    }
+}

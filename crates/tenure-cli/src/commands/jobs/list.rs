@@ -1,0 +1,128 @@
+//! `tenure jobs list`: a page of jobs, newest first.
+
+use anyhow::Result;
+use tenure::clock::Timestamp;
+use tenure::inspect::Filter;
+use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
+use tenure::store::Store;
+
+use crate::args::{self, Only};
+use crate::output::{Column, Table, say};
+use crate::time::{now, relative, show};
+use crate::{Answer, Session, view};
+
+/// List jobs, newest first
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tenure jobs list --state running --queue mail")]
+pub(crate) struct Args {
+    /// Only in this state
+    #[arg(long, value_parser = args::state())]
+    state: Option<State>,
+
+    #[command(flatten)]
+    only: Only,
+
+    #[command(flatten)]
+    limit: Limit,
+
+    /// Only jobs older than this one: the last of the page before
+    #[arg(long, value_name = "ID", value_parser = args::job_id)]
+    before: Option<JobId>,
+}
+
+/// How many jobs to show.
+#[derive(clap::Args)]
+pub(crate) struct Limit {
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+}
+
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    let filter = Filter { before: args.before, ..args.only.filter(args.state) };
+    let is_everything = filter == Filter::default();
+    let (jobs, more) = newest(&mut *session.open()?, filter, &args.limit)?;
+    if session.out.is_json() {
+        session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
+    } else if jobs.is_empty() && is_everything {
+        say("no jobs yet; enqueue one with: tenure enqueue hello '{\"name\":\"you\"}'");
+    } else if jobs.is_empty() {
+        say("no such jobs; all of them: tenure jobs list");
+    } else {
+        session.out.table(&table(&jobs))?;
+    }
+    if let (Some(_), Some(last)) = (more, jobs.last()) {
+        say(&format!("there are more; see them with the same command and --before {}", last.id));
+    }
+    Ok(Answer::Yes)
+}
+
+/// There are more jobs than were asked for.
+pub(crate) struct More;
+
+/// Up to a limit of the newest jobs, however many pages that takes, and whether there are more.
+pub(crate) fn newest(
+    store: &mut dyn Store,
+    mut filter: Filter,
+    Limit { limit }: &Limit,
+) -> Result<(Vec<JobRecord>, Option<More>)> {
+    let limit = *limit as usize;
+    let mut jobs: Vec<JobRecord> = Vec::new();
+    // One more than asked for is looked up, for it tells whether there are more.
+    while jobs.len() <= limit {
+        let page = store.jobs(&filter, BATCH_LIMIT.min(limit + 1 - jobs.len()))?;
+        let Some(last) = page.last() else { break };
+        filter.before = Some(last.id);
+        jobs.extend(page);
+    }
+    let more = (jobs.len() > limit).then_some(More);
+    jobs.truncate(limit);
+    Ok((jobs, more))
+}
+
+fn table(jobs: &[JobRecord]) -> Table {
+    use Column::{Number, Text};
+    let now = now();
+    let mut table = Table::new(&[
+        Number("ID"),
+        Text("STATE"),
+        Text("KIND"),
+        Text("QUEUE"),
+        Text("TENANT"),
+        Number("ATTEMPT"),
+        Text("ENQUEUED"),
+        Text("NOTE"),
+    ]);
+    for job in jobs {
+        table.row(vec![
+            job.id.to_string(),
+            job.state.to_string(),
+            job.kind.to_string(),
+            job.queue.to_string(),
+            job.tenant.to_string(),
+            format!("{}/{}", job.attempt, job.max_attempts),
+            relative(job.enqueued_at, now),
+            note(job, now),
+        ]);
+    }
+    table
+}
+
+/// What one wants to know next about a job in its state.
+fn note(job: &JobRecord, now: Timestamp) -> String {
+    match job.state {
+        State::Queued if job.run_at > now => format!("due {}", relative(job.run_at, now)),
+        State::Queued => "due".to_owned(),
+        State::Running => match job.lease_until {
+            Some(until) if until > now => format!("lease ends {}", relative(until, now)),
+            _ => "lease is over".to_owned(),
+        },
+        State::Succeeded => match (job.started_at, job.finished_at) {
+            (Some(from), Some(to)) => format!("took {}", show(to.since(from))),
+            _ => String::new(),
+        },
+        State::Parked | State::Dead | State::Cancelled => {
+            shorten(job.reason.as_deref().unwrap_or_default(), 80)
+        }
+    }
+}

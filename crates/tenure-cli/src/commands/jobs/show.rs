@@ -1,0 +1,127 @@
+//! `tenure jobs show`: all that is known of one job, and its story in order.
+
+use anyhow::Result;
+use tenure::clock::Timestamp;
+use tenure::inspect::{JobDetail, TimelineEntry};
+use tenure::job::{JobId, JobRecord, State};
+
+use super::changes;
+use crate::args;
+use crate::output::{Column, Output, Table};
+use crate::time::{now, relative, show, show_millis};
+use crate::{Answer, Session, view};
+
+/// Show all that is known of a job, with its timeline
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The job
+    #[arg(value_parser = args::job_id)]
+    id: JobId,
+}
+
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    let Some(detail) = session.open()?.job(args.id)? else {
+        return Ok(Answer::No(changes::unknown(args.id)));
+    };
+    if session.out.is_json() {
+        session.out.document(&view::Detail::of(&detail))?;
+    } else {
+        for (name, text) in facts(&detail.job, now()) {
+            fact(name, &text, &mut session.out)?;
+        }
+        session.out.line("")?;
+        session.out.line("timeline")?;
+        for line in timeline(&detail, now()).lines() {
+            session.out.line(&format!("  {line}"))?;
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// One fact on a line of its own; a text of several lines keeps them, below each other.
+fn fact(name: &str, text: &str, out: &mut Output) -> Result<()> {
+    let mut lines = text.lines();
+    out.line(format!("{name:<14}{}", lines.next().unwrap_or_default()).trim_end())?;
+    lines.try_for_each(|line| out.line(&format!("{:<14}{line}", "")))
+}
+
+/// What there is to say, in the order in which one asks. What a job does not have is not said.
+fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
+    let when = |at: Timestamp| format!("{}  ({at})", relative(at, now));
+    let tags: Vec<&str> = job.tags.iter().map(|tag| tag.as_str()).collect();
+    let queued = job.state == State::Queued;
+    let facts = [
+        ("job", Some(job.id.to_string())),
+        ("state", Some(job.state.to_string())),
+        ("reason", job.reason.clone()),
+        ("kind", Some(job.kind.to_string())),
+        ("queue", Some(job.queue.to_string())),
+        ("tenant", Some(job.tenant.to_string()).filter(|tenant| !tenant.is_empty())),
+        ("priority", Some(job.priority.to_string())),
+        ("attempts", Some(format!("{} of {}", job.attempt, job.max_attempts))),
+        ("crashes", Some(format!("{} of {}", job.crashes, job.max_crashes))),
+        ("token", Some(job.token.to_string())),
+        ("max runtime", job.max_runtime_ms.map(show_millis)),
+        ("key", job.key.clone()),
+        ("tags", Some(tags.join(" ")).filter(|tags| !tags.is_empty())),
+        ("trace", job.trace.clone()),
+        ("parent", job.parent.map(|parent| parent.to_string())),
+        ("enqueued", Some(when(job.enqueued_at))),
+        ("due", queued.then(|| when(job.run_at))),
+        ("started", job.started_at.map(when)),
+        ("lease ends", job.lease_until.map(when)),
+        ("finished", job.finished_at.map(when)),
+        ("worker", job.worker.as_ref().map(ToString::to_string)),
+        ("args", Some(job.args.to_string())),
+        ("result", job.result.as_ref().map(ToString::to_string)),
+    ];
+    facts.into_iter().filter_map(|(name, text)| Some((name, text?))).collect()
+}
+
+/// The story. The store keeps no line for what every job goes through, so its beginning, and an end that went well, are
+/// told from the job's own times.
+fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> Table {
+    use Column::{Number, Text};
+    let mut table = Table::new(&[
+        Text("AT"),
+        Text("WHEN"),
+        Text("EVENT"),
+        Number("ATTEMPT"),
+        Text("BECAME"),
+        Number("TOOK"),
+        Text("WORKER"),
+        Text("NOTE"),
+    ]);
+    let mut tell = |at: Timestamp,
+                    event: &str,
+                    attempt: String,
+                    became: State,
+                    rest: [String; 3]| {
+        let [took, worker, note] = rest;
+        let (at, when) = (at.to_string(), relative(at, now));
+        table.row(vec![at, when, event.into(), attempt, became.to_string(), took, worker, note]);
+    };
+    let worker = || job.worker.as_ref().map(ToString::to_string).unwrap_or_default();
+    let took = |from: Option<Timestamp>, to: Timestamp| {
+        from.map(|from| show(to.since(from))).unwrap_or_default()
+    };
+    let none = String::new;
+    tell(job.enqueued_at, "enqueue", none(), State::Queued, [none(), none(), none()]);
+    for entry in timeline {
+        let TimelineEntry { at, attempt, became, from, note, .. } = entry;
+        let worker = entry.worker.as_ref().map(ToString::to_string).unwrap_or_default();
+        let rest = [took(*from, *at), worker, note.clone().unwrap_or_default()];
+        tell(*at, entry.event(), attempt.to_string(), *became, rest);
+    }
+    match (job.state, job.started_at, job.finished_at) {
+        (State::Running, Some(at), _) => {
+            tell(at, "claim", job.attempt.to_string(), job.state, [none(), worker(), none()]);
+        }
+        (State::Succeeded, from, Some(at)) => {
+            let rest = [took(from, at), worker(), none()];
+            tell(at, "complete", job.attempt.to_string(), job.state, rest);
+        }
+        _ => {}
+    }
+    table
+}

@@ -1,0 +1,97 @@
+//! `tenure jobs wait`: blocks until a job has ended, and answers with its result.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tenure::clock;
+use tenure::job::{JobId, JobRecord, State};
+use tenure::store::{Store, Wake};
+
+use super::changes;
+use crate::args;
+use crate::output::say;
+use crate::time::{duration, show};
+use crate::{Answer, Session, view};
+
+/// Wait until a job has ended, and print its result
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exits with 0 if the job succeeded, with 1 if it is dead or cancelled or the time is up.
+
+Example:
+  tenure jobs wait $(tenure enqueue summarise '{\"doc\":7}') --timeout 30s")]
+pub(crate) struct Args {
+    /// The job
+    #[arg(value_parser = args::job_id)]
+    id: JobId,
+
+    /// Give up after this long, such as 30s; without it, wait for ever
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
+    timeout: Option<Duration>,
+}
+
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    let mut store = session.open()?;
+    let Some(first) = store.job(args.id)? else {
+        return Ok(Answer::No(changes::unknown(args.id)));
+    };
+    if !first.job.state.has_ended() {
+        say(&format!("waiting for job {}, which is {}", args.id, first.job.state));
+    }
+    match until_ended(&mut *store, args)? {
+        Waited::Ended(job) => answer(&job, session),
+        Waited::TimedOut(state) => Ok(Answer::No(format!(
+            "job {} is still {state} after {}; see it with: tenure jobs show {}",
+            args.id,
+            show(args.timeout.unwrap_or_default()),
+            args.id
+        ))),
+        Waited::Gone => Ok(Answer::No(format!(
+            "job {} was deleted while waiting for it: it was purged, or its queue keeps no succeeded jobs; \
+             see: tenure queues list",
+            args.id
+        ))),
+    }
+}
+
+enum Waited {
+    Ended(Box<JobRecord>),
+    TimedOut(State),
+    Gone,
+}
+
+/// Looks, and waits for a change, in turns. A change between the two wakes the wait at once, so none is missed.
+fn until_ended(store: &mut dyn Store, args: &Args) -> Result<Waited> {
+    /// Without a timeout the wait is as long; a wait may wake for nothing.
+    const LONG: Duration = Duration::from_secs(60 * 60);
+    let start = clock::monotonic();
+    let deadline: Option<Instant> = args.timeout.and_then(|timeout| start.checked_add(timeout));
+    loop {
+        let Some(detail) = store.job(args.id)? else { return Ok(Waited::Gone) };
+        if detail.job.state.has_ended() {
+            return Ok(Waited::Ended(Box::new(detail.job)));
+        }
+        let until = deadline.unwrap_or_else(|| clock::monotonic() + LONG);
+        if store.wait(until)? == Wake::TimedOut && deadline.is_some() {
+            return Ok(Waited::TimedOut(detail.job.state));
+        }
+    }
+}
+
+fn answer(job: &JobRecord, session: &mut Session) -> Result<Answer> {
+    if session.out.is_json() {
+        session.out.document(&view::Job::of(job))?;
+    } else if job.state == State::Succeeded {
+        // A job that returned nothing still ended: its reader gets JSON.
+        session.out.json_text(job.result.as_ref().map_or("null", |result| result.as_str()))?;
+    }
+    if job.state == State::Succeeded {
+        return Ok(Answer::Yes);
+    }
+    let reason = job.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let id = job.id;
+    Ok(Answer::No(format!(
+        "job {id} is {}{reason}; queue it again with: tenure jobs requeue {id}",
+        job.state
+    )))
+}

@@ -1,0 +1,178 @@
+//! The way out: the only place that writes to stdout and stderr.
+//!
+//! Text that a store returns was written by strangers: an error message may hold escape sequences that repaint a
+//! terminal. So every line passes [`harmless`] here, and no command need think of it.
+
+mod table;
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stdout, Write};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+pub(crate) use self::table::{Column, Table};
+
+/// Where answers go.
+pub(crate) struct Output {
+    json: bool,
+    stdout: BufWriter<Stdout>,
+    /// The reader has gone, as `head` does when it has seen enough. Then there is no one to answer, but what a command
+    /// was asked to do is still done.
+    closed: bool,
+}
+
+impl Output {
+    /// Answers for people, or for programs.
+    pub(crate) fn new(json: bool) -> Output {
+        Output { json, stdout: BufWriter::new(io::stdout()), closed: false }
+    }
+
+    /// Whether the answer is for a program.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// One line of an answer for people.
+    pub(crate) fn line(&mut self, text: &str) -> Result<()> {
+        let mut line = harmless(text);
+        line.push('\n');
+        self.put(line.as_bytes())
+    }
+
+    /// Rows under their headings.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<()> {
+        table.lines().iter().try_for_each(|line| self.line(line))
+    }
+
+    /// One whole answer for programs.
+    pub(crate) fn document(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(value).context("cannot write the answer as JSON")?;
+        self.json_text(&text)
+    }
+
+    /// JSON text that somebody else wrote.
+    pub(crate) fn json_text(&mut self, text: &str) -> Result<()> {
+        let mut text = harmless_json(text);
+        text.push('\n');
+        self.put(text.as_bytes())
+    }
+
+    /// Bytes that this program made itself.
+    pub(crate) fn verbatim(&mut self, bytes: &[u8]) -> Result<()> {
+        self.put(bytes)
+    }
+
+    /// Sends on what was written so far.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let flushed = self.stdout.flush();
+        self.noticing_a_closed_pipe(flushed)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let written = self.stdout.write_all(bytes);
+        self.noticing_a_closed_pipe(written)
+    }
+
+    fn noticing_a_closed_pipe(&mut self, result: io::Result<()>) -> Result<()> {
+        match result {
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            other => other.context("cannot write the answer to stdout"),
+        }
+    }
+}
+
+/// A line of talk. There is no one to complain to when stderr is closed.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
+}
+
+/// Help, or what is wrong with the usage. The words of the command line are repeated in it, so it passes the same
+/// filter, line by line; help contains only our own words and keeps its style.
+pub(crate) fn usage(error: &clap::Error) {
+    if error.use_stderr() {
+        error.render().to_string().trim_end().lines().for_each(say);
+    } else {
+        // A closed pipe is no reason to fail.
+        let _ = error.print();
+    }
+}
+
+/// A bar for long work, drawn on stderr if a person is there to see it. `None`: nobody knows how much there is.
+pub(crate) fn progress(total: Option<u64>, doing: &'static str) -> ProgressBar {
+    const LONG: u64 = tenure::job::BATCH_LIMIT as u64;
+    if !io::stderr().is_terminal() || total.is_some_and(|total| total <= LONG) {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match total {
+        Some(total) => {
+            (ProgressBar::new(total), "{msg} [{bar:30}] {human_pos}/{human_len}  {eta} left")
+        }
+        None => (ProgressBar::no_length(), "{msg} {human_pos}"),
+    };
+    let style = ProgressStyle::with_template(template).map(|style| style.progress_chars("=> "));
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(doing)
+}
+
+/// The text with every character escaped that a terminal would obey instead of show.
+pub(crate) fn harmless(text: &str) -> String {
+    escape(text, |c| c.escape_default().to_string())
+}
+
+/// The same for JSON, which stays the same value: such characters occur only within its strings, but for
+/// the white space between values.
+fn harmless_json(text: &str) -> String {
+    escape(text, |c| match c {
+        '\n' | '\t' => c.to_string(),
+        '\r' => " ".to_owned(),
+        c => format!("\\u{:04x}", u32::from(c)),
+    })
+}
+
+fn escape(text: &str, replace: impl Fn(char) -> String) -> String {
+    if !text.contains(is_obeyed) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_obeyed(c) { out.push_str(&replace(c)) } else { out.push(c) }
+    }
+    out
+}
+
+/// Control characters, and those that change the direction or the line of what follows.
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_would_move_the_cursor_or_turn_the_line_is_shown_instead() {
+        let hostile = "a\x1b[31m\u{9b}2J\r\n\u{202e}b\x07é";
+        assert_eq!(harmless(hostile), "a\\u{1b}[31m\\u{9b}2J\\r\\n\\u{202e}b\\u{7}é");
+        assert_eq!(harmless("plain – text"), "plain – text");
+    }
+
+    #[test]
+    fn hostile_json_keeps_its_value() {
+        let json = "[\"\u{9b}31m\u{202e}\",\r\n1]";
+        let safe = harmless_json(json);
+        assert!(safe.chars().all(|c| c == '\n' || !is_obeyed(c)), "{safe:?}");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&safe), value(json));
+    }
+}

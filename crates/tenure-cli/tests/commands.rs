@@ -1,0 +1,481 @@
+//! What each command does when all is well, as a person at a shell sees it.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod shell;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use serde_json::json;
+use shell::{Ran, Shell, claim_next, settle_next};
+use tenure::job::{JobId, Json, Limits, State};
+use tenure::lifecycle::Outcome;
+use tenure::store::Store;
+
+fn bury(reason: &str) -> Outcome {
+    Outcome::Bury { reason: reason.into() }
+}
+
+fn complete(result: &str) -> Outcome {
+    let result = Json::check("result", result, Limits::default().result).unwrap();
+    Outcome::Complete { result: Some(result) }
+}
+
+// ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn enqueue_prints_the_id_alone_and_says_that_it_created_the_store() {
+    let shell = Shell::new();
+    let ran = shell.run(&["enqueue", "send_email", r#"{"to":"a@b.c"}"#]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "1\n"));
+    assert_eq!(ran.stderr, "created tenure.db\n");
+    let again = shell.run(&["enqueue", "send_email"]);
+    assert_eq!((again.stdout.as_str(), again.stderr.as_str()), ("2\n", ""));
+    assert_eq!(shell.jobs()[1].args.as_str(), r#"{"to":"a@b.c"}"#);
+}
+
+#[test]
+fn every_option_of_enqueue_reaches_the_job() {
+    let shell = Shell::new();
+    shell.ok(&[
+        "enqueue",
+        "k",
+        "[1]",
+        "--queue=q",
+        "--tenant=t",
+        "--key=key 7",
+        "--priority=-3",
+        "--at=2099-01-31T09:00:00+01:00",
+        "--max-attempts=2",
+        "--max-crashes=9",
+        "--max-runtime=1h30m",
+        "--tag=red",
+        "--tag=blue",
+    ]);
+    let job = shell.json(&["jobs", "show", "1"]);
+    for (field, value) in [
+        ("id", json!("1")),
+        ("state", json!("queued")),
+        ("waiting", json!(true)),
+        ("kind", json!("k")),
+        ("args", json!([1])),
+        ("queue", json!("q")),
+        ("tenant", json!("t")),
+        ("key", json!("key 7")),
+        ("priority", json!(-3)),
+        ("run_at", json!("2099-01-31T08:00:00.000Z")),
+        ("max_attempts", json!(2)),
+        ("max_crashes", json!(9)),
+        ("max_runtime_ms", json!(5_400_000)),
+        ("tags", json!(["red", "blue"])),
+        ("token", json!("0")),
+    ] {
+        assert_eq!(job[field], value, "{field}");
+    }
+}
+
+#[test]
+fn a_delay_counts_from_now() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k", "--delay", "2h"]);
+    let job = &shell.jobs()[0];
+    assert_eq!(job.run_at, job.enqueued_at + Duration::from_secs(7_200));
+}
+
+#[test]
+fn args_can_come_from_stdin() {
+    let shell = Shell::new();
+    let ran = shell.run_with(&["enqueue", "k", "-"], b"{\"from\":\"stdin\"}\n");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "1\n"));
+    assert_eq!(shell.jobs()[0].args.as_str(), r#"{"from":"stdin"}"#);
+}
+
+#[test]
+fn a_file_of_lines_is_a_job_for_each_line_that_is_not_blank() {
+    let shell = Shell::new();
+    fs::write(shell.path("lines"), "{\"n\":1}\n\n  \r\n{\"n\":2}\r\n\"three\"").unwrap();
+    assert_eq!(shell.ok(&["enqueue", "k", "--file", "lines", "--queue", "q"]), "1\n2\n3\n");
+    let args: Vec<_> = shell.jobs().iter().map(|job| job.args.to_string()).collect();
+    assert_eq!(args, ["\"three\"", "{\"n\":2}", "{\"n\":1}"]);
+    assert!(shell.jobs().iter().all(|job| job.queue.as_str() == "q"));
+}
+
+#[test]
+fn lines_can_come_from_a_pipe_in_any_number() {
+    let shell = Shell::new();
+    let lines: String = (1..=2_100).map(|n| format!("{n}\n")).collect();
+    let ran = shell.run_with(&["enqueue", "k", "--file", "-", "--json"], lines.as_bytes());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer.as_array().unwrap().len(), 2_100);
+    assert_eq!(answer[2_099], json!({"id": "2100", "verdict": "created"}));
+    assert_eq!(shell.json(&["jobs", "show", "2100"])["args"], json!(2_100));
+}
+
+#[test]
+fn many_copies_are_as_many_jobs_each_with_its_id() {
+    let shell = Shell::new();
+    let ids = shell.ok(&["enqueue", "k", "--count", "2500"]);
+    let expected: String = (1..=2_500).map(|id| format!("{id}\n")).collect();
+    assert_eq!(ids, expected);
+    assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
+}
+
+#[test]
+fn the_same_key_prints_the_same_id_and_says_that_the_job_existed() {
+    let shell = Shell::new();
+    assert_eq!(shell.ok(&["enqueue", "k", r#"{"a":1,"b":2}"#, "--key", "once"]), "1\n");
+    let again = shell.run(&["enqueue", "k", r#"{ "b": 2, "a": 1 }"#, "--key", "once"]);
+    assert_eq!((again.code, again.stdout.as_str()), (0, "1\n"));
+    assert!(again.stderr.contains("job 1 existed already"), "{again:?}");
+    assert_eq!(shell.jobs().len(), 1);
+}
+
+// ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn an_empty_store_says_what_to_do_first() {
+    let shell = Shell::new();
+    let ran = shell.run(&["stats"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
+    assert!(ran.stderr.contains("tenure enqueue hello"), "{ran:?}");
+    assert_eq!(shell.json(&["stats"])["lines"], json!([]));
+}
+
+#[test]
+fn stats_and_list_show_what_was_enqueued_in_aligned_columns() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "send_email", "--queue", "mail", "--tenant", "acme"]);
+    shell.ok(&["enqueue", "report", "--delay", "1h"]);
+    let stats = shell.ok(&["stats"]);
+    let words = |text: &str, line: usize| -> Vec<String> {
+        text.lines().nth(line).unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(words(&stats, 1)[..5], ["default", "-", "0", "1", "0"]);
+    assert_eq!(words(&stats, 2)[..5], ["mail", "acme", "1", "0", "0"]);
+    let list = shell.ok(&["jobs", "list"]);
+    assert_eq!(words(&list, 1)[..5], ["2", "queued", "report", "default", "-"]);
+    assert_eq!(words(&list, 2)[..5], ["1", "queued", "send_email", "mail", "acme"]);
+    let column = |line: &str| line.find("queued").or(line.find("STATE")).unwrap();
+    let starts: Vec<usize> = list.lines().map(column).collect();
+    assert!(starts.iter().all(|start| *start == starts[0]), "{list}");
+}
+
+#[test]
+fn a_list_can_be_narrowed_and_turned_page_by_page() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "a", "--count", "3"]);
+    shell.ok(&["enqueue", "b", "--queue", "q", "--tenant", "t"]);
+    let ids = |args: &[&str]| -> Vec<String> {
+        let jobs = shell.json(&[&["jobs", "list"], args].concat());
+        jobs.as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().into()).collect()
+    };
+    assert_eq!(ids(&["--kind", "b"]), ["4"]);
+    assert_eq!(ids(&["--queue", "default"]), ["3", "2", "1"]);
+    assert_eq!(ids(&["--tenant", ""]), ["3", "2", "1"]);
+    assert_eq!(ids(&["--state", "dead"]), [""; 0]);
+    assert_eq!(ids(&["--limit", "2"]), ["4", "3"]);
+    assert_eq!(ids(&["--limit", "2", "--before", "3"]), ["2", "1"]);
+    let more = |args: &[&str]| shell.run(args).stderr.contains("--before");
+    assert!(more(&["jobs", "list", "--limit", "3"]));
+    assert!(!more(&["jobs", "list", "--limit", "4"]));
+}
+
+#[test]
+fn a_list_longer_than_a_page_of_the_store_is_whole() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k", "--count", "2500"]);
+    let jobs = shell.json(&["jobs", "list", "--limit", "2300"]);
+    let ids: Vec<&str> =
+        jobs.as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+    let expected: Vec<String> = (201..=2_500).rev().map(|id: i64| id.to_string()).collect();
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn show_tells_the_facts_and_the_story_of_a_job() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k", r#"{"doc":7}"#, "--max-attempts", "2"]);
+    let retry = Outcome::Retry { after: Duration::ZERO, error: "connection refused".into() };
+    settle_next(&mut shell.store(), retry);
+    settle_next(&mut shell.store(), complete(r#"{"pages":3}"#));
+    let text = shell.ok(&["jobs", "show", "1"]);
+    for part in ["succeeded", "2 of 2", r#"{"doc":7}"#, r#"{"pages":3}"#, "Z)"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let story = &text[text.find("timeline").unwrap()..];
+    let order = ["enqueue", "retry", "connection refused", "complete"];
+    let places: Vec<usize> = order.iter().map(|word| story.find(word).unwrap()).collect();
+    assert!(places.is_sorted(), "{story}");
+}
+
+#[test]
+fn text_from_a_job_cannot_command_the_terminal() {
+    let shell = Shell::new();
+    let hostile = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}line one\nline two";
+    let id = shell.settled(bury(hostile)).to_string();
+    let args = "{\"a\":\"\u{9b}31m\u{202e}\"}";
+    shell.ok(&["enqueue", "k", args]);
+    for args in [
+        &["jobs", "show", &id][..],
+        &["jobs", "show", "2"],
+        &["jobs", "list"],
+        &["dead", "list"],
+        &["jobs", "wait", &id],
+        &["jobs", "show", &id, "--json"],
+        &["jobs", "show", "2", "--json"],
+    ] {
+        let ran = shell.run(args);
+        let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!ran.stdout.contains(obeyed) && !ran.stderr.contains(obeyed), "{args:?}: {ran:?}");
+    }
+    assert!(shell.ok(&["dead", "list"]).contains("\\u{1b}[2J"));
+    assert_eq!(shell.json(&["jobs", "show", &id])["reason"], json!(hostile));
+    assert_eq!(shell.json(&["jobs", "show", "2"])["args"]["a"], json!("\u{9b}31m\u{202e}"));
+}
+
+#[test]
+fn json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339() {
+    let shell = Shell::new();
+    let id = shell.settled(bury("no"));
+    let job = shell.json(&["jobs", "show", &id.to_string()]);
+    assert_eq!((&job["id"], &job["token"]), (&json!("1"), &json!("1")));
+    let entry = &job["timeline"][0];
+    assert_eq!((&entry["event"], &entry["token"]), (&json!("bury"), &json!("1")));
+    for time in [&job["enqueued_at"], &job["finished_at"], &entry["at"], &entry["from"]] {
+        time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    }
+    shell.json(&["stats"])["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    shell.json(&["migrate", "status"])[0]["at"]
+        .as_str()
+        .unwrap()
+        .parse::<jiff::Timestamp>()
+        .unwrap();
+}
+
+#[test]
+fn every_command_answers_in_json() {
+    let shell = Shell::new();
+    shell.settled(bury("no"));
+    for args in [
+        &["enqueue", "k"][..],
+        &["enqueue", "k", "--count", "2"],
+        &["stats"],
+        &["jobs", "list"],
+        &["jobs", "show", "1"],
+        &["jobs", "cancel", "2"],
+        &["jobs", "requeue", "2"],
+        &["dead", "list"],
+        &["dead", "requeue", "--all"],
+        &["dead", "purge", "--all", "--yes"],
+        &["queues", "list"],
+        &["queues", "pause", "q"],
+        &["queues", "resume", "q"],
+        &["queues", "set", "q", "--keep", "1d"],
+        &["migrate", "up"],
+        &["migrate", "status"],
+        &["doctor"],
+    ] {
+        shell.json(args);
+    }
+}
+
+// ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn wait_blocks_until_another_process_has_completed_the_job() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
+    // It says that it waits once it has seen that the job has not ended.
+    let mut said = String::new();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
+    stderr.read_line(&mut said).unwrap();
+    assert_eq!(said, "waiting for job 1, which is queued\n");
+    assert!(waiting.try_wait().unwrap().is_none());
+
+    settle_next(&mut shell.store(), complete(r#"{"pages": 3}"#));
+    let ran = Ran::of(waiting.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "{\"pages\": 3}\n"));
+}
+
+#[test]
+fn wait_for_a_job_without_a_result_prints_null() {
+    let shell = Shell::new();
+    let id = shell.settled(Outcome::Complete { result: None });
+    assert_eq!(shell.ok(&["jobs", "wait", &id.to_string()]), "null\n");
+}
+
+#[test]
+fn wait_for_a_job_that_ended_badly_says_why() {
+    let shell = Shell::new();
+    let dead = shell.settled(bury("the address is unknown")).to_string();
+    let ran = shell.run(&["jobs", "wait", &dead]);
+    ran.refused(1, "job 1 is dead: the address is unknown");
+    assert_eq!(ran.stdout, "");
+    shell.ok(&["enqueue", "k"]);
+    shell.ok(&["jobs", "cancel", "2"]);
+    shell.run(&["jobs", "wait", "2"]).refused(1, "job 2 is cancelled");
+    assert_eq!(shell.run(&["jobs", "wait", "2", "--json"]).code, 1);
+}
+
+#[test]
+fn wait_gives_up_when_its_time_is_over() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    shell
+        .run(&["jobs", "wait", "1", "--timeout", "1ms"])
+        .refused(1, "job 1 is still queued after 1ms");
+}
+
+#[test]
+fn wait_for_a_job_that_is_deleted_at_once_ends_too() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    shell.ok(&["queues", "set", "default", "--keep", "0s"]);
+    let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
+    let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
+    stderr.read_line(&mut String::new()).unwrap();
+    settle_next(&mut shell.store(), complete("1"));
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
+    assert!(said.contains("job 1 was deleted while waiting"), "{said}");
+    assert_eq!(waiting.wait().unwrap().code(), Some(1));
+}
+
+// ── operating ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn a_cancelled_job_can_be_requeued() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    assert_eq!(shell.ok(&["jobs", "cancel", "1"]), "job 1 cancelled\n");
+    assert_eq!(shell.jobs()[0].state, State::Cancelled);
+    assert_eq!(shell.ok(&["jobs", "requeue", "1"]), "job 1 requeued\n");
+    assert_eq!(shell.jobs()[0].state, State::Queued);
+}
+
+#[test]
+fn a_parked_job_can_be_resumed() {
+    let shell = Shell::new();
+    let id = shell.settled(Outcome::Park { reason: "needs a person".into() }).to_string();
+    assert!(shell.ok(&["jobs", "list", "--state", "parked"]).contains("needs a person"));
+    assert_eq!(shell.ok(&["jobs", "resume", &id]), "job 1 resumed\n");
+    assert_eq!(shell.jobs()[0].state, State::Queued);
+}
+
+#[test]
+fn a_running_job_can_be_cancelled_and_its_worker_is_refused() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    let mut store = shell.store();
+    let attempt = claim_next(&mut store);
+    shell.ok(&["jobs", "cancel", "1"]);
+    let late = tenure::store::Settlement::new(attempt.lease.fence(), complete("1"));
+    let answer = store.settle(&[late]).unwrap();
+    assert!(matches!(answer[0], tenure::store::Settled::Stale(_)), "{answer:?}");
+    assert!(shell.ok(&["jobs", "show", "1"]).contains("stale_write_blocked"));
+}
+
+#[test]
+fn several_jobs_in_json_are_each_answered() {
+    let shell = Shell::new();
+    shell.settled(complete("1"));
+    shell.ok(&["enqueue", "k"]);
+    let ran = shell.run(&["jobs", "cancel", "1", "2", "99", "--json"]);
+    assert_eq!(ran.code, 1);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(
+        answer,
+        json!([
+            {"id": "1", "verdict": "no", "state": "succeeded"},
+            {"id": "2", "verdict": "yes"},
+            {"id": "99", "verdict": "gone"},
+        ])
+    );
+}
+
+#[test]
+fn dead_jobs_are_listed_with_their_reasons_requeued_and_purged() {
+    let shell = Shell::new();
+    for reason in ["no such address", "no such host", "no such luck"] {
+        shell.settled(bury(reason));
+    }
+    let list = shell.ok(&["dead", "list"]);
+    assert!(list.contains("no such address") && list.contains("no such luck"), "{list}");
+    assert_eq!(shell.ok(&["dead", "requeue", "1"]), "job 1 requeued\n");
+    assert_eq!(shell.ok(&["dead", "purge", "2"]), "job 2 purged\n");
+    let left: Vec<(JobId, State)> = shell.jobs().iter().map(|job| (job.id, job.state)).collect();
+    assert_eq!(left, [(JobId(3), State::Dead), (JobId(1), State::Queued)]);
+    shell.run(&["dead", "purge", "1"]).refused(1, "job 1 is queued, not dead");
+}
+
+#[test]
+fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "a", "--count", "1200"]);
+    shell.ok(&["enqueue", "b", "--count", "3"]);
+    bury_all(&mut shell.store(), 1_203);
+    assert_eq!(shell.ok(&["dead", "requeue", "--all", "--kind", "b"]), "3 jobs requeued\n");
+    assert_eq!(shell.ok(&["dead", "purge", "--all", "--queue", "other", "--yes"]), "");
+    assert_eq!(shell.ok(&["dead", "purge", "--all", "--yes"]), "1200 jobs purged\n");
+    let left: Vec<State> = shell.jobs().iter().map(|job| job.state).collect();
+    assert_eq!(left, [State::Queued; 3]);
+}
+
+fn bury_all(store: &mut tenure::store::sqlite::Sqlite, count: usize) {
+    use tenure::store::{Claim, Cursor, Settlement};
+    let mut left = count;
+    while left > 0 {
+        let ask = Claim {
+            worker: tenure::lease::WorkerId::unique(),
+            queues: vec![tenure::job::Name::default_queue()],
+            kinds: None,
+            n: 1_000,
+            lease: Duration::from_secs(60),
+            cursor: Cursor::default(),
+        };
+        let attempts = store.claim(&ask).unwrap().attempts;
+        let settle =
+            |attempt: &tenure::store::Attempt| Settlement::new(attempt.lease.fence(), bury("no"));
+        store.settle(&attempts.iter().map(settle).collect::<Vec<_>>()).unwrap();
+        left -= attempts.len();
+    }
+}
+
+#[test]
+fn a_paused_queue_is_shown_as_paused_until_it_is_resumed() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k", "--queue", "mail"]);
+    let state = || {
+        let list = shell.ok(&["queues", "list"]);
+        list.lines().nth(1).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(state(), "open");
+    assert!(shell.ok(&["queues", "pause", "mail"]).contains("queue mail is paused"));
+    assert_eq!(state(), "paused");
+    shell.ok(&["queues", "resume", "mail"]);
+    assert_eq!(state(), "open");
+}
+
+#[test]
+fn a_setting_for_a_queue_without_jobs_is_pointed_out() {
+    let shell = Shell::new();
+    let ran = shell.run(&["queues", "pause", "mial"]);
+    assert_eq!(ran.code, 0);
+    assert!(ran.stderr.contains("queue mial has no jobs"), "{ran:?}");
+}
+
+#[test]
+fn the_time_of_keeping_is_set_and_what_is_not_named_stays() {
+    let shell = Shell::new();
+    shell.ok(&["queues", "set", "mail", "--keep", "12h", "--keep-dead", "90d"]);
+    shell.ok(&["queues", "set", "mail", "--keep", "1d"]);
+    let queue = &shell.json(&["queues", "list"])[0];
+    assert_eq!(
+        (&queue["keep_ms"], &queue["keep_dead_ms"]),
+        (&json!(86_400_000), &json!(7_776_000_000_i64))
+    );
+}

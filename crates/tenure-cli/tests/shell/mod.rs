@@ -1,0 +1,126 @@
+//! A person at a shell: an empty directory, and the real binary run in it.
+
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tenure::inspect::Filter;
+use tenure::job::{JobId, JobRecord, Name};
+use tenure::lease::WorkerId;
+use tenure::lifecycle::Outcome;
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Claim, Cursor, Settled, Settlement, Store};
+
+pub(crate) struct Shell {
+    dir: TempDir,
+}
+
+/// What a command answered.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Shell {
+    pub(crate) fn new() -> Shell {
+        Shell { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The binary, ready to run.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.args(args).current_dir(self.dir.path()).env_remove("TENURE_DB");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        self.run_with(args, b"")
+    }
+
+    pub(crate) fn run_with(&self, args: &[&str], stdin: &[u8]) -> Ran {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        // A command that refuses its usage does not read its input.
+        let _ = child.stdin.take().unwrap().write_all(stdin);
+        Ran::of(child.wait_with_output().unwrap())
+    }
+
+    /// Runs what must succeed, and answers with its stdout.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let ran = self.run(args);
+        assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
+        ran.stdout
+    }
+
+    /// Runs what must succeed, and answers with its JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
+        let args = [args, &["--json"]].concat();
+        serde_json::from_str(&self.ok(&args)).unwrap()
+    }
+
+    /// The default store of this directory, through the library.
+    pub(crate) fn store(&self) -> Sqlite {
+        Sqlite::open(self.path("tenure.db"), &Options::default()).unwrap()
+    }
+
+    /// All jobs of the default store; none where there is no store.
+    pub(crate) fn jobs(&self) -> Vec<JobRecord> {
+        if !self.path("tenure.db").exists() {
+            return Vec::new();
+        }
+        self.store().jobs(&Filter::default(), 1_000).unwrap()
+    }
+
+    /// Enqueues a job and settles its only attempt so.
+    pub(crate) fn settled(&self, outcome: Outcome) -> JobId {
+        let id = JobId::parse(self.ok(&["enqueue", "settled"]).trim()).unwrap();
+        settle_next(&mut self.store(), outcome);
+        id
+    }
+}
+
+impl Ran {
+    pub(crate) fn of(output: std::process::Output) -> Ran {
+        Ran {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Asserts how it ended and what it said.
+    #[track_caller]
+    pub(crate) fn refused(&self, code: i32, text: &str) {
+        assert!(self.code == code && self.stderr.contains(text), "not {code} {text:?}: {self:?}");
+    }
+}
+
+/// Claims the next job of the default queue.
+pub(crate) fn claim_next(store: &mut Sqlite) -> tenure::store::Attempt {
+    let ask = Claim {
+        worker: WorkerId::unique(),
+        queues: vec![Name::default_queue()],
+        kinds: None,
+        n: 1,
+        lease: Duration::from_secs(60),
+        cursor: Cursor::default(),
+    };
+    store.claim(&ask).unwrap().attempts.remove(0)
+}
+
+/// Claims the next job of the default queue and settles it.
+pub(crate) fn settle_next(store: &mut Sqlite, outcome: Outcome) {
+    let fence = claim_next(store).lease.fence();
+    let settled = store.settle(&[Settlement::new(fence, outcome)]).unwrap();
+    assert!(matches!(settled[0], Settled::Yes(_)), "{settled:?}");
+}

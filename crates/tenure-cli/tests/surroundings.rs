@@ -1,0 +1,166 @@
+//! What surrounds the commands: the store they open, and the shell they are run from.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod shell;
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::json;
+use shell::{Ran, Shell, claim_next, settle_next};
+use tenure::lifecycle::Outcome;
+
+// ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn migrate_status_changes_nothing_and_up_creates_the_store() {
+    let shell = Shell::new();
+    let status = shell.run(&["migrate", "status"]);
+    assert!(status.stdout.contains("pending"), "{status:?}");
+    assert!(status.stderr.contains("tenure migrate up"), "{status:?}");
+    assert!(!shell.path("tenure.db").exists());
+    let up = shell.run(&["migrate", "up"]);
+    assert!(up.stdout.contains("applied") && up.stderr.contains("applied 1 of 1"), "{up:?}");
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("up to date"));
+}
+
+#[test]
+fn migrate_up_adds_tables_beside_those_of_somebody_else() {
+    let shell = Shell::new();
+    let books = rusqlite::Connection::open(shell.path("books.db")).unwrap();
+    books.execute_batch("CREATE TABLE books (x); INSERT INTO books VALUES (42);").unwrap();
+    drop(books);
+    shell.ok(&["--db", "books.db", "migrate", "up"]);
+    assert_eq!(shell.ok(&["--db", "books.db", "enqueue", "k"]), "1\n");
+    let books = rusqlite::Connection::open(shell.path("books.db")).unwrap();
+    let x: i64 = books.query_row("SELECT x FROM books", [], |row| row.get(0)).unwrap();
+    assert_eq!(x, 42);
+}
+
+#[test]
+fn the_store_is_named_by_option_or_by_environment() {
+    let shell = Shell::new();
+    for db in ["a.db", "sqlite:b.db", "sqlite://c.db"] {
+        assert_eq!(shell.ok(&["--db", db, "enqueue", "k"]), "1\n");
+    }
+    let with_env = |args: &[&str]| {
+        Ran::of(shell.command(args).env("TENURE_DB", "sqlite:a.db").output().unwrap())
+    };
+    assert_eq!(with_env(&["enqueue", "k"]).stdout, "2\n");
+    assert_eq!(with_env(&["enqueue", "k", "--db", "b.db"]).stdout, "2\n");
+    assert!(shell.path("c.db").exists() && !shell.path("tenure.db").exists());
+}
+
+#[test]
+fn doctor_says_that_all_is_well_or_what_to_do() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    let well = shell.run(&["doctor"]);
+    assert_eq!(well.code, 0, "{well:?}");
+    assert!(well.stdout.lines().skip(1).all(|line| line.contains("  ok  ")), "{well:?}");
+
+    settle_next(&mut shell.store(), Outcome::Bury { reason: "no".into() });
+    shell.ok(&["queues", "pause", "mail"]);
+    let ill = shell.run(&["doctor"]);
+    assert_eq!(ill.code, 1, "{ill:?}");
+    for next in ["tenure dead list", "tenure queues resume mail"] {
+        assert!(ill.stdout.contains(next), "{next}: {ill:?}");
+    }
+}
+
+#[test]
+fn doctor_sees_a_lease_that_is_over() {
+    use tenure::clock::{Clock, Timestamp};
+    use tenure::store::sqlite::{Options, Sqlite};
+    let shell = Shell::new();
+    // The job is claimed in 1970, so by now its lease is over.
+    let clock = Clock::manual(Timestamp::from_millis(0));
+    let options = Options { clock, ..Options::default() };
+    let mut past = Sqlite::open(shell.path("tenure.db"), &options).unwrap();
+    shell.ok(&["enqueue", "k", "--at", "1970-01-01T00:00:00Z"]);
+    claim_next(&mut past);
+    let ran = shell.run(&["doctor"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stdout.contains("1 lease is overdue"), "{ran:?}");
+    assert!(ran.stdout.contains("tenure jobs show 1"), "{ran:?}");
+}
+
+// ── the shell ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn there_are_completions_for_every_shell() {
+    let shell = Shell::new();
+    for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = shell.ok(&["completions", name]);
+        assert!(script.contains("enqueue") && script.contains("requeue"), "{name}");
+    }
+    // They need no store, not even a reachable one.
+    shell.ok(&["--db", "postgres://h/d", "completions", "bash"]);
+    assert!(!shell.path("tenure.db").exists());
+}
+
+#[test]
+fn help_is_an_answer_and_goes_to_stdout() {
+    let shell = Shell::new();
+    for args in [&["--help"][..], &["enqueue", "--help"], &["help", "jobs"], &["--version"]] {
+        let ran = shell.run(args);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+        assert!(ran.stdout.contains("tenure"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_reason_to_panic() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k", "--count", "10"]);
+    for args in [
+        &["jobs", "list"][..],
+        &["jobs", "list", "--json"],
+        &["jobs", "show", "1"],
+        &["stats"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let ran = run_without_a_reader(&shell, args);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn jobs_are_all_stored_even_if_nobody_reads_their_ids() {
+    let shell = Shell::new();
+    let ran = run_without_a_reader(&shell, &["enqueue", "k", "--count", "2500"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
+}
+
+fn run_without_a_reader(shell: &Shell, args: &[&str]) -> Ran {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    Ran::of(shell.command(args).stdout(writer).output().unwrap())
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "k"]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ran = Ran::of(shell.command(&["jobs", "list"]).stdout(full).output().unwrap());
+    ran.refused(1, "cannot write the answer");
+}
+
+#[test]
+fn lines_that_arrive_slowly_are_still_whole_lines() {
+    let shell = Shell::new();
+    let mut child =
+        shell.command(&["enqueue", "k", "--file", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for piece in ["{\"a\":", "1}\n{\"a\"", ":2}"] {
+        stdin.write_all(piece.as_bytes()).unwrap();
+        stdin.flush().unwrap();
+    }
+    drop(stdin);
+    assert_eq!(Ran::of(child.wait_with_output().unwrap()).stdout, "1\n2\n");
+}

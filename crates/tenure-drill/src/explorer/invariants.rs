@@ -1,0 +1,369 @@
+//! What must hold in every state and after every step.
+//!
+//! The ghosts remember what really happened: which claim was the latest, what was settled by whom. The code under test
+//! never sees them. Without them the worst mistakes, a token that does not rise and a fence without token, would pass
+//! unseen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use tenure::drill::Dump;
+use tenure::job::{JobId, JobRecord, State};
+use tenure::lease::Token;
+use tenure::lifecycle::Verb;
+use tenure::store::{Changed, Renewed, Settled};
+
+use super::{Answer, Call};
+
+/// The invariants that apply here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Invariant {
+    /// At most one success since the last requeue.
+    I1,
+    /// A later claim has a larger token.
+    I2,
+    /// Succeeded means completed, by the last claim.
+    I3,
+    /// What has ended stays as it is, except by a requeue, which raises the token.
+    I4,
+    /// Starts and crashes are bounded.
+    I5,
+    /// A job is taken from its holder only when its lease is over.
+    I6,
+    /// Every write that is heard comes from the latest claim.
+    I7,
+    /// A lapse hits only the latest claim, and only when its lease is over.
+    I8,
+    /// Every job that was acknowledged is there, once.
+    I9,
+    /// An answer tells the truth, also when the call is repeated.
+    I10,
+    /// Once faults stop, every job comes to its end.
+    I11,
+    /// The engines agree with the model.
+    Lockstep,
+}
+
+impl Invariant {
+    const ALL: [Invariant; 11] = [
+        Invariant::I1,
+        Invariant::I2,
+        Invariant::I3,
+        Invariant::I4,
+        Invariant::I5,
+        Invariant::I6,
+        Invariant::I7,
+        Invariant::I8,
+        Invariant::I9,
+        Invariant::I10,
+        Invariant::I11,
+    ];
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// How often each invariant was looked at, and how often its premise was true.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<Invariant, (usize, usize)>);
+
+impl Tally {
+    pub(super) fn count(&mut self, invariant: Invariant, premise: bool) {
+        let (looked, held) = self.0.entry(invariant).or_default();
+        *looked += 1;
+        *held += usize::from(premise);
+    }
+
+    /// Adds what another search has seen.
+    pub fn add(&mut self, other: &Tally) {
+        for (invariant, (looked, held)) in &other.0 {
+            let sum = self.0.entry(*invariant).or_default();
+            *sum = (sum.0 + looked, sum.1 + held);
+        }
+    }
+
+    /// Invariants whose premise was never true: they were not tested at all.
+    pub fn vacuous(&self) -> Vec<Invariant> {
+        let never =
+            |invariant: &Invariant| self.0.get(invariant).is_none_or(|(_, held)| *held == 0);
+        Invariant::ALL.into_iter().filter(never).collect()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (invariant, (looked, held)) in &self.0 {
+            writeln!(
+                f,
+                "  {:<4} looked at {looked:>8} times, premise true {held:>8} times",
+                invariant.to_string()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// What really happened to the jobs, in the order of commits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Ghosts(BTreeMap<JobId, Ghost>);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Ghost {
+    /// How many claims there were: the latest one's name.
+    claims: u8,
+    /// The latest claim's token.
+    token: Option<Token>,
+    /// Which claims were settled, and how.
+    settled: BTreeSet<(u8, Verb)>,
+    /// Since the last requeue:
+    starts: u16,
+    given_back: u16,
+    crashes: u16,
+    successes: u16,
+}
+
+type Checked = Result<(), (Invariant, String)>;
+
+impl Ghosts {
+    pub(crate) fn new(jobs: usize) -> Ghosts {
+        Ghosts((1..=jobs as i64).map(|id| (JobId(id), Ghost::default())).collect())
+    }
+
+    /// The latest claim of a job.
+    pub(crate) fn latest(&self, job: JobId) -> u8 {
+        self.0.get(&job).map_or(0, |ghost| ghost.claims)
+    }
+
+    /// Takes note of one call, made by the holder of claim `by`, and checks that it was right.
+    pub(crate) fn observe(
+        &mut self,
+        old: &Dump,
+        new: &Dump,
+        call: &Call,
+        answer: &Answer,
+        by: Option<u8>,
+        tally: &mut Tally,
+    ) -> Checked {
+        let mut check = Check { tally };
+        let ids: Vec<_> = new.jobs.iter().map(|job| job.id).collect();
+        let all_there = ids.len() == self.0.len() && ids.iter().eq(self.0.keys());
+        check.that(Invariant::I9, true, all_there, || format!("the jobs are {ids:?}"))?;
+        for (before, after) in old.jobs.iter().zip(&new.jobs) {
+            let Some(ghost) = self.0.get_mut(&after.id) else { continue };
+            ghost.moved(before, after, call, answer, old, &mut check)?;
+        }
+        for (before, after) in old.jobs.iter().zip(&new.jobs) {
+            let Some(ghost) = self.0.get_mut(&after.id) else { continue };
+            ghost.called(before, after, call, answer, by, &mut check)?;
+            ghost.holds(after, &mut check)?;
+        }
+        Ok(())
+    }
+}
+
+struct Check<'a> {
+    tally: &'a mut Tally,
+}
+
+impl Check<'_> {
+    fn that(
+        &mut self,
+        invariant: Invariant,
+        premise: bool,
+        holds: bool,
+        what: impl FnOnce() -> String,
+    ) -> Checked {
+        self.tally.count(invariant, premise);
+        if premise && !holds { Err((invariant, what())) } else { Ok(()) }
+    }
+}
+
+impl Ghost {
+    /// What the change of a job's record says by itself, whoever called.
+    fn moved(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        call: &Call,
+        answer: &Answer,
+        old: &Dump,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let requeued = *call == Call::Requeue
+            && *answer == Answer::Changed(Changed::Yes)
+            && before.state.has_ended();
+        let id = after.id;
+        check.that(Invariant::I2, before != after, after.token >= before.token, || {
+            format!("the token of job {id} fell from {} to {}", before.token, after.token)
+        })?;
+        check.that(
+            Invariant::I4,
+            before.state.has_ended() && !requeued,
+            before == after,
+            || format!("job {id} was {} and became {}", before.state, after.state),
+        )?;
+        if requeued {
+            check.that(Invariant::I4, true, after.token > before.token, || {
+                format!("job {id} was requeued under its old token {}", after.token)
+            })?;
+            *self = Ghost { starts: 0, given_back: 0, crashes: 0, successes: 0, ..self.clone() };
+            return Ok(());
+        }
+        if after.crashes > before.crashes {
+            self.crashes += 1;
+            let over = before.lease_until.is_some_and(|until| until <= old.now);
+            check.that(Invariant::I8, true, before.state == State::Running && over, || {
+                format!(
+                    "job {id} was lapsed at {} while {} until {:?}",
+                    old.now, before.state, before.lease_until
+                )
+            })?;
+        }
+        if before.state != State::Succeeded && after.state == State::Succeeded {
+            self.successes += 1;
+        }
+        Ok(())
+    }
+
+    /// What the answer to a call says, given who called.
+    fn called(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        call: &Call,
+        answer: &Answer,
+        by: Option<u8>,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        match (call, answer) {
+            (_, Answer::Claimed(claimed)) => {
+                for attempt in
+                    claimed.attempts.iter().filter(|attempt| attempt.lease.job() == after.id)
+                {
+                    self.claimed(before, after, attempt.lease.token(), check)?;
+                }
+                Ok(())
+            }
+            (Call::Settle(fence, ending), Answer::Settled(settled)) if fence.job == after.id => {
+                let verb = ending.outcome().verb();
+                self.was_settled(before, after, verb, *settled, by.unwrap_or(0), check)
+            }
+            (Call::Renew(fence), Answer::Renewed(renewed)) if fence.job == after.id => {
+                self.was_renewed(before, after, *renewed, by.unwrap_or(0), check)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn claimed(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        token: Token,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let id = after.id;
+        let rose = self.token.is_none_or(|last| token > last);
+        check.that(Invariant::I2, self.token.is_some(), rose, || {
+            format!("job {id} was claimed under token {token}, after token {:?}", self.token)
+        })?;
+        // A claim may lapse a job and lease it again at once: then the lapse was checked by I8.
+        let free = before.state == State::Queued || after.crashes > before.crashes;
+        check.that(Invariant::I6, true, free, || {
+            format!("job {id} was claimed while {}", before.state)
+        })?;
+        self.claims += 1;
+        self.token = Some(token);
+        self.starts += 1;
+        Ok(())
+    }
+
+    fn was_settled(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        verb: Verb,
+        settled: Settled,
+        by: u8,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let id = after.id;
+        let changed = before != after;
+        let heard_before = self.settled.contains(&(by, verb));
+        let yes = matches!(settled, Settled::Yes(_));
+        check.that(Invariant::I7, yes && changed, by == self.claims, || {
+            format!(
+                "{verb} of job {id} was heard from claim {by}, but the latest is claim {}",
+                self.claims
+            )
+        })?;
+        let settled_before = self.settled.iter().any(|(claim, _)| *claim == by);
+        check.that(Invariant::I10, yes && changed, !settled_before, || {
+            format!("{verb} of job {id} was applied twice for one attempt")
+        })?;
+        check.that(Invariant::I10, yes && !changed, heard_before, || {
+            format!("{verb} of job {id} was answered with yes, but nothing of the kind happened")
+        })?;
+        check.that(Invariant::I10, !yes, !heard_before && !changed, || {
+            format!("{verb} of job {id} was refused, but it had been applied")
+        })?;
+        if yes && changed {
+            self.settled.insert((by, verb));
+            self.given_back += u16::from(matches!(verb, Verb::Snooze | Verb::Release | Verb::Park));
+        }
+        Ok(())
+    }
+
+    fn was_renewed(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        renewed: Renewed,
+        by: u8,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let id = after.id;
+        let held = matches!(renewed, Renewed::Held(_));
+        let latest = by == self.claims && before.state == State::Running;
+        check.that(Invariant::I7, held, latest, || {
+            format!("claim {by} renewed job {id}, but the latest is claim {}", self.claims)
+        })?;
+        check.that(Invariant::I6, held, after.lease_until >= before.lease_until, || {
+            format!("a renewal shortened the lease of job {id}")
+        })?;
+        check.that(Invariant::I10, !held, before == after, || {
+            format!("a refused renewal changed job {id}")
+        })
+    }
+
+    /// What must be true of a job at any time.
+    fn holds(&self, job: &JobRecord, check: &mut Check<'_>) -> Checked {
+        let id = job.id;
+        check.that(Invariant::I1, self.successes > 0, self.successes == 1, || {
+            format!("job {id} succeeded {} times", self.successes)
+        })?;
+        let succeeded = job.state == State::Succeeded;
+        let recorded = self.successes == 1 && Some(job.token) == self.token;
+        check.that(
+            Invariant::I3,
+            succeeded || self.successes > 0,
+            succeeded && recorded,
+            || {
+                format!(
+                    "job {id} is {} under token {}; its last claim had {:?}",
+                    job.state, job.token, self.token
+                )
+            },
+        )?;
+        let allowed = job.max_attempts + self.given_back;
+        check.that(Invariant::I5, self.starts > 0, self.starts <= allowed, || {
+            format!("job {id} started {} times, {allowed} were allowed", self.starts)
+        })?;
+        check.that(Invariant::I5, self.crashes > 0, self.crashes <= job.max_crashes, || {
+            format!("job {id} crashed {} times, {} were allowed", self.crashes, job.max_crashes)
+        })
+    }
+}

@@ -1,0 +1,35 @@
+//! Every interleaving in the daily scopes, and the mutants that must not survive it.
+
+use tenure_drill::explorer::{SCOPES, Tally, explore};
+use tenure_drill::mutants::{MUTANTS, hunt};
+
+#[test]
+fn every_interleaving_keeps_the_invariants() {
+    let mut tally = Tally::default();
+    for scope in &SCOPES {
+        let report = explore(scope).unwrap();
+        println!("{report}");
+        assert!(report.states < 50_000, "a scope stays small enough to be gone through whole");
+        tally.add(&report.tally);
+    }
+    assert!(tally.vacuous().is_empty(), "never put to the test: {:?}", tally.vacuous());
+}
+
+#[test]
+fn every_mutant_is_killed_by_the_invariant_it_breaks() {
+    println!("{:<40} {:<10} {:<10} states", "mutant", "killed by", "scope");
+    for mutant in &MUTANTS {
+        let fate = hunt(mutant);
+        let Some((invariant, scope, states)) = fate.killed else {
+            panic!("{} survived", mutant.name)
+        };
+        println!("{:<40} {:<10} {:<10} {states}", fate.mutant, invariant.to_string(), scope);
+        let expected = mutant.broken;
+        assert!(
+            expected.contains(&invariant),
+            "{} broke {invariant}, not {expected:?}:\n{}",
+            mutant.name,
+            fate.story
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! The console blocks of README.md and docs/*.md, run as a reader would type them, in a directory of their own.
+//!
+//! `cargo run --release -- …` becomes a call of the binary that `cargo build --release` made just before, because
+//! the directory is not the repository. Commands that fetch something, and our own, are not run from here.
+
+mod console;
+mod shell;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::COMMANDS;
+use crate::cargo::Cargo;
+use crate::run::{Count, say};
+use console::Command;
+use shell::Shell;
+
+/// Checks README.md and every page directly in docs.
+pub(crate) fn check(root: &Path) -> Count {
+    let mut pages = vec!["README.md".to_owned()];
+    let docs = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
+    let names = docs.map(|entry| format!("docs/{}", entry.file_name().to_string_lossy()));
+    pages.extend(names.filter(|name| name.ends_with(".md")));
+    pages[1..].sort();
+    let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
+    check_files(root, &pages)
+}
+
+/// Checks these pages, named as seen from the root of the repository.
+pub(crate) fn check_files(root: &Path, pages: &[&str]) -> Count {
+    let mut total = Count::default();
+    let mut scripts = Vec::new();
+    for page in pages {
+        let read = fs::read_to_string(root.join(page)).map_err(|error| {
+            format!("cannot be read, and what it shows is part of the tests: {error}")
+        });
+        match read.and_then(|text| console::commands(&text)) {
+            Ok(commands) => scripts.push((page, commands)),
+            Err(error) => {
+                say(format_args!("{page}: {error}"));
+                total += Count::ONE_FAILED;
+            }
+        }
+    }
+    let is_run = |command: &Command| matches!(plan(&command.text), Plan::Run(_));
+    if scripts.iter().any(|(_, commands)| commands.iter().any(is_run)) {
+        let build = Cargo::new("build --release");
+        say(format_args!("      {build}"));
+        let built = build.run(root);
+        if built.failed > 0 {
+            return built;
+        }
+    }
+    for (page, commands) in &scripts {
+        let (passed, complaints) = run_page(page, commands, &binaries())
+            .unwrap_or_else(|error| (0, vec![format!("{page}: cannot start: {error}")]));
+        complaints.iter().for_each(say);
+        let failed = complaints.len();
+        let left = commands.len().saturating_sub(passed + failed);
+        say(format_args!(
+            "      {page}: {passed} commands ran as written, {failed} did not, {left} were not run"
+        ));
+        total += Count { passed, failed };
+    }
+    total
+}
+
+/// Runs the commands of one page in order, in one shell and one directory, as its reader would. Tells
+/// how many went as written, and what is wrong with the others.
+fn run_page(page: &str, commands: &[Command], binaries: &Path) -> io::Result<(usize, Vec<String>)> {
+    let (mut passed, mut complaints) = (0, Vec::new());
+    let directory = Scratch::new()?;
+    let mut shell = Shell::start(&directory.0, binaries)?;
+    for command in commands {
+        let happened = match plan(&command.text) {
+            Plan::Trust => continue,
+            Plan::Refuse(why) => Ok(Some(why)),
+            Plan::Run(text) => shell.run(&text).map(|happened| command.complaint(&happened)),
+        };
+        let shell_is_lost = happened.is_err();
+        match happened.unwrap_or_else(|error| Some(format!("  {error}"))) {
+            None => passed += 1,
+            Some(why) => {
+                complaints.push(format!("{page}:{}: $ {}\n{why}", command.line, command.text));
+            }
+        }
+        if shell_is_lost {
+            break;
+        }
+    }
+    Ok((passed, complaints))
+}
+
+/// What becomes of a command.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Run(String),
+    Trust,
+    Refuse(String),
+}
+
+fn plan(command: &str) -> Plan {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match words.as_slice() {
+        ["cargo", "xtask", name, ..] if COMMANDS.iter().any(|known| known.0 == *name) => {
+            Plan::Trust
+        }
+        ["cargo", "xtask", ..] => Plan::Refuse("  there is no such command of cargo xtask".into()),
+        // They need the network, or change a project of the reader's.
+        ["git", "clone", ..] | ["cargo", "add", ..] => Plan::Trust,
+        ["cargo", "run", "--release"] => Plan::Run("tenure".into()),
+        // Done before anything else was.
+        ["cargo", "build", "--release"] => Plan::Trust,
+        _ => Plan::Run(command.replace("cargo run --release -- ", "tenure ")),
+    }
+}
+
+/// Where `cargo build --release` puts the binary: beside the directory that this one was built into.
+fn binaries() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.ancestors().nth(2).unwrap_or(Path::new("target")).join("release")
+}
+
+/// An empty directory, removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Scratch> {
+        for n in 0..1_000 {
+            let name = format!("tenure-readme-{}-{n}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Scratch(path)),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many commands of a block go as written, and the first lines of what is said of the others.
+    fn run(block: &[&str]) -> (usize, Vec<String>) {
+        let page = format!("```console\n{}\n```\n", block.join("\n"));
+        let commands = console::commands(&page).unwrap();
+        let (passed, complaints) = run_page("page.md", &commands, Path::new("/nowhere")).unwrap();
+        let first_line = |text: &String| text.lines().next().unwrap_or_default().to_owned();
+        (passed, complaints.iter().map(first_line).collect())
+    }
+
+    #[test]
+    fn commands_of_a_page_share_a_directory_and_a_shell() {
+        let block = [
+            "$ echo one > file",
+            "$ export WHAT=two && mkdir sub && cd sub",
+            "$ cat ../file; echo $WHAT",
+            "one",
+            "two",
+        ];
+        assert_eq!(run(&block), (3, vec![]));
+    }
+
+    #[test]
+    fn other_output_and_other_exit_codes_fail_and_the_rest_still_runs() {
+        let block =
+            ["$ echo one", "two", "$ false", "$ (exit 3)", "[exit 3]", "$ echo", "[exit 1]"];
+        let complaints = ["page.md:2: $ echo one", "page.md:4: $ false", "page.md:7: $ echo"];
+        assert_eq!(run(&block), (1, complaints.map(str::to_owned).to_vec()));
+    }
+
+    #[test]
+    fn a_page_that_ends_its_shell_does_not_count_what_follows() {
+        let complaints = vec!["page.md:3: $ exit 0".to_owned()];
+        assert_eq!(run(&["$ true", "$ exit 0", "$ true"]), (1, complaints));
+    }
+
+    #[test]
+    fn our_own_commands_must_exist_and_are_not_run() {
+        assert_eq!(plan("cargo xtask test"), Plan::Trust);
+        assert!(matches!(plan("cargo xtask deploy"), Plan::Refuse(_)));
+        assert_eq!(plan("git clone https://example.org/tenure && cd tenure"), Plan::Trust);
+        assert_eq!(
+            plan("cargo run --release -- jobs list | wc -l"),
+            Plan::Run("tenure jobs list | wc -l".into())
+        );
+    }
+}

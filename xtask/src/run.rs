@@ -1,0 +1,108 @@
+//! The steps of a command: each one announced, timed and counted, and the first that fails ends it.
+
+use std::fmt::{self, Display};
+use std::io::Write;
+use std::ops::AddAssign;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::cargo::Cargo;
+
+/// How many checks passed and failed. A failed step that counts nothing is one failure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+}
+
+impl Count {
+    pub(crate) const ONE_FAILED: Count = Count { passed: 0, failed: 1 };
+
+    pub(crate) fn exit_code(self) -> ExitCode {
+        if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Count) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// One step of a command.
+pub(crate) struct Step {
+    title: &'static str,
+    work: Work,
+}
+
+enum Work {
+    Cargo(Cargo),
+    Own { repeat: &'static str, check: fn(&Path) -> Count },
+}
+
+impl Step {
+    /// A step that is a call of cargo.
+    pub(crate) fn cargo(title: &'static str, cargo: Cargo) -> Step {
+        Step { title, work: Work::Cargo(cargo) }
+    }
+
+    /// A step of our own, and the command that repeats it alone.
+    pub(crate) fn own(
+        title: &'static str,
+        repeat: &'static str,
+        check: fn(&Path) -> Count,
+    ) -> Step {
+        Step { title, work: Work::Own { repeat, check } }
+    }
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.work {
+            Work::Cargo(cargo) => cargo.fmt(f),
+            Work::Own { repeat, .. } => f.write_str(repeat),
+        }
+    }
+}
+
+/// Runs the steps in order up to the first that fails. The last line printed is the count.
+pub(crate) fn steps(root: &Path, steps: &[Step]) -> ExitCode {
+    let began = now();
+    let mut total = Count::default();
+    for (index, step) in steps.iter().enumerate() {
+        say(format_args!("[{}/{}] {}: {step}", index + 1, steps.len(), step.title));
+        let start = now();
+        let count = match &step.work {
+            Work::Cargo(cargo) => cargo.run(root),
+            Work::Own { check, .. } => check(root),
+        };
+        let took = seconds(start.elapsed());
+        total += count;
+        if count.failed > 0 {
+            say(format_args!("\n{} failed after {took}. Repeat it with: {step}", step.title));
+            break;
+        }
+        say(format_args!("      ok in {took}\n"));
+    }
+    say(format_args!("total {}", seconds(began.elapsed())));
+    say(format_args!("{} passed, {} failed", total.passed, total.failed));
+    total.exit_code()
+}
+
+/// Prints a line of ours. Nobody may be reading, which is no reason to stop.
+pub(crate) fn say(line: impl Display) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// The one clock here.
+#[expect(clippy::disallowed_methods, reason = "it times steps for people, and no job sees it")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}

@@ -1,0 +1,257 @@
+//! The house rules: what this project agreed on and no compiler checks.
+//!
+//! Forbidden words are spelled in two halves here, so that this file needs no exception from its own rules.
+
+mod links;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::run::{Count, say};
+
+/// Checks every file of the repository and prints what breaks a rule.
+pub(crate) fn check(root: &Path) -> Count {
+    let files = match list(root) {
+        Ok(files) => files,
+        Err(error) => {
+            say(format_args!("cannot list the files in {}: {error}", root.display()));
+            return Count::ONE_FAILED;
+        }
+    };
+    let mut findings = in_tree(&files);
+    for file in &files {
+        // What is not UTF-8 is not ours to read.
+        if let Ok(text) = fs::read_to_string(root.join(file)) {
+            findings.extend(in_text(file, &text));
+            findings.extend(links::in_page(file, &text, &files));
+            if file == DECISIONS {
+                findings.extend(unlisted_decisions(&text, &files));
+            }
+        }
+    }
+    for finding in &findings {
+        say(finding);
+    }
+    say(format_args!("{} files, {} against the house rules", files.len(), findings.len()));
+    Count { passed: 0, failed: findings.len() }
+}
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    file: String,
+    line: usize,
+    rule: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.rule)
+    }
+}
+
+/// Words that some files must not contain.
+struct Ban {
+    words: &'static [&'static str],
+    within: fn(&str) -> bool,
+    why: &'static str,
+}
+
+const BANS: [Ban; 4] = [
+    Ban {
+        words: &[
+            concat!("to", "do!("),
+            concat!("unimple", "mented!("),
+            concat!("FIX", "ME"),
+            concat!("XX", "X"),
+        ],
+        within: is_code,
+        why: "finish it, or leave it out and write down what is missing",
+    },
+    Ban {
+        words: &[concat!("#[", "ignore")],
+        within: is_code,
+        why: "a test that does not run proves nothing",
+    },
+    Ban {
+        words: &[concat!("thread::", "sleep")],
+        within: |file| file.ends_with(".rs") && !file.starts_with("xtask/"),
+        why: "wait for a condition, or move the clock",
+    },
+    Ban {
+        words: &[
+            concat!("index.", "crates.io"),
+            concat!("static.", "crates.io"),
+            concat!("pypi", ".org"),
+            concat!("pythonhosted", ".org"),
+            concat!("registry.", "npmjs.org"),
+            concat!("deb.", "debian.org"),
+        ],
+        within: |_| true,
+        why: "where packages come from is configured on the machine, not here",
+    },
+];
+
+/// Directories that exist on somebody's machine only.
+const MACHINE_PATHS: [&str; 3] =
+    [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
+
+const LONGEST: usize = 600;
+
+const DECISIONS: &str = "docs/decisions/README.md";
+
+fn is_code(file: &str) -> bool {
+    file.ends_with(".rs") || file.ends_with(".sql")
+}
+
+/// The rules that one file can break by itself.
+fn in_text(file: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut found = |line, rule| findings.push(Finding { file: file.to_owned(), line, rule });
+    for (index, text) in text.lines().enumerate() {
+        let line = index + 1;
+        for ban in BANS.iter().filter(|ban| (ban.within)(file)) {
+            for word in ban.words.iter().filter(|word| text.contains(**word)) {
+                found(line, format!("`{word}`: {}", ban.why));
+            }
+        }
+        if let Some(path) = machine_path(text) {
+            found(line, format!("`{path}`: a path of one machine means nothing on another"));
+        }
+        if file.ends_with(".sql")
+            && let Some(rule) = in_sql(text)
+        {
+            found(line, rule.to_owned());
+        }
+    }
+    let lines = text.lines().count();
+    if file.ends_with(".rs") && lines > LONGEST {
+        found(
+            LONGEST + 1,
+            format!("{lines} lines, above {LONGEST}: which part is a chapter of its own?"),
+        );
+    }
+    let in_crate = file.starts_with("crates/") && file.split('/').nth(2) == Some("src");
+    if in_crate && file.ends_with(".rs") && !text.starts_with("//!") {
+        found(1, "begin with `//!`: what it is, why it is here, what it refuses to know".into());
+    }
+    findings
+}
+
+fn machine_path(line: &str) -> Option<&'static str> {
+    let is_within_path = |c: char| c.is_alphanumeric() || "._-~}".contains(c);
+    MACHINE_PATHS
+        .into_iter()
+        .find(|path| line.match_indices(path).any(|(at, _)| !line[..at].ends_with(is_within_path)))
+}
+
+/// A rule that a line of SQL breaks; comments may say what they like.
+fn in_sql(line: &str) -> Option<&'static str> {
+    let code = line.split_once("--").map_or(line, |(code, _)| code).to_lowercase();
+    let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let word = |word: &str, may_follow: fn(char) -> bool| {
+        code.match_indices(word).any(|(at, _)| {
+            let (before, after) = (&code[..at], &code[at + word.len()..]);
+            !before.ends_with(|c| is_name(c) || may_follow(c)) && !after.starts_with(is_name)
+        })
+    };
+    // A schema of its own makes it another function: `tenure.now()` reads the clock that tests own.
+    let after_dot = |c| c == '.';
+    if word("now()", after_dot) || word("now ()", after_dot) || word("pg_catalog.now()", |_| false)
+    {
+        return Some(
+            "bare `now()` is frozen at the start of the transaction: use `tenure.now()`, read once",
+        );
+    }
+    if word("current_timestamp", |_| false) {
+        return Some(
+            "`CURRENT_TIMESTAMP` is frozen at the start of the transaction: take the time as a parameter",
+        );
+    }
+    if word("select *", |_| false) {
+        return Some("`SELECT *` changes its meaning with the schema: name the columns");
+    }
+    None
+}
+
+/// The rules about which files there are.
+fn in_tree(files: &BTreeSet<String>) -> Vec<Finding> {
+    let verbs = |engine: &str| -> BTreeSet<&str> {
+        let directory = format!("crates/tenure/sql/{engine}/verbs/");
+        files.iter().filter_map(|file| file.strip_prefix(&directory)).collect()
+    };
+    let (sqlite, postgres) = (verbs("sqlite"), verbs("postgres"));
+    if sqlite.is_empty() || postgres.is_empty() {
+        return Vec::new();
+    }
+    let missing = [("sqlite", &sqlite, &postgres), ("postgres", &postgres, &sqlite)];
+    let missing = missing.into_iter().flat_map(|(engine, here, there)| {
+        there.difference(here).map(move |verb| Finding {
+            file: format!("crates/tenure/sql/{engine}/verbs/{verb}"),
+            line: 1,
+            rule: "missing: the engines have the same verbs, in files of the same name".into(),
+        })
+    });
+    missing.collect()
+}
+
+/// Decisions that the list of decisions does not name.
+fn unlisted_decisions(list: &str, files: &BTreeSet<String>) -> Vec<Finding> {
+    let names = files.iter().filter_map(|file| file.strip_prefix("docs/decisions/"));
+    let is_decision = |name: &&str| {
+        let number = name.split('-').next().unwrap_or_default();
+        name.ends_with(".md") && number.len() == 4 && number.bytes().all(|c| c.is_ascii_digit())
+    };
+    names
+        .filter(is_decision)
+        .filter(|name| !links::targets(list).iter().any(|(_, target)| target == name))
+        .map(|name| Finding {
+            file: DECISIONS.into(),
+            line: 1,
+            rule: format!("no link to {name}: a decision that nobody finds was not taken"),
+        })
+        .collect()
+}
+
+/// The files that are in the repository or about to be: what git tracks, and what it would add. Where
+/// the tree came without git, all but what cargo builds.
+fn list(root: &Path) -> io::Result<BTreeSet<String>> {
+    let git = Command::new("git")
+        // The tree may belong to another user than the one who tests it.
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .args(["--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .output();
+    let Some(git) = git.ok().filter(|git| git.status.success()) else {
+        let mut files = BTreeSet::new();
+        walk(root, "", &mut files)?;
+        return Ok(files);
+    };
+    let names = String::from_utf8_lossy(&git.stdout);
+    // A file may be deleted, and git not told yet.
+    let names = names.split('\0').filter(|name| root.join(name).is_file());
+    Ok(names.map(str::to_owned).collect())
+}
+
+fn walk(directory: &Path, prefix: &str, files: &mut BTreeSet<String>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        let kind = entry.file_type()?;
+        if kind.is_dir() && ![".git", "target"].contains(&name.as_str()) {
+            walk(&entry.path(), &format!("{name}/"), files)?;
+        } else if kind.is_file() {
+            files.insert(name);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

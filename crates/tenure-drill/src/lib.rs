@@ -6,6 +6,8 @@
 //! 4. [`explorer`]: every interleaving of a few workers' calls, with crashes and lost replies, checked against the
 //!    invariants after each step; and [`mutants`], which it must kill.
 
+#![forbid(unsafe_code)]
+
 pub mod conformance;
 pub mod differential;
 pub mod engines;

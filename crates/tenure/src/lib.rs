@@ -43,6 +43,8 @@
 //! 2. how it is kept: [`store`], the port, and then its engines
 //! 3. how it is seen: [`inspect`]
 
+#![forbid(unsafe_code)]
+
 pub mod clock;
 #[cfg(feature = "drill")]
 pub mod drill;

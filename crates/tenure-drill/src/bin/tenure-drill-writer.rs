@@ -1,0 +1,44 @@
+//! A process that enqueues into a file as fast as it can, until its standard input is closed or somebody kills it.
+//!
+//! Each line on standard output is an acknowledged job: its id, and how long the call took, in microseconds.
+
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tenure::clock::monotonic;
+use tenure::job::{Json, Name, NewJob};
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Enqueued, Result, Store};
+
+fn main() -> Result<()> {
+    let path = std::env::args_os().nth(1).unwrap_or_else(|| "tenure.db".into());
+    let mut store = Sqlite::open(path, &Options::default())?;
+    let job = NewJob::new(Name::check("kind", "work")?, Json::check("args", "{}", 10)?);
+    let stopped = stopped_by_stdin();
+    let mut out = std::io::stdout().lock();
+    while !stopped.load(Ordering::Relaxed) {
+        let begin = monotonic();
+        let answer = store.enqueue(std::slice::from_ref(&job))?;
+        let waited = monotonic() - begin;
+        if let [Enqueued::Created(id)] = answer[..] {
+            let told = writeln!(out, "{id} {}", waited.as_micros()).and_then(|()| out.flush());
+            if told.is_err() {
+                break; // nobody listens any more
+            }
+        }
+    }
+    Ok(())
+}
+
+fn stopped_by_stdin() -> Arc<AtomicBool> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopped);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        flag.store(true, Ordering::Relaxed);
+    });
+    stopped
+}

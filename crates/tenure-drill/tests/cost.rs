@@ -1,0 +1,134 @@
+//! What a claim costs, by SQLite's own counters: jobs that are not due, have ended, or that nobody asks for must not
+//! make it dearer.
+
+#![allow(unsafe_code, reason = "SQLite's page counters are only reachable through its C interface")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rusqlite::ffi;
+use tenure::clock::Clock;
+use tenure::job::{Json, Name, NewJob, Tenant};
+use tenure::lease::WorkerId;
+use tenure::lifecycle::Outcome;
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Claim, Cursor, Settlement, Store};
+use tenure_drill::engines::START;
+
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    steps: u64,
+    pages: u64,
+}
+
+fn name(text: &str) -> Name {
+    Name::check("name", text).unwrap()
+}
+
+fn job(kind: &str) -> NewJob {
+    NewJob::new(name(kind), Json::check("args", r#"{"n":1}"#, 100).unwrap())
+}
+
+fn ask(kind: &str, n: usize) -> Claim {
+    Claim {
+        worker: WorkerId::check("ann").unwrap(),
+        queues: vec![Name::default_queue()],
+        kinds: Some(vec![name(kind)]),
+        n,
+        lease: Duration::from_secs(30),
+        cursor: Cursor::default(),
+    }
+}
+
+/// A store with 400 ready jobs of four tenants.
+fn store() -> Sqlite {
+    let mut store =
+        Sqlite::in_memory(&Options { clock: Clock::manual(START), ..Options::default() }).unwrap();
+    for n in 0..400 {
+        let tenant = Tenant::check(format!("t{}", n % 4)).unwrap();
+        store.enqueue(&[job("work").tenant(tenant)]).unwrap();
+    }
+    store
+}
+
+/// Copies the one job of a kind until there are `n` of it, spread over `spread` milliseconds.
+fn multiply(store: &mut Sqlite, table: &str, time: &str, kind: &str, n: u64, spread: u64) {
+    store.with_connection(|connection| {
+        let columns: Vec<String> = connection
+            .prepare("SELECT name FROM pragma_table_info(?1)")
+            .unwrap()
+            .query_map([table], |row| row.get(0))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let copied = |column: &String| match column.as_str() {
+            "id" => "(SELECT next_id FROM tenure_meta) + value".to_owned(),
+            name if name == time => format!("{name} + value % {spread}"),
+            name => name.to_owned(),
+        };
+        let sql = format!(
+            "INSERT INTO {table} ({}) SELECT {} FROM {table},
+             (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < {n}) SELECT value FROM n)
+             WHERE kind = '{kind}'; UPDATE tenure_meta SET next_id = next_id + {n} + 1",
+            columns.join(", "),
+            columns.iter().map(copied).collect::<Vec<_>>().join(", "),
+        );
+        connection.execute_batch(&sql).unwrap();
+    });
+}
+
+/// What one claim of ten jobs costs, taken in the middle of a few, so that caches and statements are warm.
+fn cost(store: &mut Sqlite) -> Cost {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&steps);
+    for _ in 0..3 {
+        assert_eq!(store.claim(&ask("work", 10)).unwrap().attempts.len(), 10);
+    }
+    store.with_connection(|connection| {
+        let count = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            false
+        };
+        connection.progress_handler(1, Some(count)).unwrap();
+        pages(connection);
+    });
+    assert_eq!(store.claim(&ask("work", 10)).unwrap().attempts.len(), 10);
+    store.with_connection(|connection| Cost {
+        steps: steps.load(Ordering::Relaxed),
+        pages: pages(connection),
+    })
+}
+
+/// Pages looked at since the last call.
+fn pages(connection: &rusqlite::Connection) -> u64 {
+    [ffi::SQLITE_DBSTATUS_CACHE_HIT, ffi::SQLITE_DBSTATUS_CACHE_MISS]
+        .into_iter()
+        .map(|which| {
+            let (mut current, mut highest) = (0, 0);
+            // SAFETY: the handle is open as long as `connection` is borrowed, and both pointers are to live integers.
+            let code = unsafe {
+                ffi::sqlite3_db_status(connection.handle(), which, &mut current, &mut highest, 1)
+            };
+            assert_eq!(code, ffi::SQLITE_OK);
+            u64::try_from(current).unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
+    let alone = cost(&mut store());
+    let mut crowded = store();
+    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    crowded.enqueue(&[job("later").delay(week), job("ended"), job("other")]).unwrap();
+    let ended = crowded.claim(&ask("ended", 1)).unwrap().attempts[0].lease.fence();
+    crowded.settle(&[Settlement::new(ended, Outcome::Complete { result: None })]).unwrap();
+    multiply(&mut crowded, "tenure_jobs", "run_at", "later", 1_000_000, 600_000);
+    multiply(&mut crowded, "tenure_done", "finished_at", "ended", 1_000_000, 600_000);
+    multiply(&mut crowded, "tenure_jobs", "run_at", "other", 300_000, 600_000);
+    let beside = cost(&mut crowded);
+    println!("alone {alone:?}, beside 2,300,000 others {beside:?}");
+    assert!(beside.steps * 10 <= alone.steps * 12, "VM steps: {beside:?} against {alone:?}");
+    assert!(beside.pages <= alone.pages * 3, "pages: {beside:?} against {alone:?}");
+}

@@ -1,6 +1,10 @@
-//! The promises, as cases: each is written once against the port, and every engine must pass all of them.
+//! The promises, as cases: each is written once against the port, and every engine must pass all of
+//! them.
 //!
-//! A case's name is the claim it makes; the tag before it is the guarantee or invariant that it stands for.
+//! A case's name is the claim it makes; the tag before it is the guarantee or invariant that it
+//! stands for.
+
+#![allow(clippy::unwrap_used, reason = "a case is a test: it panics where a promise is broken")]
 
 mod claim;
 mod enqueue;

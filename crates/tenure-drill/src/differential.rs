@@ -1,7 +1,8 @@
-//! Long random sequences of calls on all engines in lockstep: every answer and the whole state must agree.
+//! Long random sequences of calls on all engines in lockstep: every answer and the whole state must
+//! agree.
 //!
-//! A seed gives the same sequence for ever. Steps name fences and jobs by their place in what was seen so far, so that a
-//! failing sequence can be made shorter and still makes sense.
+//! A seed gives the same sequence for ever. Steps name fences and jobs by their place in what was
+//! seen so far, so that a failing sequence can be made shorter and still makes sense.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,7 +66,8 @@ impl fmt::Debug for Difference {
     }
 }
 
-/// How often each kind of answer was given: a sequence that never meets a stale worker proves nothing about it.
+/// How often each kind of answer was given: a sequence that never meets a stale worker proves
+/// nothing about it.
 pub type Answers = BTreeMap<&'static str, usize>;
 
 /// The answers that a good set of sequences must have met.
@@ -198,7 +200,8 @@ impl Player {
         Player { engine, store, clock, fences: Vec::new(), cursor: Cursor::default(), last_id: 0 }
     }
 
-    /// A fence that some claim has given out, recent ones more often, or one that nobody ever gave out.
+    /// A fence that some claim has given out, recent ones more often, or one that nobody ever gave
+    /// out.
     fn fence(&self, at: usize) -> Fence {
         let unknown = Fence { job: JobId(self.last_id + 1), token: Token(1) };
         let back = at % 32;

@@ -8,7 +8,8 @@ use tenure::store::sqlite::{Options, Sqlite};
 
 use crate::model::Model;
 
-/// Every engine there is. Each case of the suite runs on all of them; there is no way to leave one out.
+/// Every engine there is. Each case of the suite runs on all of them; there is no way to leave one
+/// out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// The specification.

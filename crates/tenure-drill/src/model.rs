@@ -1,22 +1,22 @@
 //! The specification of a store, in plain maps and vectors, as short and obvious as it can be.
 //!
-//! It knows nothing of SQL, files, locks or speed. Where the real engines and this page differ, one of them is wrong.
+//! It knows nothing of SQL, files, locks or speed. Where the real engines and this page differ, one
+//! of them is wrong.
+
+mod port;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure::clock::{Clock, Timestamp, millis};
-use tenure::drill::{self, Dump, Explorable, KeyRecord, KeyScope};
-use tenure::inspect::{
-    Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings, TimelineEntry,
-};
+use tenure::drill::{self, KeyRecord, KeyScope};
+use tenure::inspect::{QueueSettings, TimelineEntry};
 use tenure::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
-use tenure::lease::{Fence, Stale, WorkerId};
+use tenure::lease::{Fence, Stale};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{
-    Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse, Lapsed,
-    PROMOTE_LIMIT, Pruned, QueueChange, Renewed, Requeue, Result, SUSPICION, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_jobs, check_lease, check_settlements,
+    Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse,
+    PROMOTE_LIMIT, Renewed, Requeue, Result, SUSPICION, Settled, Settlement,
 };
 
 /// All jobs of a store, and all that is remembered beside them.
@@ -54,7 +54,8 @@ impl Model {
         self.clock.now()
     }
 
-    // ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── enqueue
+    // ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn enqueue_one(&mut self, job: &NewJob) -> Enqueued {
         let now = self.now();
@@ -85,7 +86,8 @@ impl Model {
         Enqueued::Created(id)
     }
 
-    // ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── claim
+    // ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn claim_now(&mut self, ask: &Claim) -> Claimed {
         self.promote();
@@ -187,7 +189,8 @@ impl Model {
         drill::attempt(job.clone())
     }
 
-    // ── renew, settle ────────────────────────────────────────────────────────────────────────────────────────────
+    // ── renew, settle
+    // ────────────────────────────────────────────────────────────────────────────────────────────
 
     /// The running job that this token owns.
     fn holds(&self, fence: Fence) -> Option<JobRecord> {
@@ -221,7 +224,7 @@ impl Model {
                 end(&mut job, State::Succeeded, now);
             }
             Outcome::Retry { .. } if job.attempt >= job.max_attempts => {
-                end(&mut job, State::Dead, now)
+                end(&mut job, State::Dead, now);
             }
             Outcome::Retry { after, .. } => wait_until(&mut job, now + *after, now),
             Outcome::Snooze { after } => {
@@ -309,7 +312,8 @@ impl Model {
         Some(stale)
     }
 
-    // ── lapse ────────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── lapse
+    // ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn overdue_now(&self, limit: usize) -> Vec<Fence> {
         let now = self.now();
@@ -350,7 +354,8 @@ impl Model {
         before.worker.map(|worker| Lapse { fence, worker, became })
     }
 
-    // ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── operators
+    // ────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn cancel_one(&mut self, id: JobId) -> Changed {
         let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
@@ -430,7 +435,8 @@ impl Model {
         self.timeline.retain(|line| line.job != id);
     }
 
-    // ── the timeline ─────────────────────────────────────────────────────────────────────────────────────────────
+    // ── the timeline
+    // ─────────────────────────────────────────────────────────────────────────────────────────────
 
     fn line(
         &self,
@@ -517,215 +523,4 @@ fn backoff(policy: &RetryPolicy, n: u16) -> Duration {
         }
     };
     Duration::from_millis(ms)
-}
-
-impl drill::Sealed for Model {}
-
-impl Store for Model {
-    fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
-        check_jobs(jobs, &self.limits)?;
-        self.changing(|model| jobs.iter().map(|job| model.enqueue_one(job)).collect())
-    }
-
-    fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
-        check_claim(ask)?;
-        self.changed = false;
-        Ok(self.claim_now(ask))
-    }
-
-    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-        let held = self
-            .jobs
-            .values()
-            .filter(|job| job.state == State::Running && job.worker.as_ref() == Some(worker));
-        Ok(held.cloned().filter_map(drill::attempt).collect())
-    }
-
-    fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
-        check_batch(fences.len())?;
-        check_lease(length)?;
-        self.changing(|model| fences.iter().map(|fence| model.renew_one(*fence, length)).collect())
-    }
-
-    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        check_settlements(settlements, &self.limits)?;
-        self.changing(|model| {
-            settlements.iter().map(|settlement| model.settle_one(settlement)).collect()
-        })
-    }
-
-    fn settle_and_claim(
-        &mut self,
-        settlements: &[Settlement],
-        ask: &Claim,
-    ) -> Result<(Vec<Settled>, Claimed)> {
-        check_claim(ask)?;
-        Ok((self.settle(settlements)?, self.claim(ask)?))
-    }
-
-    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
-        Ok(self.overdue_now(limit))
-    }
-
-    fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
-        check_batch(fences.len())?;
-        let answer =
-            |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
-        self.changing(|model| fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect())
-    }
-
-    fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
-        check_batch(jobs.len())?;
-        self.changing(|model| jobs.iter().map(|job| model.cancel_one(*job)).collect())
-    }
-
-    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>> {
-        check_batch(jobs.len())?;
-        self.changing(|model| jobs.iter().map(|job| model.requeue_one(*job)).collect())
-    }
-
-    fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
-        check_batch(jobs.len())?;
-        self.changing(|model| jobs.iter().map(|job| model.resume_one(*job)).collect())
-    }
-
-    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
-        check_batch(jobs.len())?;
-        self.changing(|model| jobs.iter().map(|job| model.purge_one(*job)).collect())
-    }
-
-    fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {
-        self.changing(|model| {
-            let mut settings = model.settings_of(queue);
-            change.apply(&mut settings, model.now());
-            model.queues.insert(queue.clone(), settings.clone());
-            settings
-        })
-    }
-
-    fn prune(&mut self, limit: usize) -> Result<Pruned> {
-        check_batch(limit)?;
-        let now = self.now();
-        let old = |job: &&JobRecord| {
-            let keep = self.settings_of(&job.queue).keep(job.state);
-            job.finished_at.is_some_and(|finished| finished + keep <= now)
-        };
-        let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
-        jobs.sort_by_key(|job| {
-            (drill::queue_number(&job.queue), job.state, job.finished_at, job.id)
-        });
-        let jobs: Vec<_> = jobs.into_iter().take(limit).map(|job| job.id).collect();
-        let mut keys: Vec<_> = self.keys.iter().filter(|(_, key)| key.expires_at <= now).collect();
-        keys.sort_by_key(|(place, key)| (key.expires_at, (*place).clone()));
-        let keys: Vec<_> = keys.into_iter().take(limit).map(|(place, _)| place.clone()).collect();
-        jobs.iter().for_each(|id| self.forget(*id));
-        keys.iter().for_each(|place| drop(self.keys.remove(place)));
-        self.changing(|_| Pruned { jobs: jobs.len(), keys: keys.len() })
-    }
-
-    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
-        let timeline = self.timeline.iter().filter(|line| line.job == id).cloned().collect();
-        Ok(self.jobs.get(&id).cloned().map(|job| JobDetail { job, timeline }))
-    }
-
-    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
-        check_batch(limit)?;
-        let shown = |job: &&JobRecord| {
-            filter.state.is_none_or(|state| state == job.state)
-                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
-                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
-                && filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
-                && filter.before.is_none_or(|before| job.id < before)
-        };
-        Ok(self.jobs.values().rev().filter(shown).take(limit).cloned().collect())
-    }
-
-    fn overview(&mut self) -> Result<Overview> {
-        let now = self.now();
-        let mut lines: BTreeMap<(Name, Tenant), OverviewLine> = BTreeMap::new();
-        for job in self.jobs.values() {
-            let lately =
-                job.finished_at.is_some_and(|finished| finished > now - OverviewLine::WINDOW);
-            if matches!(job.state, State::Succeeded | State::Cancelled)
-                && !(lately && job.state == State::Succeeded)
-            {
-                continue;
-            }
-            let place = (job.queue.clone(), job.tenant.clone());
-            let empty = || OverviewLine::empty(job.queue.clone(), job.tenant.clone());
-            let line = lines.entry(place).or_insert_with(empty);
-            match job.state {
-                State::Queued if job.waiting => line.waiting += 1,
-                State::Queued => {
-                    line.ready += 1;
-                    line.oldest_wait_ms =
-                        line.oldest_wait_ms.max(Some(millis(now.since(job.run_at))));
-                }
-                State::Running => line.running += 1,
-                State::Parked => line.parked += 1,
-                State::Dead => {
-                    line.dead += 1;
-                    line.died_last_minute += u64::from(lately);
-                }
-                State::Succeeded => line.succeeded_last_minute += 1,
-                State::Cancelled => {}
-            }
-        }
-        Ok(Overview { at: now, lines: lines.into_values().collect() })
-    }
-
-    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
-        check_batch(limit)?;
-        let view = |job: &JobRecord| {
-            Some(LeaseView {
-                job: job.id,
-                kind: job.kind.clone(),
-                token: job.token,
-                worker: job.worker.clone()?,
-                started_at: job.started_at?,
-                until: job.lease_until?,
-            })
-        };
-        let mut leases: Vec<_> = self.jobs.values().filter_map(view).collect();
-        leases.sort_by_key(|lease| (lease.until, lease.job));
-        leases.truncate(limit);
-        Ok(leases)
-    }
-
-    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
-        Ok(self.queues.values().cloned().collect())
-    }
-
-    /// Nobody else has this model in hand, so nothing can change while it waits.
-    fn wait(&mut self, _until: Instant) -> Result<Wake> {
-        Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
-    }
-}
-
-impl Explorable for Model {
-    fn dump(&mut self) -> Result<Dump> {
-        let mut timeline = self.timeline.clone();
-        timeline.sort_by_key(|line| line.job);
-        Ok(Dump {
-            now: self.now(),
-            epoch: self.epoch,
-            next_id: self.next_id,
-            jobs: self.jobs.values().cloned().collect(),
-            timeline,
-            keys: self.keys.values().cloned().collect(),
-            queues: self.queues.values().cloned().collect(),
-        })
-    }
-
-    fn load(&mut self, state: &Dump) -> Result<()> {
-        self.clock.set(state.now);
-        self.epoch = state.epoch;
-        self.next_id = state.next_id;
-        self.jobs = state.jobs.iter().map(|job| (job.id, job.clone())).collect();
-        self.timeline.clone_from(&state.timeline);
-        let place = |key: &KeyRecord| (key.tenant.clone(), key.key.clone());
-        self.keys = state.keys.iter().map(|key| (place(key), key.clone())).collect();
-        self.queues = state.queues.iter().map(|set| (set.queue.clone(), set.clone())).collect();
-        Ok(())
-    }
 }

@@ -1,7 +1,9 @@
-//! The proof of the prover: each safeguard is taken out, one at a time, and the explorer must notice.
+//! The proof of the prover: each safeguard is taken out, one at a time, and the explorer must
+//! notice.
 //!
-//! A mutant is a patch of a SQL file, given to a throw-away store in memory. Nothing else can reach it. A comparison that
-//! is taken out is replaced by one that is always true, `x != -:x`, so that the statement keeps its parameters.
+//! A mutant is a patch of a SQL file, given to a throw-away store in memory. Nothing else can reach
+//! it. A comparison that is taken out is replaced by one that is always true, `x != -:x`, so that
+//! the statement keeps its parameters.
 
 use tenure::store::sqlite::Patch;
 

@@ -1,6 +1,7 @@
-//! What a claim costs, by SQLite's own counters: jobs that are not due, have ended, or that nobody asks for must not
-//! make it dearer.
+//! What a claim costs, by SQLite's own counters: jobs that are not due, have ended, or that nobody
+//! asks for must not make it dearer.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 #![allow(unsafe_code, reason = "SQLite's page counters are only reachable through its C interface")]
 
 use std::sync::Arc;
@@ -78,7 +79,8 @@ fn multiply(store: &mut Sqlite, table: &str, time: &str, kind: &str, n: u64, spr
     });
 }
 
-/// What one claim of ten jobs costs, taken in the middle of a few, so that caches and statements are warm.
+/// What one claim of ten jobs costs, taken in the middle of a few, so that caches and statements
+/// are warm.
 fn cost(store: &mut Sqlite) -> Cost {
     let steps = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&steps);
@@ -106,7 +108,8 @@ fn pages(connection: &rusqlite::Connection) -> u64 {
         .into_iter()
         .map(|which| {
             let (mut current, mut highest) = (0, 0);
-            // SAFETY: the handle is open as long as `connection` is borrowed, and both pointers are to live integers.
+            // SAFETY: the handle is open as long as `connection` is borrowed, and both pointers are
+            // to live integers.
             let code = unsafe {
                 ffi::sqlite3_db_status(connection.handle(), which, &mut current, &mut highest, 1)
             };
@@ -121,7 +124,9 @@ fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
     let alone = cost(&mut store());
     let mut crowded = store();
     let week = Duration::from_secs(7 * 24 * 60 * 60);
-    crowded.enqueue(&[job("later").delay(week), job("ended"), job("other")]).unwrap();
+    // In the way as much as can be: of a tenant that is served, and before its own jobs.
+    let other = job("other").tenant(Tenant::check("t1").unwrap()).priority(-1);
+    crowded.enqueue(&[job("later").delay(week), job("ended"), other]).unwrap();
     let ended = crowded.claim(&ask("ended", 1)).unwrap().attempts[0].lease.fence();
     crowded.settle(&[Settlement::new(ended, Outcome::Complete { result: None })]).unwrap();
     multiply(&mut crowded, "tenure_jobs", "run_at", "later", 1_000_000, 600_000);

@@ -15,6 +15,9 @@ fn every_interleaving_keeps_the_invariants() {
     assert!(tally.vacuous().is_empty(), "never put to the test: {:?}", tally.vacuous());
 }
 
+/// The page that people read says what the hunt finds: the search is deterministic, to the state.
+const GUARANTEES: &str = include_str!("../../../docs/guarantees.md");
+
 #[test]
 fn every_mutant_is_killed_by_the_invariant_it_breaks() {
     println!("{:<40} {:<10} {:<10} states", "mutant", "killed by", "scope");
@@ -24,6 +27,8 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks() {
             panic!("{} survived", mutant.name)
         };
         println!("{:<40} {:<10} {:<10} {states}", fate.mutant, invariant.to_string(), scope);
+        let row = format!("| {} | {invariant} | {states} states |", fate.mutant);
+        assert!(GUARANTEES.contains(&row), "docs/guarantees.md should say: {row}");
         let expected = mutant.broken;
         assert!(
             expected.contains(&invariant),
@@ -32,4 +37,10 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks() {
             fate.story
         );
     }
+}
+
+#[test]
+fn the_documentation_tells_how_many_cases_there_are() {
+    let count = format!("{} cases", tenure_drill::conformance::cases().len());
+    assert!(GUARANTEES.contains(&count), "docs/guarantees.md should say: {count}");
 }

@@ -1,5 +1,7 @@
 //! Real processes on one SQLite file: turns, kill -9, wake-ups, and everybody opening it at once.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;

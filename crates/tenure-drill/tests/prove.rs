@@ -1,4 +1,5 @@
-//! The long proof: wider scopes and more seeds than the daily test. `cargo xtask prove` runs it, optimised.
+//! The long proof: wider scopes and more seeds than the daily test. `cargo xtask prove` runs it,
+//! optimised.
 
 use tenure_drill::differential::run;
 use tenure_drill::engines::Engine;

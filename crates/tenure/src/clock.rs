@@ -1,7 +1,7 @@
 //! Time and chance, and the only place that asks the machine for either.
 //!
-//! Everything else takes them as arguments or holds a [`Clock`], so that a test can own the time and
-//! a seed can repeat a run. A lint forbids `SystemTime::now` and its relatives elsewhere.
+//! Everything else takes them as arguments or holds a [`Clock`], so that a test can own the time
+//! and a seed can repeat a run. A lint forbids `SystemTime::now` and its relatives elsewhere.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -39,7 +39,8 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Stops at [`Timestamp::MAX`]: a delay of a million years is a job that never runs, not a crash.
+    /// Stops at [`Timestamp::MAX`]: a delay of a million years is a job that never runs, not a
+    /// crash.
     fn add(self, length: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(millis(length))).min(Timestamp::MAX)
     }
@@ -136,7 +137,8 @@ pub fn unique() -> uuid::Uuid {
     uuid::Uuid::new_v4()
 }
 
-/// A fraction in `[0, 1)`, as 32 bits, so that a delay computed from it is the same on every machine.
+/// A fraction in `[0, 1)`, as 32 bits, so that a delay computed from it is the same on every
+/// machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter(pub u32);
 

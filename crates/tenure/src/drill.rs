@@ -1,6 +1,8 @@
-//! What only the proof may do: stand behind the port, see the whole state, and put a store into any state.
+//! What only the proof may do: stand behind the port, see the whole state, and put a store into any
+//! state.
 //!
-//! It exists with the feature `drill` alone. No command, address or environment variable of the product reaches it.
+//! It exists with the feature `drill` alone. No command, address or environment variable of the
+//! product reaches it.
 
 use serde::{Deserialize, Serialize};
 

@@ -11,7 +11,8 @@ use crate::lifecycle::Verb;
 
 /// One thing that happened to a job and was not the happy path.
 ///
-/// A verb that ended an attempt carries that attempt: who, under which token, from when. `at` is when it ended.
+/// A verb that ended an attempt carries that attempt: who, under which token, from when. `at` is
+/// when it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TimelineEntry {
     /// The job.
@@ -49,7 +50,8 @@ pub struct JobDetail {
     /// The job.
     #[serde(flatten)]
     pub job: JobRecord,
-    /// What happened to it, oldest first. A job that simply succeeded has no lines: its own times tell that story.
+    /// What happened to it, oldest first. A job that simply succeeded has no lines: its own times
+    /// tell that story.
     pub timeline: Vec<TimelineEntry>,
 }
 

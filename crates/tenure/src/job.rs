@@ -1,19 +1,21 @@
-//! What a job is: a kind with args, in a queue, of a tenant; and everything that may be said of it from outside.
+//! What a job is: a kind with args, in a queue, of a tenant; and everything that may be said of it
+//! from outside.
 //!
-//! Values of these types have passed their checks: a [`Name`] can be stored and compared on any engine, a [`Json`]
-//! can be kept. So the rest of the library does not check again. Nothing here knows how a job is stored or run.
+//! Values of these types have passed their checks: a [`Name`] can be stored and compared on any
+//! engine, a [`Json`] can be kept. So the rest of the library does not check again. Nothing here
+//! knows how a job is stored or run.
 
 mod json;
+mod new;
 
 use std::fmt;
-use std::num::NonZeroU16;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::json::{Fingerprint, Json};
-use crate::clock::{Timestamp, millis};
+pub use self::new::{Due, Key, NewJob};
+use crate::clock::Timestamp;
 use crate::lease::{Token, WorkerId};
 
 /// A job's number. The database gives it; no two jobs ever share one.
@@ -97,7 +99,7 @@ impl Name {
         let first = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
         let rest = |c: &u8| first(c) || b"_.:-".contains(c);
         let bytes = text.as_bytes();
-        if bytes.len() <= 63 && bytes.first().is_some_and(first) && bytes.iter().all(|c| rest(c)) {
+        if bytes.len() <= 63 && bytes.first().is_some_and(first) && bytes.iter().all(rest) {
             Ok(Name(text))
         } else {
             Err(Invalid::Name { field, text: shorten(&text, 80) })
@@ -175,56 +177,6 @@ impl Default for RetryPolicy {
     }
 }
 
-/// When a job is due.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Due {
-    /// At once.
-    #[default]
-    Now,
-    /// After this long, counted from the store's clock at enqueue.
-    In(Duration),
-    /// At this time on the store's clock.
-    At(Timestamp),
-}
-
-/// An idempotency key: within its window, a second request under it gets the first one's job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Key {
-    text: String,
-    /// How long the key is remembered.
-    pub window: Duration,
-    /// What a second request must match; computed from kind and args where it is not given.
-    pub fingerprint: Option<Fingerprint>,
-}
-
-impl Key {
-    /// How long a key is remembered unless the caller says otherwise.
-    pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
-
-    /// Checks a key: 1 to 255 bytes without control characters.
-    pub fn check(text: impl Into<String>) -> Result<Key, Invalid> {
-        let text = text.into();
-        if (1..=255).contains(&text.len()) && !text.chars().any(char::is_control) {
-            Ok(Key { text, window: Key::WINDOW, fingerprint: None })
-        } else {
-            Err(Invalid::Value {
-                field: "key",
-                why: "a key has 1 to 255 bytes and no control characters".into(),
-            })
-        }
-    }
-
-    /// Remembers the key for another length of time.
-    pub fn window(self, window: Duration) -> Key {
-        Key { window, ..self }
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-}
-
 /// The sizes that a store accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -243,187 +195,9 @@ impl Default for Limits {
 /// The most items that one call of a store takes.
 pub const BATCH_LIMIT: usize = 1_000;
 
-/// An error text longer than this is cut: it is for people, and it must never be the reason a settlement fails.
+/// An error text longer than this is cut: it is for people, and it must never be the reason a
+/// settlement fails.
 pub const ERROR_LIMIT: usize = 8 * 1024;
-
-/// A job to enqueue.
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::job::{Json, Key, Limits, Name, NewJob};
-///
-/// let kind = Name::check("kind", "send_email")?;
-/// let args = Json::check("args", r#"{"to":"a@b.c"}"#, Limits::default().args)?;
-/// let job = NewJob::new(kind, args)
-///     .queue(Name::check("queue", "mail")?)
-///     .key(Key::check("welcome-7")?)
-///     .delay(Duration::from_secs(5));
-/// # Ok::<(), tenure::job::Invalid>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewJob {
-    pub(crate) kind: Name,
-    pub(crate) args: Json,
-    pub(crate) queue: Name,
-    pub(crate) tenant: Tenant,
-    pub(crate) priority: i16,
-    pub(crate) due: Due,
-    pub(crate) max_attempts: NonZeroU16,
-    pub(crate) max_crashes: NonZeroU16,
-    pub(crate) retry: RetryPolicy,
-    pub(crate) max_runtime: Option<Duration>,
-    pub(crate) key: Option<Key>,
-    pub(crate) trace: Option<String>,
-    pub(crate) tags: Vec<Name>,
-    pub(crate) parent: Option<JobId>,
-}
-
-impl NewJob {
-    /// One try and five retries.
-    pub const MAX_ATTEMPTS: NonZeroU16 = NonZeroU16::new(6).unwrap();
-    /// A job that took its worker down three times is buried.
-    pub const MAX_CRASHES: NonZeroU16 = NonZeroU16::new(3).unwrap();
-
-    /// A job due at once in the default queue, with the default retries.
-    pub fn new(kind: Name, args: Json) -> NewJob {
-        NewJob {
-            kind,
-            args,
-            queue: Name::default_queue(),
-            tenant: Tenant::default(),
-            priority: 0,
-            due: Due::Now,
-            max_attempts: NewJob::MAX_ATTEMPTS,
-            max_crashes: NewJob::MAX_CRASHES,
-            retry: RetryPolicy::default(),
-            max_runtime: None,
-            key: None,
-            trace: None,
-            tags: Vec::new(),
-            parent: None,
-        }
-    }
-
-    /// The queue it waits in.
-    pub fn queue(self, queue: Name) -> NewJob {
-        NewJob { queue, ..self }
-    }
-
-    /// Whose job it is.
-    pub fn tenant(self, tenant: Tenant) -> NewJob {
-        NewJob { tenant, ..self }
-    }
-
-    /// Lower numbers run first.
-    pub fn priority(self, priority: i16) -> NewJob {
-        NewJob { priority, ..self }
-    }
-
-    /// Due after this long.
-    pub fn delay(self, delay: Duration) -> NewJob {
-        NewJob { due: Due::In(delay), ..self }
-    }
-
-    /// Due at this time.
-    pub fn at(self, time: Timestamp) -> NewJob {
-        NewJob { due: Due::At(time), ..self }
-    }
-
-    /// How often it may be tried.
-    pub fn max_attempts(self, max_attempts: NonZeroU16) -> NewJob {
-        NewJob { max_attempts, ..self }
-    }
-
-    /// How many crashes it may cause or suffer.
-    pub fn max_crashes(self, max_crashes: NonZeroU16) -> NewJob {
-        NewJob { max_crashes, ..self }
-    }
-
-    /// How long to wait between tries.
-    pub fn retry(self, retry: RetryPolicy) -> NewJob {
-        NewJob { retry, ..self }
-    }
-
-    /// How long one attempt may hold its lease, renewals included.
-    pub fn max_runtime(self, limit: Duration) -> NewJob {
-        NewJob { max_runtime: Some(limit.max(Duration::from_millis(1))), ..self }
-    }
-
-    /// Enqueue at most once under this key.
-    pub fn key(self, key: Key) -> NewJob {
-        NewJob { key: Some(key), ..self }
-    }
-
-    /// The trace this job continues, such as a W3C `traceparent`: up to 512 printable ASCII characters.
-    pub fn trace(self, trace: impl Into<String>) -> Result<NewJob, Invalid> {
-        let trace = trace.into();
-        if trace.len() > 512 || trace.bytes().any(|c| !(b' '..=b'~').contains(&c)) {
-            return Err(Invalid::Value {
-                field: "trace",
-                why: "a trace has up to 512 printable ASCII characters".into(),
-            });
-        }
-        Ok(NewJob { trace: Some(trace), ..self })
-    }
-
-    /// Up to 16 words to find it by.
-    pub fn tags(self, tags: Vec<Name>) -> Result<NewJob, Invalid> {
-        if tags.len() > 16 {
-            return Err(Invalid::Value {
-                field: "tags",
-                why: format!("{} tags, at most 16", tags.len()),
-            });
-        }
-        Ok(NewJob { tags, ..self })
-    }
-
-    /// The fingerprint that its key, if it has one, is compared by.
-    pub fn fingerprint(&self) -> Fingerprint {
-        let given = self.key.as_ref().and_then(|key| key.fingerprint);
-        given.unwrap_or_else(|| Fingerprint::of(self.kind.as_str(), &self.args))
-    }
-
-    /// The record of this job when it enters a store at `now` under `id`. It is the one place that says what a
-    /// new job looks like.
-    pub fn record(&self, id: JobId, now: Timestamp) -> JobRecord {
-        let run_at = match self.due {
-            Due::Now => now,
-            Due::In(delay) => now + delay,
-            Due::At(time) => time.min(Timestamp::MAX),
-        };
-        JobRecord {
-            id,
-            state: State::Queued,
-            waiting: run_at > now,
-            queue: self.queue.clone(),
-            tenant: self.tenant.clone(),
-            kind: self.kind.clone(),
-            args: self.args.clone(),
-            priority: self.priority,
-            run_at,
-            token: Token::NONE,
-            attempt: 0,
-            max_attempts: self.max_attempts.get(),
-            crashes: 0,
-            max_crashes: self.max_crashes.get(),
-            retry: self.retry.clone(),
-            max_runtime_ms: self.max_runtime.map(millis),
-            key: self.key.as_ref().map(|key| key.text.clone()),
-            trace: self.trace.clone(),
-            tags: self.tags.clone(),
-            parent: self.parent,
-            enqueued_at: now,
-            worker: None,
-            started_at: None,
-            leased_at: None,
-            lease_ms: None,
-            lease_until: None,
-            finished_at: None,
-            result: None,
-            reason: None,
-        }
-    }
-}
 
 /// A job as a store holds it, live or ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -432,7 +206,8 @@ pub struct JobRecord {
     pub id: JobId,
     /// Where it is in its life.
     pub state: State,
-    /// Queued, but outside the claim index: its time has not come, or had not when a claim last looked.
+    /// Queued, but outside the claim index: its time has not come, or had not when a claim last
+    /// looked.
     pub waiting: bool,
     /// The queue it waits in.
     pub queue: Name,

@@ -1,7 +1,7 @@
 //! The right to settle one attempt, as a value: only a claim makes one.
 //!
-//! The token decides, never the time: a late worker whose lease nobody took may still settle, and one whose job
-//! was taken may not, however early it is. Nothing here asks a clock.
+//! The token decides, never the time: a late worker whose lease nobody took may still settle, and
+//! one whose job was taken may not, however early it is. Nothing here asks a clock.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::clock::Timestamp;
 use crate::job::{Invalid, JobId, State, as_decimal, shorten};
 
-/// The fencing token: a number on the job that rises with every change of ownership and never falls.
+/// The fencing token: a number on the job that rises with every change of ownership and never
+/// falls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub i64);
 
@@ -21,8 +22,9 @@ impl Token {
     /// How many tokens one epoch has for each job.
     const EPOCH_BITS: u32 = 40;
 
-    /// The next token in `epoch`: above this one, and above every token of an earlier epoch. An epoch begins when
-    /// the database may have gone back in time, so that a forgotten token is never issued again.
+    /// The next token in `epoch`: above this one, and above every token of an earlier epoch. An
+    /// epoch begins when the database may have gone back in time, so that a forgotten token is
+    /// never issued again.
     pub fn next(self, epoch: u32) -> Token {
         Token(self.0.max(first_of(epoch)) + 1)
     }
@@ -94,7 +96,8 @@ impl Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The job has another token by now: somebody else claimed it, or it was cancelled, requeued or released.
+    /// The job has another token by now: somebody else claimed it, or it was cancelled, requeued or
+    /// released.
     TokenMismatch,
     /// The token is the job's latest, but this attempt was already ended by another settlement.
     AlreadySettled,
@@ -135,7 +138,8 @@ impl Stale {
     }
 }
 
-/// Who holds a lease: random per process start, so that a reused host name never adopts a dead worker's jobs.
+/// Who holds a lease: random per process start, so that a reused host name never adopts a dead
+/// worker's jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkerId(String);

@@ -1,16 +1,18 @@
 //! What took effect, once per key.
 //!
-//! An effect is something a job does that must not happen twice. Its row in the ledger is keyed by (job, effect), never
-//! by token: keyed by token, a stale and a current attempt would both get in. The token only decides who may write.
-//! This module holds the decisions; it knows neither the table nor the outside system.
+//! An effect is something a job does that must not happen twice. Its row in the ledger is keyed by
+//! (job, effect), never by token: keyed by token, a stale and a current attempt would both get in.
+//! The token only decides who may write. This module holds the decisions; it knows neither the
+//! table nor the outside system.
 
 use std::fmt;
 
 use crate::job::{Invalid, JobId, Json, Name};
 use crate::lease::Token;
 
-/// The key that outside systems deduplicate by: the same for every attempt of this effect of this job, and unique in the
-/// world, because the installation is random and the epoch rises when a database may have gone back in time.
+/// The key that outside systems deduplicate by: the same for every attempt of this effect of this
+/// job, and unique in the world, because the installation is random and the epoch rises when a
+/// database may have gone back in time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EffectKey {
     /// The installation that the job was enqueued in.
@@ -60,7 +62,8 @@ pub enum Opening {
     Opened,
     /// It has happened already; this is what came back. Do not do it again.
     Committed(Json),
-    /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's policy decides.
+    /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's
+    /// policy decides.
     InDoubt(Token),
 }
 

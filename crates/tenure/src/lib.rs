@@ -1,7 +1,8 @@
-//! Background jobs that survive crashes: embedded on SQLite with nothing to install, or on PostgreSQL for many machines.
+//! Background jobs that survive crashes: embedded on SQLite with nothing to install, or on
+//! PostgreSQL for many machines.
 //!
-//! A worker stalls, a second one takes its job over, and then the first wakes up. What happens to its writes? Here they
-//! are refused, by the database, and the refusal is visible:
+//! A worker stalls, a second one takes its job over, and then the first wakes up. What happens to
+//! its writes? Here they are refused, by the database, and the refusal is visible:
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,3 +55,8 @@ pub mod lease;
 pub mod ledger;
 pub mod lifecycle;
 pub mod store;
+
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

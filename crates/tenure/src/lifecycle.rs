@@ -1,7 +1,8 @@
 //! The moves of a job. Pure: time and chance are arguments, so that every decision can be replayed.
 //!
-//! After this success, failure or crash, what becomes of the job? The answers are durations and states; whoever owns
-//! the clock adds `now`, and whoever owns the database makes them true. No IO, no SQL, no worker.
+//! After this success, failure or crash, what becomes of the job? The answers are durations and
+//! states; whoever owns the clock adds `now`, and whoever owns the database makes them true. No IO,
+//! no SQL, no worker.
 
 use std::fmt;
 use std::time::Duration;
@@ -217,8 +218,8 @@ pub fn attempt_counts(verb: Verb) -> bool {
     !matches!(verb, Verb::Snooze | Verb::Release | Verb::Park)
 }
 
-/// What becomes of a job whose holder vanished, and why, in words for the timeline. `standing` is from before the
-/// crash. There is no jitter in it, so that SQL and Rust agree.
+/// What becomes of a job whose holder vanished, and why, in words for the timeline. `standing` is
+/// from before the crash. There is no jitter in it, so that SQL and Rust agree.
 pub fn after_lapse(standing: &Standing) -> (Next, &'static str) {
     let crashes = standing.crashes.saturating_add(1);
     if crashes >= standing.max_crashes {
@@ -259,14 +260,15 @@ pub fn after_fault(standing: &Standing, fault: Fault, jitter: Jitter) -> Outcome
     }
 }
 
-/// The delay before the next try, after `failures` of them. Only the exponential policy has jitter: half of the
-/// delay is certain, half is chance, so that a thousand jobs that failed together do not come back together.
+/// The delay before the next try, after `failures` of them. Only the exponential policy has jitter:
+/// half of the delay is certain, half is chance, so that a thousand jobs that failed together do
+/// not come back together.
 pub fn retry_delay(policy: &RetryPolicy, failures: u16, jitter: Jitter) -> Duration {
     let whole = base_delay(policy, failures);
     let delay = match policy {
         RetryPolicy::Exponential { .. } => {
             let certain = whole / 2;
-            let chance = u128::from(whole - certain) * u128::from(jitter.0) >> 32;
+            let chance = (u128::from(whole - certain) * u128::from(jitter.0)) >> 32;
             certain + u64::try_from(chance).unwrap_or(u64::MAX)
         }
         RetryPolicy::Fixed { .. } | RetryPolicy::List { .. } => whole,

@@ -1,8 +1,9 @@
 //! How jobs are kept: the port that every engine stands behind, in the verbs of the domain.
 //!
-//! The port is synchronous, takes batches, and answers each item with a value of its own: a lost lease is an answer, not
-//! an error. Only the store's clock counts, so callers pass durations. Policy lives in [`crate::lifecycle`], SQL lives in
-//! `sql/<engine>/verbs`, one file per verb, under the names used here.
+//! The port is synchronous, takes batches, and answers each item with a value of its own: a lost
+//! lease is an answer, not an error. Only the store's clock counts, so callers pass durations.
+//! Policy lives in [`crate::lifecycle`], SQL lives in `sql/<engine>/verbs`, one file per verb,
+//! under the names used here.
 
 mod error;
 pub(crate) mod lane;
@@ -22,29 +23,38 @@ use crate::job::{
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
 use crate::lifecycle::{Outcome, Standing};
 
-/// One connection to a store. All of them, on every engine, pass the same suite and agree in every answer.
+/// One connection to a store. All of them, on every engine, pass the same suite and agree in every
+/// answer.
 ///
-/// Every call may be repeated after an unknown outcome: it then tells what really happened and changes nothing more.
-/// The exceptions are `enqueue` without a key, and `claim`, after which [`Store::held`] tells.
+/// Every call may be repeated after an unknown outcome: it then tells what really happened and
+/// changes nothing more. The exceptions are `enqueue` without a key, and `claim`, after which
+/// [`Store::held`] tells.
 pub trait Store: sealed::Sealed + Send {
-    // ── how jobs get in ──────────────────────────────────────────────────────────────────────────────────────────
+    // ── how jobs get in
+    // ──────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored again.
+    /// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored
+    /// again.
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
-    // ── how they run ─────────────────────────────────────────────────────────────────────────────────────────────
+    // ── how they run
+    // ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Leases up to `ask.n` due jobs, fair between tenants, by priority and then age within a tenant. It first
-    /// promotes what has become due and lapses what is over, so that nothing else need be running for progress.
+    /// Leases up to `ask.n` due jobs, fair between tenants, by priority and then age within a
+    /// tenant. It first promotes what has become due and lapses what is over, so that nothing else
+    /// need be running for progress.
     fn claim(&mut self, ask: &Claim) -> Result<Claimed>;
 
-    /// What this worker holds, as a claim would have answered: for after a claim whose answer was lost.
+    /// What this worker holds, as a claim would have answered: for after a claim whose answer was
+    /// lost.
     fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>>;
 
-    /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal runtime.
+    /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal
+    /// runtime.
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>>;
 
-    /// Ends attempts. The token decides: whoever shows the job's latest token on a running job is heard, however late.
+    /// Ends attempts. The token decides: whoever shows the job's latest token on a running job is
+    /// heard, however late.
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
 
     /// Both in one transaction, for a worker whose slots become free as it settles.
@@ -54,16 +64,20 @@ pub trait Store: sealed::Sealed + Send {
         ask: &Claim,
     ) -> Result<(Vec<Settled>, Claimed)>;
 
-    // ── how they are taken back ──────────────────────────────────────────────────────────────────────────────────
+    // ── how they are taken back
+    // ──────────────────────────────────────────────────────────────────────────────────
 
-    /// Running jobs whose lease is over, longest first. It changes nothing, so that looking is cheap.
+    /// Running jobs whose lease is over, longest first. It changes nothing, so that looking is
+    /// cheap.
     fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>>;
 
-    /// Takes overdue jobs from their holders: back to the queue, or buried when attempts or crashes are used up. Each is
-    /// checked again at the moment of writing, since its holder may have renewed or settled since it was seen.
+    /// Takes overdue jobs from their holders: back to the queue, or buried when attempts or crashes
+    /// are used up. Each is checked again at the moment of writing, since its holder may have
+    /// renewed or settled since it was seen.
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>>;
 
-    // ── what operators do ────────────────────────────────────────────────────────────────────────────────────────
+    // ── what operators do
+    // ────────────────────────────────────────────────────────────────────────────────────────
 
     /// Ends jobs that have not ended. A running job's holder learns of it at its next call.
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
@@ -80,10 +94,12 @@ pub trait Store: sealed::Sealed + Send {
     /// Sets what an operator wants for a queue, and answers with all that holds now.
     fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings>;
 
-    /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired keys.
+    /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired
+    /// keys.
     fn prune(&mut self, limit: usize) -> Result<Pruned>;
 
-    // ── how they are seen ────────────────────────────────────────────────────────────────────────────────────────
+    // ── how they are seen
+    // ────────────────────────────────────────────────────────────────────────────────────────
 
     /// One job and its timeline.
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>>;
@@ -100,7 +116,8 @@ pub trait Store: sealed::Sealed + Send {
     /// The queues for which an operator has set something, in order of name.
     fn queues(&mut self) -> Result<Vec<QueueSettings>>;
 
-    /// Blocks until something has changed in the store, or until `until`. It may wake for nothing, never the reverse.
+    /// Blocks until something has changed in the store, or until `until`. It may wake for nothing,
+    /// never the reverse.
     fn wait(&mut self, until: Instant) -> Result<Wake>;
 }
 
@@ -110,8 +127,8 @@ pub const PROMOTE_LIMIT: usize = 1_000;
 pub const LAPSE_LIMIT: usize = 32;
 /// How many (queue, tenant) groups one claim serves at most.
 pub const GROUP_LIMIT: usize = 64;
-/// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at a time, so that a job
-/// that kills its process meets its next crash alone.
+/// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at
+/// a time, so that a job that kills its process meets its next crash alone.
 pub const SUSPICION: Duration = Duration::from_secs(60);
 
 /// The answer to one enqueued job.
@@ -143,7 +160,8 @@ pub struct Claim {
     pub cursor: Cursor,
 }
 
-/// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim answered.
+/// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim
+/// answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Cursor(pub i64);
 
@@ -156,7 +174,8 @@ pub struct Claimed {
     pub lapsed: Vec<Lapse>,
     /// Where the next claim goes on.
     pub cursor: Cursor,
-    /// When fewer jobs were leased than asked for: how long until a waiting job is due. A hint for how long to wait.
+    /// When fewer jobs were leased than asked for: how long until a waiting job is due. A hint for
+    /// how long to wait.
     pub next_due: Option<Duration>,
 }
 
@@ -258,7 +277,8 @@ pub enum Renewed {
     Lost(Stale),
     /// The store knows no such job, or no longer.
     Gone,
-    /// Neither held nor lost: the row is locked by an open transaction, so nobody can take it meanwhile. Ask again.
+    /// Neither held nor lost: the row is locked by an open transaction, so nobody can take it
+    /// meanwhile. Ask again.
     Busy,
 }
 
@@ -355,7 +375,8 @@ pub enum Wake {
     TimedOut,
 }
 
-/// Checks a batch at the port, before anything is touched. Every engine calls it, so that all refuse alike.
+/// Checks a batch at the port, before anything is touched. Every engine calls it, so that all
+/// refuse alike.
 pub fn check_batch(size: usize) -> Result<()> {
     if size > BATCH_LIMIT { Err(Invalid::Batch { size }.into()) } else { Ok(()) }
 }
@@ -421,6 +442,7 @@ pub fn check_claim(ask: &Claim) -> Result<()> {
 }
 
 pub(crate) mod sealed {
-    /// Only engines of this project stand behind the port: each is held to the suite and to the model.
+    /// Only engines of this project stand behind the port: each is held to the suite and to the
+    /// model.
     pub trait Sealed {}
 }

@@ -1,6 +1,8 @@
-//! A process that enqueues into a file as fast as it can, until its standard input is closed or somebody kills it.
+//! A process that enqueues into a file as fast as it can, until its standard input is closed or
+//! somebody kills it.
 //!
-//! Each line on standard output is an acknowledged job: its id, and how long the call took, in microseconds.
+//! Each line on standard output is an acknowledged job: its id, and how long the call took, in
+//! microseconds.
 
 #![forbid(unsafe_code)]
 

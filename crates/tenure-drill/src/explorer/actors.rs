@@ -1,7 +1,8 @@
 //! Who acts in a schedule, what each of them knows, and what each may do next.
 //!
-//! A worker that stalls is simply one that does not move while the others do. A worker that does not know whether its call was
-//! applied repeats it, or asks what it holds: that is the contract of the port.
+//! A worker that stalls is simply one that does not move while the others do. A worker that does
+//! not know whether its call was applied repeats it, or asks what it holds: that is the contract of
+//! the port.
 
 use std::time::Duration;
 
@@ -215,7 +216,7 @@ impl Actors {
             (None, None) => may(Call::Claim(mind.identity), &[Loss::Reply]),
             (None, Some(_)) => may(Call::Held(mind.identity), &[]),
             (Some(held), Some(Unsure::Settle(ending))) => {
-                may(Call::Settle(held.fence, ending), &[Loss::Reply])
+                may(Call::Settle(held.fence, ending), &[Loss::Reply]);
             }
             (Some(held), _) => {
                 if scope.renewals {

@@ -1,8 +1,8 @@
 //! What must hold in every state and after every step.
 //!
-//! The ghosts remember what really happened: which claim was the latest, what was settled by whom. The code under test
-//! never sees them. Without them the worst mistakes, a token that does not rise and a fence without token, would pass
-//! unseen.
+//! The ghosts remember what really happened: which claim was the latest, what was settled by whom.
+//! The code under test never sees them. Without them the worst mistakes, a token that does not rise
+//! and a fence without token, would pass unseen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,7 +1,8 @@
 //! JSON text that a store may keep: checked once at the door, then carried as it was written.
 //!
-//! Checked means: it is JSON, not nested too deeply, within its size limit, and every string in it can be
-//! decoded and holds no NUL, which PostgreSQL cannot keep. This module does not know what the JSON says.
+//! Checked means: it is JSON, not nested too deeply, within its size limit, and every string in it
+//! can be decoded and holds no NUL, which PostgreSQL cannot keep. This module does not know what
+//! the JSON says.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,8 @@ use super::Invalid;
 pub struct Json(String);
 
 impl Json {
-    /// Checks `text`. `field` names it in the error ("args", "result"), `limit` is its greatest size in bytes.
+    /// Checks `text`. `field` names it in the error ("args", "result"), `limit` is its greatest
+    /// size in bytes.
     ///
     /// ```
     /// use tenure::job::Json;
@@ -54,8 +56,8 @@ impl Json {
         &self.0
     }
 
-    /// The same value in its one canonical spelling: object keys sorted, no white space, the last of duplicate
-    /// keys, numbers as written, strings minimally escaped.
+    /// The same value in its one canonical spelling: object keys sorted, no white space, the last
+    /// of duplicate keys, numbers as written, strings minimally escaped.
     ///
     /// ```
     /// use tenure::job::Json;
@@ -82,7 +84,8 @@ impl fmt::Display for Json {
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// The fingerprint of a request. The NUL between them cannot occur in either, so no two requests are confused.
+    /// The fingerprint of a request. The NUL between them cannot occur in either, so no two
+    /// requests are confused.
     pub fn of(kind: &str, args: &Json) -> Self {
         let mut hash = Sha256::new();
         hash.update(kind.as_bytes());
@@ -107,8 +110,8 @@ const JSON_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// Appends `text`, one valid JSON value without surrounding space, in canonical form.
 ///
-/// It takes a value apart one level at a time and keeps the raw text of what is inside: only so do numbers stay
-/// as written. The depth was bounded when the text was checked.
+/// It takes a value apart one level at a time and keeps the raw text of what is inside: only so do
+/// numbers stay as written. The depth was bounded when the text was checked.
 fn write_canonical(text: &str, out: &mut String) {
     match text.as_bytes().first() {
         Some(b'{') => {
@@ -146,11 +149,13 @@ fn write_list<T>(
 }
 
 fn write_string(text: &str, out: &mut String) {
-    // serde_json escapes exactly what JSON demands: the quote, the backslash and control characters.
+    // serde_json escapes exactly what JSON demands: the quote, the backslash and control
+    // characters.
     out.push_str(&serde_json::to_string(text).unwrap_or_default());
 }
 
-/// Walks a whole JSON text and keeps nothing. serde_json itself refuses lone surrogates and more than 128 levels.
+/// Walks a whole JSON text and keeps nothing. serde_json itself refuses lone surrogates and more
+/// than 128 levels.
 struct Storable;
 
 impl<'de> DeserializeSeed<'de> for Storable {

@@ -1,4 +1,5 @@
-//! What can go wrong between a caller and a store: what was being done, to what, and what to do next.
+//! What can go wrong between a caller and a store: what was being done, to what, and what to do
+//! next.
 
 use crate::job::Invalid;
 

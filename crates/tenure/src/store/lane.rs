@@ -1,17 +1,18 @@
 //! Where a job stands in the claim index.
 //!
-//! A lane is a (queue, tenant, kind). Its number is computed from SHA-256 prefixes, the same on all engines, so that
-//! enqueueing writes no lane row and blocks nobody. The queue comes first: a worker reads only the ranges of its own
-//! queues. The tenant comes next: the lanes of one (queue, tenant) group are neighbours. Collisions cost time, never
-//! correctness, because names are compared as well.
+//! A lane is a (queue, tenant, kind). Its number is computed from SHA-256 prefixes, the same on all
+//! engines, so that enqueueing writes no lane row and blocks nobody. The queue comes first: a
+//! worker reads only the ranges of its own queues. The tenant comes next: the lanes of one (queue,
+//! tenant) group are neighbours. Collisions cost time, never correctness, because names are
+//! compared as well.
 //!
 //! ```text
 //! bit  63  62       61       60 … 46   45 … 17   16 … 0
 //!      0   limited  suspect  queue     tenant    kind
 //! ```
 //!
-//! Suspects (jobs with a crash) have lanes of their own, because a claim may take only one of them. `limited` is kept
-//! free for lanes per limit key.
+//! Suspects (jobs with a crash) have lanes of their own, because a claim may take only one of them.
+//! `limited` is kept free for lanes per limit key.
 
 use sha2::{Digest, Sha256};
 

@@ -1,15 +1,16 @@
 //! The schema and its versions, the same idea on every engine.
 //!
-//! Migrations are numbered files in the binary. A store remembers which were applied, with their checksums, and the
-//! oldest binary that may still work with it: so old and new binaries can share a store while an upgrade rolls out.
+//! Migrations are numbered files in the binary. A store remembers which were applied, with their
+//! checksums, and the oldest binary that may still work with it: so old and new binaries can share
+//! a store while an upgrade rolls out.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
 
-/// What this binary can work with: a store that demands more is refused. It is the number of the newest migration that
-/// this binary was written for.
+/// What this binary can work with: a store that demands more is refused. It is the number of the
+/// newest migration that this binary was written for.
 pub const CLIENT: u32 = 1;
 
 /// One step of the schema.

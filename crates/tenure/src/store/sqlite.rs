@@ -1,8 +1,9 @@
 //! Jobs in one SQLite file: nothing to install, many processes on one machine.
 //!
-//! Every write goes through the process's one [`writer`], which commits many callers' work at once; reads have a
-//! connection of their own. The verbs are one file each, in the order of a job's life: [`enqueue`], [`claim`],
-//! [`renew`], [`settle`], [`lapse`], then [`operate`] and [`look`]. No policy here, and no time but the clock's.
+//! Every write goes through the process's one writer, which commits many callers' work at once;
+//! reads have a connection of their own. The verbs are one file each, in the order of a job's life:
+//! enqueue, claim, renew, settle, lapse, then operate and look. No policy here, and no time but the
+//! clock's.
 
 mod claim;
 #[cfg(feature = "drill")]
@@ -21,7 +22,8 @@ mod tx;
 mod writer;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -58,7 +60,8 @@ impl Default for Options {
     }
 }
 
-/// One connection to jobs in a SQLite file. Connections of one process to one file share its writer.
+/// One connection to jobs in a SQLite file. Connections of one process to one file share its
+/// writer.
 pub struct Sqlite {
     writer: Arc<Writer>,
     /// None for a store in memory, which has but one connection.
@@ -80,7 +83,8 @@ struct Version {
 }
 
 impl Sqlite {
-    /// Opens a file, and creates and migrates it where there is none. The file is readable by its owner only.
+    /// Opens a file, and creates and migrates it where there is none. The file is readable by its
+    /// owner only.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Refuse)
     }
@@ -177,7 +181,8 @@ impl Sqlite {
         Ok(Version { ours: self.writer.commits(), others })
     }
 
-    /// Whether a claim could find anything. What is looked at is remembered, so that a change after it wakes a wait.
+    /// Whether a claim could find anything. What is looked at is remembered, so that a change after
+    /// it wakes a wait.
     fn may_find(&mut self) -> Result<bool> {
         self.seen = self.version()?;
         self.read("look for due jobs", |tx| tx.claim_may_find())
@@ -295,7 +300,8 @@ impl Store for Sqlite {
         self.read("list queues", |tx| tx.queues())
     }
 
-    /// Other processes cannot signal us, so their commits are looked for: often while there is traffic, seldom when idle.
+    /// Other processes cannot signal us, so their commits are looked for: often while there is
+    /// traffic, seldom when idle.
     fn wait(&mut self, until: Instant) -> Result<Wake> {
         const BRISK: Duration = Duration::from_millis(5);
         const CALM: Duration = Duration::from_millis(25);
@@ -323,20 +329,22 @@ fn embedded() -> Arc<Statements> {
 
 /// The writer of this process for a file. Two of them in one process would only wait for each other.
 fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc<Writer>> {
-    static WRITERS: OnceLock<Mutex<HashMap<PathBuf, Weak<Writer>>>> = OnceLock::new();
+    // By what the file is, not by its name: a file that was deleted and made anew is another one.
+    type Writers = HashMap<(u64, u64), Weak<Writer>>;
+    static WRITERS: OnceLock<Mutex<Writers>> = OnceLock::new();
+    let identity = || path.metadata().map(|file| (file.dev(), file.ino()));
     let mut writers =
         WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     writers.retain(|_, writer| writer.strong_count() > 0);
-    if let Ok(canonical) = path.canonicalize()
-        && let Some(writer) = writers.get(&canonical).and_then(Weak::upgrade)
+    if let Ok(identity) = identity()
+        && let Some(writer) = writers.get(&identity).and_then(Weak::upgrade)
     {
         return Ok(writer);
     }
     let opened = file::open(path, &options.clock, foreign)?;
     let target = path.display().to_string();
-    let canonical =
-        path.canonicalize().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let identity = identity().map_err(|cause| error::from_io(&target, "open the store", cause))?;
     let writer = Arc::new(Writer::new(target, opened.connection, Some(opened.turn)));
-    writers.insert(canonical, Arc::downgrade(&writer));
+    writers.insert(identity, Arc::downgrade(&writer));
     Ok(writer)
 }

@@ -1,9 +1,10 @@
 -- The kernel on SQLite.
 --
--- tenure_jobs holds only what is owed; tenure_done holds what has ended, for as long as retention says. A settlement moves
--- the row, so the hot table stays small however long the history is. There are no foreign keys between them: a job's id lives
--- in two tables. Times are milliseconds since 1970 UTC. STRICT everywhere: in an ordinary table an overflowing
--- integer silently becomes a REAL, and then tokens stop rising.
+-- tenure_jobs holds only what is owed; tenure_done holds what has ended, for as long as retention
+-- says. A settlement moves the row, so the hot table stays small however long the history is. There
+-- are no foreign keys between them: a job's id lives in two tables. Times are milliseconds since
+-- 1970 UTC. STRICT everywhere: in an ordinary table an overflowing integer silently becomes a REAL,
+-- and then tokens stop rising.
 
 CREATE TABLE tenure_meta (
     one          INTEGER PRIMARY KEY CHECK (one = 1),
@@ -93,7 +94,8 @@ CREATE TABLE tenure_payloads (
     args   TEXT NOT NULL
 ) STRICT;
 
--- What happened to a job and was not the happy path. Unique, so that a repeated call is answered from it.
+-- What happened to a job and was not the happy path. Unique, so that a repeated call is answered
+-- from it.
 CREATE TABLE tenure_timeline (
     seq     INTEGER PRIMARY KEY,
     job_id  INTEGER NOT NULL,

@@ -1,7 +1,8 @@
--- Leases due jobs: promote, lapse, walk the ring, take. The walk itself is in claim.rs; each step here is one index probe.
+-- Leases due jobs: promote, lapse, walk the ring, take. The walk itself is in claim.rs; each step
+-- here is one index probe.
 
--- Whether a claim could find anything. It is read without the write lock: an empty claim writes nothing, or processes
--- that share the file would wake each other for ever.
+-- Whether a claim could find anything. It is read without the write lock: an empty claim writes
+-- nothing, or processes that share the file would wake each other for ever.
 -- :probe
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 0)
     OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
@@ -45,8 +46,8 @@ SELECT id, priority, run_at, queue, kind
  WHERE state = 0 AND lane = :lane
  ORDER BY priority, run_at, id
 
--- The attempt is counted here, not at failure: a worker that never comes back has used one up. The new token is above
--- every earlier one of this job, also across epochs.
+-- The attempt is counted here, not at failure: a worker that never comes back has used one up. The
+-- new token is above every earlier one of this job, also across epochs.
 -- :take
 UPDATE tenure_jobs
    SET state = 2,

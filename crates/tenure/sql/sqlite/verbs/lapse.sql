@@ -1,6 +1,7 @@
 -- Takes jobs back from holders whose lease is over.
 
--- Longest over first. It is a look, without the write lock; what it finds is checked again before anything is written.
+-- Longest over first. It is a look, without the write lock; what it finds is checked again before
+-- anything is written.
 -- :overdue
 SELECT id, token
   FROM tenure_jobs
@@ -8,7 +9,8 @@ SELECT id, token
  ORDER BY lease_until, id
  LIMIT :limit
 
--- Only the attempt that was seen, and only if its lease is still over: its holder may have renewed or settled since.
+-- Only the attempt that was seen, and only if its lease is still over: its holder may have renewed
+-- or settled since.
 -- :check
 SELECT {live}
   FROM tenure_jobs

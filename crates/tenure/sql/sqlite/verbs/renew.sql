@@ -1,4 +1,5 @@
--- Extends a lease: fenced, never shorter than it was, never beyond the maximal runtime. It does not touch the token.
+-- Extends a lease: fenced, never shorter than it was, never beyond the maximal runtime. It does not
+-- touch the token.
 
 -- :extend
 UPDATE tenure_jobs

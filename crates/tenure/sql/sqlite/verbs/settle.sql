@@ -1,4 +1,5 @@
--- Ends an attempt. Whoever passes the fence may go on; the write lock is held from here to the commit.
+-- Ends an attempt. Whoever passes the fence may go on; the write lock is held from here to the
+-- commit.
 
 -- :fence
 SELECT {live}
@@ -24,7 +25,7 @@ UPDATE tenure_jobs
 INSERT INTO tenure_done (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
                          queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
                          enqueued_at, worker, started_at, finished_at, result, reason)
-SELECT id, :state, :lane, priority, run_at, :token, attempt, max_attempts, :crashes, max_crashes,
+SELECT id, :state, lane, priority, run_at, :token, attempt, max_attempts, :crashes, max_crashes,
        queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
        enqueued_at, worker, started_at, :now, :result, :reason
   FROM tenure_jobs

@@ -1,9 +1,9 @@
 //! How a job is leased.
 //!
-//! Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the ring of groups that have
-//! work for it, beginning after the last one that its worker was served from, and takes an equal share from each; so a
-//! tenant with a million jobs delays another tenant's job by one round. Within a group its lanes are merged
-//! by priority and age.
+//! Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the
+//! ring of groups that have work for it, beginning after the last one that its worker was served
+//! from, and takes an equal share from each; so a tenant with a million jobs delays another
+//! tenant's job by one round. Within a group its lanes are merged by priority and age.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -122,7 +122,8 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// The ranges of group numbers to walk, in order: from the cursor to the end, then from the beginning to the cursor.
+    /// The ranges of group numbers to walk, in order: from the cursor to the end, then from the
+    /// beginning to the cursor.
     fn ring(&self, start: i64) -> Vec<(i64, i64)> {
         let numbers: BTreeSet<i64> = self.queues.iter().map(|queue| lane::queue(queue)).collect();
         let (mut after, mut before) = (Vec::new(), Vec::new());
@@ -138,7 +139,8 @@ impl<'a> Walk<'a> {
         after
     }
 
-    /// Up to `limit` further groups with work for this claim. What was walked is cut off the ranges.
+    /// Up to `limit` further groups with work for this claim. What was walked is cut off the
+    /// ranges.
     fn next_groups(&self, ranges: &mut Vec<(i64, i64)>, limit: usize) -> Result<Vec<Group>> {
         let mut groups = Vec::new();
         while groups.len() < limit
@@ -227,7 +229,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The first `wanted` jobs of a group, its lanes merged by priority and age, with one suspect at most.
+    /// The first `wanted` jobs of a group, its lanes merged by priority and age, with one suspect
+    /// at most.
     fn pick(&self, group: &Group, wanted: usize) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
         for &lane in &group.lanes {
@@ -248,7 +251,8 @@ impl<'a> Walk<'a> {
         Ok(candidates)
     }
 
-    /// Reads the first `limit` jobs of a lane that this claim can serve. Names are compared, since lanes may collide.
+    /// Reads the first `limit` jobs of a lane that this claim can serve. Names are compared, since
+    /// lanes may collide.
     fn read_lane(&self, lane: i64, limit: usize, into: &mut Vec<Candidate>) -> Result<()> {
         let mut statement = self.tx.connection.prepare_cached(&self.tx.sql.claim.pick)?;
         let mut rows = statement.query(named_params! { ":lane": lane })?;

@@ -174,7 +174,7 @@ impl Tx<'_> {
             self.run(
                 &self.sql.settle.end,
                 named_params! {
-                    ":job": job.id.0, ":state": row::code(job.state, false), ":lane": lane::of(job),
+                    ":job": job.id.0, ":state": row::code(job.state, false),
                     ":token": job.token.0, ":crashes": job.crashes, ":now": finished_at.as_millis(),
                     ":result": job.result.as_ref().map(|result| result.as_str()), ":reason": job.reason,
                 },

@@ -45,6 +45,10 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     check_version()?;
     check_file(path, &target)?;
     refuse_network(path, &target)?;
+    // Before anything is created beside it or changed in it.
+    if path.metadata().is_ok_and(|file| file.len() > 0) {
+        check_ours(&open_reader(path, &target)?, &target, foreign)?;
+    }
     let turn = private_file(&beside(path, "-turn"))
         .map_err(|cause| error::from_io(&target, "open the store", cause))?;
     // The first one sets the file up; whoever comes at the same time waits here and finds it done.
@@ -71,7 +75,8 @@ pub(super) fn open_reader(path: &Path, target: &str) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Where a file's schema stands. It changes nothing; a file that does not exist has everything pending.
+/// Where a file's schema stands. It changes nothing; a file that does not exist has everything
+/// pending.
 pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     let target = path.display().to_string();
     check_file(path, &target)?;
@@ -130,7 +135,8 @@ fn check_file(path: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// File locks and shared memory do not work across machines: a file there would be corrupted in silence.
+/// File locks and shared memory do not work across machines: a file there would be corrupted in
+/// silence.
 fn refuse_network(path: &Path, target: &str) -> Result<()> {
     let directory =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -195,21 +201,13 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Applies what is missing, after making sure that this database is ours to change.
-pub(super) fn migrate_up(
-    connection: &mut Connection,
-    target: &str,
-    clock: &Clock,
-    foreign: Foreign,
-) -> Result<()> {
-    let failed = |cause| error::from_sqlite(target, "migrate the store", cause);
+/// Makes sure that this database is ours to use, and tells what was applied to it.
+fn check_ours(connection: &Connection, target: &str, foreign: Foreign) -> Result<Vec<Applied>> {
+    let failed = |cause| error::from_sqlite(target, "look at the store", cause);
     let unusable =
         |problem: String, next: String| Error::Unusable { target: target.into(), problem, next };
-    let tx = connection
-        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-        .map_err(failed)?;
-    let done = applied(&tx, target)?;
-    if done.is_empty() && foreign == Foreign::Refuse && has_tables(&tx).map_err(failed)? {
+    let done = applied(connection, target)?;
+    if done.is_empty() && foreign == Foreign::Refuse && has_tables(connection).map_err(failed)? {
         return Err(unusable(
             "this is a SQLite database, but not one of Tenure's".into(),
             format!(
@@ -228,6 +226,21 @@ pub(super) fn migrate_up(
             "upgrade this binary; nothing was changed".into(),
         ));
     }
+    Ok(done)
+}
+
+/// Applies what is missing.
+pub(super) fn migrate_up(
+    connection: &mut Connection,
+    target: &str,
+    clock: &Clock,
+    foreign: Foreign,
+) -> Result<()> {
+    let failed = |cause| error::from_sqlite(target, "migrate the store", cause);
+    let tx = connection
+        .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+        .map_err(failed)?;
+    let done = check_ours(&tx, target, foreign)?;
     if done.is_empty() {
         tx.execute_batch(MIGRATIONS_TABLE).map_err(failed)?;
     }
@@ -301,10 +314,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_commit_is_on_disk_before_it_is_acknowledged() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let connection = open(&file, &Clock::system(), Foreign::Refuse).unwrap().connection;
+        let mode: String =
+            connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        let synchronous: i64 =
+            connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+        assert_eq!((mode.as_str(), synchronous), ("wal", 2), "2 is FULL");
+    }
+
+    #[test]
     fn a_directory_on_a_network_file_system_is_recognised_by_its_nearest_mount() {
         let mounts = "/dev/sda / ext4 rw 0 0\nhost:/x /mnt/share nfs4 rw 0 0\n/dev/sdb /mnt/share/local xfs rw 0 0\n";
         let kind = |path: &str| network_file_system(mounts, Path::new(path));
-        assert_eq!(kind("/home/me"), None);
+        assert_eq!(kind("/srv/me"), None);
         assert_eq!(kind("/mnt/share/jobs"), Some("nfs4"));
         assert_eq!(kind("/mnt/shared"), None);
         assert_eq!(kind("/mnt/share/local/x"), None);

@@ -70,7 +70,8 @@ impl Tx<'_> {
                 self.note(&entry(&job, Verb::Resume, State::Queued, self.now))?;
                 Ok(Changed::Yes)
             }
-            // Heard before, if nobody has claimed the job since: its token is still the one it was parked under.
+            // Heard before, if nobody has claimed the job since: its token is still the one it was
+            // parked under.
             Some(job) => match self.heard(Fence { job: job.id, token: job.token }, Verb::Resume)? {
                 Some(_) if job.state == State::Queued => Ok(Changed::Yes),
                 _ => Ok(Changed::No(job.state)),
@@ -147,7 +148,8 @@ impl Tx<'_> {
         Ok(numbers)
     }
 
-    /// Up to `limit` jobs that have been kept long enough. Queues whose numbers collide are told apart by name.
+    /// Up to `limit` jobs that have been kept long enough. Queues whose numbers collide are told
+    /// apart by name.
     fn aged(&self, number: i64, state: State, limit: usize) -> Result<Vec<JobId>> {
         let mut statement = self.connection.prepare_cached(&self.sql.operate.aged)?;
         let mut rows = statement.query(named_params! {

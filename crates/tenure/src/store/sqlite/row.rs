@@ -58,7 +58,7 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         max_runtime_ms: row.get(14)?,
         key: row.get(15)?,
         trace: row.get(16)?,
-        tags: tags(row.get(17)?),
+        tags: tags(row.get_ref(17)?.as_str_or_null()?),
         parent: row.get::<_, Option<i64>>(18)?.map(JobId),
         enqueued_at: time(row.get(19)?),
         worker: row.get::<_, Option<String>>(20)?.map(WorkerId::trusted),
@@ -94,8 +94,12 @@ pub(super) fn tags_column(tags: &[Name]) -> Option<String> {
     }
 }
 
-fn tags(column: Option<String>) -> Vec<Name> {
-    column.iter().flat_map(|text| text.split(' ')).map(|tag| Name::trusted(tag.into())).collect()
+fn tags(column: Option<&str>) -> Vec<Name> {
+    column
+        .into_iter()
+        .flat_map(|text| text.split(' '))
+        .map(|tag| Name::trusted(tag.into()))
+        .collect()
 }
 
 pub(super) fn time(millis: i64) -> Timestamp {

@@ -71,7 +71,8 @@ impl Tx<'_> {
         Ok(became)
     }
 
-    /// Enqueues what was to follow. A follow-up whose key is taken by another request makes no job, but a line that says so.
+    /// Enqueues what was to follow. A follow-up whose key is taken by another request makes no job,
+    /// but a line that says so.
     fn follow(&self, job: &JobRecord, then: &[NewJob]) -> Result<()> {
         let follow_ups: Vec<_> = then
             .iter()

@@ -1,10 +1,13 @@
-//! The SQL of the verbs, read from `sql/sqlite/verbs`: each file holds named statements, each under a line `-- :name`.
+//! The SQL of the verbs, read from `sql/sqlite/verbs`: each file holds named statements, each under
+//! a line `-- :name`.
 //!
-//! A file and the list below must name the same statements, and a test says so. Only the proof may load other text.
+//! A file and the list below must name the same statements, and a test says so. Only the proof may
+//! load other text.
 
 use std::collections::BTreeMap;
 
-/// Reads one file of named statements. Lines above the first name are its header; comments are dropped.
+/// Reads one file of named statements. Lines above the first name are its header; comments are
+/// dropped.
 fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut sections = BTreeMap::new();
     let mut current = None;

@@ -53,7 +53,8 @@ impl Tx<'_> {
         Ok(names.into_iter().collect())
     }
 
-    /// Makes a decision about a live job true. `job` is the job as it was, with the counts it shall have from now on.
+    /// Makes a decision about a live job true. `job` is the job as it was, with the counts it shall
+    /// have from now on.
     pub(super) fn move_to(&self, job: &JobRecord, next: Next, end: Ending<'_>) -> Result<()> {
         let mut run_at = job.run_at;
         match next {
@@ -61,7 +62,7 @@ impl Tx<'_> {
                 self.run(
                     &self.sql.settle.end,
                     named_params! {
-                        ":job": job.id.0, ":state": row::code(state, false), ":lane": lane::of(job),
+                        ":job": job.id.0, ":state": row::code(state, false),
                         ":token": job.token.0, ":crashes": job.crashes, ":now": self.now.as_millis(),
                         ":result": end.result, ":reason": end.reason,
                     },
@@ -138,7 +139,8 @@ pub(super) struct Ending<'a> {
     pub(super) reason: Option<&'a str>,
 }
 
-/// The line that the end of a running job's attempt, or a move of a job at rest, leaves in the timeline.
+/// The line that the end of a running job's attempt, or a move of a job at rest, leaves in the
+/// timeline.
 pub(super) fn entry(job: &JobRecord, verb: Verb, became: State, now: Timestamp) -> TimelineEntry {
     TimelineEntry {
         job: job.id,

@@ -1,13 +1,15 @@
 //! One writer at a time, and one commit for many callers.
 //!
-//! SQLite has a single write lock and pays one fsync per commit, so callers share both. A caller enters, does its work
-//! in a SAVEPOINT of the open transaction, and, if another caller is already at the door, leaves the transaction to that
-//! one and waits. The last one commits for all, and nobody is answered before the commit is durable. There is no thread and no
-//! channel: every caller works on its own thread with its own data, and a single caller pays for nothing it does not
-//! use. That also makes the writer a plain function call in a simulation.
+//! SQLite has a single write lock and pays one fsync per commit, so callers share both. A caller
+//! enters, does its work in a SAVEPOINT of the open transaction, and, if another caller is already
+//! at the door, leaves the transaction to that one and waits. The last one commits for all, and
+//! nobody is answered before the commit is durable. There is no thread and no channel: every caller
+//! works on its own thread with its own data, and a single caller pays for nothing it does not use.
+//! That also makes the writer a plain function call in a simulation.
 //!
-//! Processes that share the file take turns by a lock of the operating system before they begin, and give it up after
-//! [`TURN`], because SQLite's own busy handler lets one process starve another.
+//! Processes that share the file take turns by a lock of the operating system before they begin,
+//! and give it up after [`TURN`], because SQLite's own busy handler lets one process starve
+//! another.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -39,7 +41,8 @@ pub(super) struct Writer {
     core: Mutex<Core>,
     /// Signalled when a group has ended, or when an urgent caller has entered.
     moved: Condvar,
-    /// Callers at the door, urgent ones included. Whoever leaves a group open relies on one of them to end it.
+    /// Callers at the door, urgent ones included. Whoever leaves a group open relies on one of them
+    /// to end it.
     waiting: AtomicUsize,
     urgent: AtomicUsize,
     /// The lock by which processes take turns; none for a store in memory.
@@ -52,7 +55,8 @@ pub(super) struct Writer {
 struct Core {
     connection: Connection,
     group: Option<Group>,
-    /// How many rows had been changed when the last group ended: a commit that changed none wakes nobody.
+    /// How many rows had been changed when the last group ended: a commit that changed none wakes
+    /// nobody.
     changes: u64,
 }
 
@@ -83,8 +87,9 @@ impl Writer {
         }
     }
 
-    /// Runs `work` in a transaction and returns once it is durable. An error of `work` undoes its own writes and no
-    /// others. `work` may run twice, the second time as if the first had not been.
+    /// Runs `work` in a transaction and returns once it is durable. An error of `work` undoes its
+    /// own writes and no others. `work` may run twice, the second time as if the first had not
+    /// been.
     pub(super) fn write<T>(
         &self,
         doing: &'static str,
@@ -187,7 +192,8 @@ impl Writer {
         if let Some(turn) = &self.turn {
             turn.lock().map_err(|cause| error::from_io(&self.target, doing, cause))?;
         }
-        // IMMEDIATE: a transaction that reads first and then writes would fail at once if another wrote in between.
+        // IMMEDIATE: a transaction that reads first and then writes would fail at once if another
+        // wrote in between.
         if let Err(cause) = connection.execute_batch("BEGIN IMMEDIATE") {
             self.give_up_turn();
             return Err(error::from_sqlite(&self.target, doing, cause));
@@ -229,7 +235,8 @@ impl Writer {
 
     fn give_up_turn(&self) {
         if let Some(turn) = &self.turn {
-            // It cannot fail on a lock that is held; if it did, the lock would end with the process.
+            // It cannot fail on a lock that is held; if it did, the lock would end with the
+            // process.
             let _ = turn.unlock();
         }
     }
@@ -301,7 +308,8 @@ mod tests {
     #[test]
     fn a_group_has_one_commit() {
         let writer = writer();
-        // The first caller holds the connection until the second is at the door, so they must share a commit.
+        // The first caller holds the connection until the second is at the door, so they must share
+        // a commit.
         std::thread::scope(|scope| {
             let second = |_: &Connection| {
                 scope.spawn(|| insert(&writer, Some(2)));

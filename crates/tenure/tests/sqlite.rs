@@ -1,0 +1,213 @@
+//! What only the embedded store promises: about its file, and about threads and connections that
+//! share it.
+
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tenure::clock::monotonic;
+use tenure::job::{Json, Name, NewJob};
+use tenure::lease::WorkerId;
+use tenure::lifecycle::Outcome;
+use tenure::store::migrate::Standing;
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Claim, Cursor, Error, Settled, Settlement, Store, Wake};
+
+fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("jobs.db");
+    (directory, file)
+}
+
+fn open(file: &Path) -> Sqlite {
+    Sqlite::open(file, &Options::default()).unwrap()
+}
+
+/// Why a file cannot be opened, in the words that its owner would read.
+fn refusal(file: &Path) -> String {
+    match Sqlite::open(file, &Options::default()) {
+        Err(error @ Error::Unusable { .. }) => error.to_string(),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("{} was opened", file.display()),
+    }
+}
+
+fn job() -> NewJob {
+    NewJob::new(Name::check("kind", "work").unwrap(), Json::check("args", "{}", 10).unwrap())
+}
+
+fn ask(n: usize) -> Claim {
+    Claim {
+        worker: WorkerId::unique(),
+        queues: vec![Name::default_queue()],
+        kinds: None,
+        n,
+        lease: Duration::from_secs(30),
+        cursor: Cursor::default(),
+    }
+}
+
+#[test]
+fn every_file_is_readable_by_its_owner_only() {
+    let (directory, file) = place();
+    let mut store = open(&file);
+    store.enqueue(&[job()]).unwrap();
+    let mut names = Vec::new();
+    for entry in directory.path().read_dir().unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    assert_eq!(names, ["jobs.db", "jobs.db-shm", "jobs.db-turn", "jobs.db-wal"]);
+}
+
+#[test]
+fn jobs_survive_the_process_that_enqueued_them() {
+    let (_directory, file) = place();
+    open(&file).enqueue(&[job(), job()]).unwrap();
+    assert_eq!(open(&file).claim(&ask(10)).unwrap().attempts.len(), 2);
+}
+
+#[test]
+fn a_file_that_is_not_a_database_is_left_alone() {
+    let (_directory, file) = place();
+    std::fs::write(&file, "dear diary").unwrap();
+    assert!(refusal(&file).contains("not a SQLite database"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "dear diary");
+}
+
+#[test]
+fn somebody_elses_database_is_left_alone_until_its_owner_asks() {
+    let (directory, file) = place();
+    Connection::open(&file).unwrap().execute_batch("CREATE TABLE diary (entry TEXT)").unwrap();
+    let before = std::fs::read(&file).unwrap();
+    assert!(refusal(&file).contains("migrate up"));
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    assert_eq!(directory.path().read_dir().unwrap().count(), 1, "nothing was put beside it");
+    Sqlite::adopt(&file, &Options::default()).unwrap().enqueue(&[job()]).unwrap();
+    assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 1);
+}
+
+#[test]
+fn a_directory_a_read_only_file_and_a_place_that_does_not_exist_are_refused() {
+    let (directory, file) = place();
+    assert!(refusal(directory.path()).contains("directory"));
+    assert!(refusal(&directory.path().join("no/such/place.db")).contains("create its directory"));
+    drop(open(&file));
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o444)).unwrap();
+    assert!(refusal(&file).contains("read-only"));
+}
+
+#[test]
+fn a_schema_from_the_future_is_refused_only_if_it_says_so() {
+    let (_directory, file) = place();
+    drop(open(&file));
+    let future = Connection::open(&file).unwrap();
+    future
+        .execute_batch("INSERT INTO tenure_migrations VALUES (99, 'wings', 'abc', 1, 0)")
+        .unwrap();
+    assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 0);
+    let status = Sqlite::status(&file).unwrap();
+    assert!(matches!(status[0].standing, Standing::Applied(_)));
+    assert!(matches!((status[1].version, status[1].standing), (99, Standing::Newer(_))));
+    future
+        .execute_batch("UPDATE tenure_migrations SET min_client = 99 WHERE version = 99")
+        .unwrap();
+    assert!(refusal(&file).contains("upgrade this binary"));
+}
+
+#[test]
+fn a_migration_that_was_changed_after_it_was_applied_is_noticed() {
+    let (_directory, file) = place();
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Pending));
+    assert!(!file.exists(), "asking for the status creates nothing");
+    drop(open(&file));
+    let tamper = Connection::open(&file).unwrap();
+    tamper.execute_batch("UPDATE tenure_migrations SET checksum = 'other'").unwrap();
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
+}
+
+#[test]
+fn a_wait_is_ended_by_another_connections_commit() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    store.claim(&ask(1)).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| store.wait(monotonic() + Duration::from_secs(60)));
+        open(&file).enqueue(&[job()]).unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap(), Wake::Changed);
+    });
+}
+
+#[test]
+fn an_empty_claim_writes_nothing() {
+    let (_directory, file) = place();
+    let (mut idle, mut other) = (open(&file), open(&file));
+    idle.claim(&ask(1)).unwrap();
+    other.claim(&ask(1)).unwrap();
+    for _ in 0..10 {
+        idle.claim(&ask(1)).unwrap();
+    }
+    assert_eq!(other.wait(monotonic()).unwrap(), Wake::TimedOut);
+}
+
+#[test]
+fn many_threads_claim_and_settle_each_job_once() {
+    let (_directory, file) = place();
+    let jobs = 400;
+    open(&file).enqueue(&vec![job(); jobs]).unwrap();
+    let start = Barrier::new(8);
+    let work = || {
+        let mut store = open(&file);
+        let mut done = Vec::new();
+        start.wait();
+        loop {
+            let attempts = store.claim(&ask(3)).unwrap().attempts;
+            if attempts.is_empty() {
+                return done;
+            }
+            for attempt in attempts {
+                let settlement =
+                    Settlement::new(attempt.lease.fence(), Outcome::Complete { result: None });
+                assert!(matches!(store.settle(&[settlement]).unwrap()[0], Settled::Yes(_)));
+                done.push(attempt.lease.job());
+            }
+        }
+    };
+    let done: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..8).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(done.len(), jobs);
+    assert_eq!(done.into_iter().collect::<BTreeSet<_>>().len(), jobs);
+}
+
+#[test]
+fn a_file_that_was_deleted_and_made_anew_is_another_store() {
+    let (directory, file) = place();
+    let mut old = open(&file);
+    old.enqueue(&[job()]).unwrap();
+    for entry in directory.path().read_dir().unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    let mut new = open(&file);
+    assert!(new.claim(&ask(1)).unwrap().attempts.is_empty());
+    new.enqueue(&[job()]).unwrap();
+    assert_eq!(open(&file).claim(&ask(9)).unwrap().attempts.len(), 1);
+}
+
+#[test]
+fn a_store_in_memory_is_nobody_elses() {
+    let mut one = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut two = Sqlite::in_memory(&Options::default()).unwrap();
+    one.enqueue(&[job()]).unwrap();
+    assert!(two.claim(&ask(1)).unwrap().attempts.is_empty());
+}

@@ -1,5 +1,5 @@
-//! What people type, turned into checked values: names, ids, states, times. Every rule is the library's; this file
-//! only makes it speak on the command line.
+//! What people type, turned into checked values: names, ids, states, times. Every rule is the
+//! library's; this file only makes it speak on the command line.
 
 use std::fmt;
 
@@ -90,7 +90,8 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// Each id once, in the order given: an operation on a job that is named twice is still one operation.
+/// Each id once, in the order given: an operation on a job that is named twice is still one
+/// operation.
 pub(crate) fn distinct(ids: &[JobId]) -> Vec<JobId> {
     let mut seen = std::collections::BTreeSet::new();
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()

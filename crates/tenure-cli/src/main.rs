@@ -1,8 +1,8 @@
-//! The command line of Tenure. This file is its table of contents: what may be asked, who answers, and with which
-//! exit code.
+//! The command line of Tenure. This file is its table of contents: what may be asked, who answers,
+//! and with which exit code.
 //!
-//! Answers go to stdout, talk goes to stderr. The commands know nothing of SQL or files: they speak to a store through
-//! the library's port, so that another engine is a change in [`target`] alone.
+//! Answers go to stdout, talk goes to stderr. The commands know nothing of SQL or files: they speak
+//! to a store through the library's port, so that another engine is a change in [`target`] alone.
 
 mod args;
 mod commands;
@@ -27,7 +27,7 @@ use self::target::Target;
 #[derive(Parser)]
 #[command(name = "tenure", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Cli {
-    /// The store: a file, or sqlite:FILE; created on first use [default: tenure.db]
+    /// The store: a file, or sqlite:FILE [default: tenure.db]
     #[arg(long, global = true, env = "TENURE_DB", hide_env_values = true)]
     #[arg(value_name = "URL", help_heading = EVERYWHERE)]
     db: Option<OsString>,
@@ -43,6 +43,7 @@ struct Cli {
 const EVERYWHERE: &str = "Options of every command";
 
 const AFTER_HELP: &str = "\
+The store is created on first use.
 Exit codes: 0 done; 1 no: not found, a conflict, not possible; 2 wrong usage or input; 3 the store
 cannot be reached or used. Under --json, ids and tokens are strings, and times are RFC 3339.
 
@@ -78,7 +79,8 @@ impl Session {
         Target::parse(self.db.as_deref())
     }
 
-    /// Opens the store. Commands check their input first, so that a mistake does not even create a file.
+    /// Opens the store. Commands check their input first, so that a mistake does not even create a
+    /// file.
     fn open(&self) -> Result<Box<dyn Store>> {
         self.target()?.open()
     }
@@ -153,7 +155,8 @@ fn explain(outcome: &Result<Answer>) {
     }
 }
 
-/// The error and its causes. An error of the store says all there is to say, and ends with the next step.
+/// The error and its causes. An error of the store says all there is to say, and ends with the next
+/// step.
 fn describe(error: &anyhow::Error) -> String {
     let mut layers = Vec::new();
     for cause in error.chain() {
@@ -172,6 +175,12 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn a_request_that_the_store_finds_invalid_is_a_matter_of_usage() {
+        assert_eq!(exit_code(&Err(Error::from(Invalid::Batch { size: 1_001 }).into())), 2);
+        assert_eq!(exit_code(&Err(Invalid::Batch { size: 1_001 }.into())), 2);
     }
 
     #[test]

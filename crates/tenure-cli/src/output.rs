@@ -1,7 +1,8 @@
 //! The way out: the only place that writes to stdout and stderr.
 //!
-//! Text that a store returns was written by strangers: an error message may hold escape sequences that repaint a
-//! terminal. So every line passes [`harmless`] here, and no command need think of it.
+//! Text that a store returns was written by strangers: an error message may hold escape sequences
+//! that repaint a terminal. So every line passes [`harmless`] here, and no command need think of
+//! it.
 
 mod table;
 
@@ -17,8 +18,8 @@ pub(crate) use self::table::{Column, Table};
 pub(crate) struct Output {
     json: bool,
     stdout: BufWriter<Stdout>,
-    /// The reader has gone, as `head` does when it has seen enough. Then there is no one to answer, but what a command
-    /// was asked to do is still done.
+    /// The reader has gone, as `head` does when it has seen enough. Then there is no one to answer,
+    /// but what a command was asked to do is still done.
     closed: bool,
 }
 
@@ -63,6 +64,14 @@ impl Output {
         self.put(bytes)
     }
 
+    /// A line of talk about the answer so far, which goes out first: on a terminal the two share a
+    /// screen.
+    pub(crate) fn say(&mut self, text: &str) -> Result<()> {
+        self.flush()?;
+        say(text);
+        Ok(())
+    }
+
     /// Sends on what was written so far.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.closed {
@@ -91,23 +100,27 @@ impl Output {
     }
 }
 
-/// A line of talk. There is no one to complain to when stderr is closed.
+/// Talk. Further lines are indented, so that a text from the store cannot pass for ours.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
+    let lines: Vec<String> = text.lines().map(harmless).collect();
+    // There is no one to complain to when stderr is closed.
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n  "));
 }
 
-/// Help, or what is wrong with the usage. The words of the command line are repeated in it, so it passes the same
-/// filter, line by line; help contains only our own words and keeps its style.
+/// Help, or what is wrong with the usage. The words of the command line are repeated in it, so it
+/// passes the same filter, line by line; help contains only our own words and keeps its style.
 pub(crate) fn usage(error: &clap::Error) {
     if error.use_stderr() {
-        error.render().to_string().trim_end().lines().for_each(say);
+        let text = error.render().to_string();
+        text.trim_end().lines().for_each(say);
     } else {
         // A closed pipe is no reason to fail.
         let _ = error.print();
     }
 }
 
-/// A bar for long work, drawn on stderr if a person is there to see it. `None`: nobody knows how much there is.
+/// A bar for long work, drawn on stderr if a person is there to see it. `None`: nobody knows how
+/// much there is.
 pub(crate) fn progress(total: Option<u64>, doing: &'static str) -> ProgressBar {
     const LONG: u64 = tenure::job::BATCH_LIMIT as u64;
     if !io::stderr().is_terminal() || total.is_some_and(|total| total <= LONG) {
@@ -128,8 +141,8 @@ pub(crate) fn harmless(text: &str) -> String {
     escape(text, |c| c.escape_default().to_string())
 }
 
-/// The same for JSON, which stays the same value: such characters occur only within its strings, but for
-/// the white space between values.
+/// The same for JSON, which stays the same value: such characters occur only within its strings,
+/// but for the white space between values.
 fn harmless_json(text: &str) -> String {
     escape(text, |c| match c {
         '\n' | '\t' => c.to_string(),

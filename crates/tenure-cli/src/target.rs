@@ -1,13 +1,12 @@
-//! Where the store is, and how it is opened: the only place that knows which engines this build has.
+//! Where the store is, and how it is opened: the only place that knows which engines this build
+//! has.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
-use tenure::store::migrate::{Standing, Status};
-use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::migrate::Status;
+use tenure::store::sqlite::{Facts, Options, Sqlite};
 use tenure::store::{Error, Store};
 
 use crate::args::BadInput;
@@ -55,7 +54,6 @@ impl Target {
 
     /// Opens the store, and creates it where there is none.
     pub(crate) fn open(&self) -> Result<Box<dyn Store>> {
-        refuse_foreign(&self.file)?;
         let is_new = !self.file.exists();
         let store = Sqlite::open(&self.file, &Options::default())?;
         if is_new {
@@ -69,6 +67,11 @@ impl Target {
     pub(crate) fn adopt(&self) -> Result<()> {
         Sqlite::adopt(&self.file, &Options::default())?;
         Ok(())
+    }
+
+    /// How the store is kept.
+    pub(crate) fn facts(&self) -> Result<Facts> {
+        Ok(Sqlite::open(&self.file, &Options::default())?.facts()?)
     }
 
     /// Where the schema stands. It changes nothing.
@@ -86,51 +89,10 @@ fn no_postgres() -> Error {
     }
 }
 
-/// Refuses a database of somebody else before the library opens it, because opening turns its journal into a WAL and
-/// so changes a file that is not ours. Ours are WAL from the start, so only another journal is suspicious.
-fn refuse_foreign(file: &Path) -> Result<()> {
-    let is_suspicious = Header::read(file).is_some_and(|header| !header.is_wal());
-    if is_suspicious && Sqlite::status(file)?.iter().all(|step| step.standing == Standing::Pending)
-    {
-        let target = file.display().to_string();
-        let next = format!(
-            "name another file, or add Tenure's tables to this one: tenure --db {target} migrate up"
-        );
-        let problem = "this is a SQLite database, but not one of Tenure's".to_owned();
-        return Err(Error::Unusable { target, problem, next }.into());
-    }
-    Ok(())
-}
-
-/// What the first bytes of a SQLite file say (<https://sqlite.org/fileformat2.html#the_database_header>).
-pub(crate) struct Header([u8; 100]);
-
-impl Header {
-    /// The header, if this is a SQLite database that can be read.
-    pub(crate) fn read(file: &Path) -> Option<Header> {
-        let mut bytes = [0; 100];
-        // A pipe would block, and is no database.
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        File::open(file).ok()?.read_exact(&mut bytes).ok()?;
-        bytes.starts_with(b"SQLite format 3\0").then_some(Header(bytes))
-    }
-
-    /// Whether readers and the writer go on side by side.
-    pub(crate) fn is_wal(&self) -> bool {
-        self.0[18..20] == [2, 2]
-    }
-
-    /// The version of SQLite that last wrote the header.
-    pub(crate) fn written_by(&self) -> String {
-        let number = u32::from_be_bytes([self.0[96], self.0[97], self.0[98], self.0[99]]);
-        format!("{}.{}.{}", number / 1_000_000, number / 1_000 % 1_000, number % 1_000)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn file(db: &str) -> PathBuf {

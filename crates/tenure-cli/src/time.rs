@@ -1,4 +1,5 @@
-//! Times and durations as people type and read them: the only parser of durations, and their only spelling.
+//! Times and durations as people type and read them: the only parser of durations, and their only
+//! spelling.
 
 use std::time::Duration;
 
@@ -81,7 +82,8 @@ pub(crate) fn show_millis(millis: i64) -> String {
     show(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
 }
 
-/// The time now, for a person who reads "3m ago". It decides nothing: what is due is the store's business.
+/// The time now, for a person who reads "3m ago". It decides nothing: what is due is the store's
+/// business.
 pub(crate) fn now() -> Timestamp {
     Clock::system().now()
 }

@@ -1,7 +1,8 @@
-//! Jobs as programs see them under `--json`: ids and tokens as strings, times as RFC 3339, args and results as the JSON
-//! that they are.
+//! Jobs as programs see them under `--json`: ids and tokens as strings, times as RFC 3339, args and
+//! results as the JSON that they are.
 //!
-//! The library's own records spell times as numbers and keep JSON as text; a script should not have to know.
+//! The library's own records spell times as numbers and keep JSON as text; a script should not have
+//! to know.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -157,7 +158,8 @@ impl Serialize for Rfc3339 {
     }
 }
 
-/// The JSON itself, on one line and with its numbers as written. Going through a value would round them.
+/// The JSON itself, on one line and with its numbers as written. Going through a value would round
+/// them.
 fn raw(json: &Json) -> Option<Box<RawValue>> {
     RawValue::from_string(json.canonical()).ok()
 }

@@ -222,7 +222,8 @@ fn deleting_all_dead_jobs_is_asked_for_twice() {
 const OPENERS: [&[&str]; 4] =
     [&["stats"], &["enqueue", "k"], &["jobs", "list", "--json"], &["doctor"]];
 
-/// Runs every opener on `file`, and asserts that each is refused and leaves the directory as it was.
+/// Runs every opener on `file`, and asserts that each is refused and leaves the directory as it
+/// was.
 #[track_caller]
 fn refuses(shell: &Shell, file: &str, says: &str) {
     let path = shell.path(file);

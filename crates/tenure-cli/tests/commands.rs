@@ -9,10 +9,11 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde_json::json;
-use shell::{Ran, Shell, claim_next, settle_next};
-use tenure::job::{JobId, Json, Limits, State};
+use shell::{Ran, Shell, claim, settle_next};
+use tenure::job::{BATCH_LIMIT, JobId, Json, Limits, State};
 use tenure::lifecycle::Outcome;
-use tenure::store::Store;
+use tenure::store::sqlite::Sqlite;
+use tenure::store::{Attempt, Settled, Settlement, Store};
 
 fn bury(reason: &str) -> Outcome {
     Outcome::Bury { reason: reason.into() }
@@ -129,7 +130,7 @@ fn the_same_key_prints_the_same_id_and_says_that_the_job_existed() {
     assert_eq!(shell.ok(&["enqueue", "k", r#"{"a":1,"b":2}"#, "--key", "once"]), "1\n");
     let again = shell.run(&["enqueue", "k", r#"{ "b": 2, "a": 1 }"#, "--key", "once"]);
     assert_eq!((again.code, again.stdout.as_str()), (0, "1\n"));
-    assert!(again.stderr.contains("job 1 existed already"), "{again:?}");
+    assert!(again.stderr.contains("job 1 has this key already"), "{again:?}");
     assert_eq!(shell.jobs().len(), 1);
 }
 
@@ -353,7 +354,8 @@ fn a_cancelled_job_can_be_requeued() {
     shell.ok(&["enqueue", "k"]);
     assert_eq!(shell.ok(&["jobs", "cancel", "1"]), "job 1 cancelled\n");
     assert_eq!(shell.jobs()[0].state, State::Cancelled);
-    assert_eq!(shell.ok(&["jobs", "requeue", "1"]), "job 1 requeued\n");
+    // Named twice, it is still one job.
+    assert_eq!(shell.ok(&["jobs", "requeue", "1", "1"]), "job 1 requeued\n");
     assert_eq!(shell.jobs()[0].state, State::Queued);
 }
 
@@ -371,11 +373,10 @@ fn a_running_job_can_be_cancelled_and_its_worker_is_refused() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "k"]);
     let mut store = shell.store();
-    let attempt = claim_next(&mut store);
+    let fence = claim(&mut store, 1)[0].lease.fence();
     shell.ok(&["jobs", "cancel", "1"]);
-    let late = tenure::store::Settlement::new(attempt.lease.fence(), complete("1"));
-    let answer = store.settle(&[late]).unwrap();
-    assert!(matches!(answer[0], tenure::store::Settled::Stale(_)), "{answer:?}");
+    let answer = store.settle(&[Settlement::new(fence, complete("1"))]).unwrap();
+    assert!(matches!(answer[0], Settled::Stale(_)), "{answer:?}");
     assert!(shell.ok(&["jobs", "show", "1"]).contains("stale_write_blocked"));
 }
 
@@ -413,6 +414,20 @@ fn dead_jobs_are_listed_with_their_reasons_requeued_and_purged() {
 }
 
 #[test]
+fn what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs() {
+    let shell = Shell::new();
+    shell.settled(complete("1"));
+    shell.ok(&["enqueue", "k"]);
+    shell.ok(&["jobs", "cancel", "2"]);
+    let before = shell.jobs();
+    shell.run(&["dead", "purge", "1"]).refused(1, "job 1 is succeeded, not dead");
+    shell.run(&["dead", "requeue", "2"]).refused(1, "job 2 is cancelled, not dead");
+    shell.ok(&["dead", "requeue", "--all"]);
+    shell.ok(&["dead", "purge", "--all", "--yes"]);
+    assert_eq!(shell.jobs(), before);
+}
+
+#[test]
 fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "a", "--count", "1200"]);
@@ -425,23 +440,15 @@ fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged() {
     assert_eq!(left, [State::Queued; 3]);
 }
 
-fn bury_all(store: &mut tenure::store::sqlite::Sqlite, count: usize) {
-    use tenure::store::{Claim, Cursor, Settlement};
-    let mut left = count;
-    while left > 0 {
-        let ask = Claim {
-            worker: tenure::lease::WorkerId::unique(),
-            queues: vec![tenure::job::Name::default_queue()],
-            kinds: None,
-            n: 1_000,
-            lease: Duration::from_secs(60),
-            cursor: Cursor::default(),
-        };
-        let attempts = store.claim(&ask).unwrap().attempts;
-        let settle =
-            |attempt: &tenure::store::Attempt| Settlement::new(attempt.lease.fence(), bury("no"));
+/// Claims and buries so many jobs of the default queue.
+fn bury_all(store: &mut Sqlite, count: usize) {
+    let mut buried = 0;
+    while buried < count {
+        let attempts = claim(store, BATCH_LIMIT);
+        assert!(!attempts.is_empty(), "{buried} of {count} jobs were there to bury");
+        let settle = |attempt: &Attempt| Settlement::new(attempt.lease.fence(), bury("no"));
         store.settle(&attempts.iter().map(settle).collect::<Vec<_>>()).unwrap();
-        left -= attempts.len();
+        buried += attempts.len();
     }
 }
 

@@ -5,11 +5,11 @@
 mod shell;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Stdio;
 
 use serde_json::json;
-use shell::{Ran, Shell, claim_next, settle_next};
+use shell::{Ran, Shell, claim, settle_next};
 use tenure::lifecycle::Outcome;
 
 // ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -80,7 +80,7 @@ fn doctor_sees_a_lease_that_is_over() {
     let options = Options { clock, ..Options::default() };
     let mut past = Sqlite::open(shell.path("tenure.db"), &options).unwrap();
     shell.ok(&["enqueue", "k", "--at", "1970-01-01T00:00:00Z"]);
-    claim_next(&mut past);
+    assert_eq!(claim(&mut past, 1).len(), 1);
     let ran = shell.run(&["doctor"]);
     assert_eq!(ran.code, 1);
     assert!(ran.stdout.contains("1 lease is overdue"), "{ran:?}");
@@ -140,6 +140,22 @@ fn run_without_a_reader(shell: &Shell, args: &[&str]) -> Ran {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     Ran::of(shell.command(args).stdout(writer).output().unwrap())
+}
+
+#[test]
+fn talk_about_an_answer_comes_after_it() {
+    let shell = Shell::new();
+    shell.settled(Outcome::Bury { reason: "no such address".into() });
+    // As on a terminal, where both share a screen.
+    let (mut screen, writer) = std::io::pipe().unwrap();
+    let mut command = shell.command(&["dead", "list"]);
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    assert!(command.status().unwrap().success());
+    drop(command);
+    let mut text = String::new();
+    screen.read_to_string(&mut text).unwrap();
+    assert!(text.find("no such address") < text.find("requeue one with"), "{text}");
+    assert!(text.starts_with("ID"), "{text}");
 }
 
 #[test]

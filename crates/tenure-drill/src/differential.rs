@@ -16,7 +16,7 @@ use tenure::inspect::Filter;
 use tenure::job::{JobId, Json, Key, Name, NewJob, RetryPolicy, State, Tenant};
 use tenure::lease::{Fence, Token, WorkerId};
 use tenure::lifecycle::Outcome;
-use tenure::store::{Claim, Cursor, Pause, QueueChange, Requeue, Settlement};
+use tenure::store::{AsSeen, Claim, Cursor, Pause, QueueChange, Settlement};
 
 use crate::engines::Engine;
 
@@ -35,7 +35,7 @@ enum Step {
     Cancel(usize),
     Requeue(usize, Option<usize>),
     Resume(usize),
-    Purge(usize),
+    Purge(usize, Option<usize>),
     Configure(Name, QueueChange),
     Prune(usize),
     Page(Filter, usize),
@@ -213,6 +213,13 @@ impl Player {
         JobId((self.last_id + 1 - back).max(1))
     }
 
+    fn as_seen(&self, at: usize, token: Option<usize>) -> AsSeen {
+        match token.map(|at| self.fence(at)) {
+            None => AsSeen::any(self.job(at)),
+            Some(fence) => AsSeen::at(fence.job, fence.token),
+        }
+    }
+
     fn play(&mut self, step: &Step) -> String {
         match step {
             Step::Pass(length) => {
@@ -266,13 +273,12 @@ impl Player {
             }
             Step::Cancel(at) => format!("{:?}", self.store.cancel(&[self.job(*at)])),
             Step::Requeue(at, token) => {
-                let fence = token.map(|at| self.fence(at));
-                let job = fence.map_or(self.job(*at), |fence| fence.job);
-                let request = Requeue { job, if_token: fence.map(|fence| fence.token) };
-                format!("{:?}", self.store.requeue(&[request]))
+                format!("{:?}", self.store.requeue(&[self.as_seen(*at, *token)]))
             }
             Step::Resume(at) => format!("{:?}", self.store.resume(&[self.job(*at)])),
-            Step::Purge(at) => format!("{:?}", self.store.purge(&[self.job(*at)])),
+            Step::Purge(at, token) => {
+                format!("{:?}", self.store.purge(&[self.as_seen(*at, *token)]))
+            }
             Step::Configure(queue, change) => format!("{:?}", self.store.configure(queue, change)),
             Step::Prune(limit) => format!("{:?}", self.store.prune(*limit)),
             Step::Page(filter, limit) => format!("{:?}", self.store.jobs(filter, *limit)),
@@ -312,7 +318,7 @@ impl Step {
             84..87 => Step::Cancel(at(chance)),
             87..90 => Step::Requeue(at(chance), (chance.below(2) == 0).then(|| at(chance))),
             90..92 => Step::Resume(at(chance)),
-            92..93 => Step::Purge(at(chance)),
+            92..93 => Step::Purge(at(chance), (chance.below(3) == 0).then(|| at(chance))),
             93..95 => Step::Configure(random_queue(chance), random_change(chance)),
             95..96 => Step::Prune(chance.below(6) as usize),
             96..98 => Step::Page(random_filter(chance), chance.below(5) as usize),

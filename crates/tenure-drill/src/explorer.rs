@@ -22,7 +22,7 @@ use tenure::job::{JobId, Json, Name, NewJob};
 use tenure::lease::Fence;
 use tenure::store::sqlite::{Options, Patch, Sqlite};
 use tenure::store::{
-    Attempt, Changed, Claim, Claimed, Cursor, Lapsed, Renewed, Requeue, Settled, Settlement,
+    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Lapsed, Renewed, Settled, Settlement,
 };
 
 pub use self::actors::Ending;
@@ -216,9 +216,7 @@ fn perform(
         Call::Overdue => Answer::Overdue(store.overdue(10)?),
         Call::Lapse(fences) => Answer::Lapsed(store.lapse(fences)?),
         Call::Cancel => Answer::Changed(store.cancel(&[first])?[0]),
-        Call::Requeue => {
-            Answer::Changed(store.requeue(&[Requeue { job: first, if_token: None }])?[0])
-        }
+        Call::Requeue => Answer::Changed(store.requeue(&[AsSeen::any(first)])?[0]),
         Call::Resume => Answer::Changed(store.resume(&[first])?[0]),
         Call::Tick => {
             clock.advance(TICK);

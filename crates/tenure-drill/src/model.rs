@@ -15,8 +15,8 @@ use tenure::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Te
 use tenure::lease::{Fence, Stale};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{
-    Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse,
-    PROMOTE_LIMIT, Renewed, Requeue, Result, SUSPICION, Settled, Settlement,
+    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse,
+    PROMOTE_LIMIT, Renewed, Result, SUSPICION, Settled, Settlement,
 };
 
 /// All jobs of a store, and all that is remembered beside them.
@@ -374,16 +374,16 @@ impl Model {
         }
     }
 
-    fn requeue_one(&mut self, request: Requeue) -> Changed {
-        let Requeue { job: id, if_token } = request;
+    fn requeue_one(&mut self, request: AsSeen) -> Changed {
+        let AsSeen { job: id, if_token } = request;
         let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
         if if_token
             .is_some_and(|token| self.heard(Fence { job: id, token }, Verb::Requeue).is_some())
         {
             return Changed::Yes;
         }
-        let other_life = if_token.is_some_and(|token| token != before.token);
-        if other_life || !matches!(before.state, State::Dead | State::Cancelled) {
+        if request.moved_on(before.token) || !matches!(before.state, State::Dead | State::Cancelled)
+        {
             return Changed::No(before.state);
         }
         let now = self.now();
@@ -414,14 +414,14 @@ impl Model {
         }
     }
 
-    fn purge_one(&mut self, id: JobId) -> Changed {
-        match self.jobs.get(&id).map(|job| job.state) {
+    fn purge_one(&mut self, request: AsSeen) -> Changed {
+        match self.jobs.get(&request.job).map(|job| (job.state, job.token)) {
             None => Changed::Gone,
-            Some(state) if state.has_ended() => {
-                self.forget(id);
+            Some((state, token)) if state.has_ended() && !request.moved_on(token) => {
+                self.forget(request.job);
                 Changed::Yes
             }
-            Some(state) => Changed::No(state),
+            Some((state, _)) => Changed::No(state),
         }
     }
 

@@ -83,13 +83,13 @@ pub trait Store: sealed::Sealed + Send {
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
 
     /// Queues dead or cancelled jobs again, with their counts reset.
-    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>>;
+    fn requeue(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>>;
 
     /// Queues parked jobs again.
     fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
 
     /// Deletes ended jobs and all that is known of them.
-    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
+    fn purge(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>>;
 
     /// Sets what an operator wants for a queue, and answers with all that holds now.
     fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings>;
@@ -305,13 +305,31 @@ pub struct Lapse {
     pub became: State,
 }
 
-/// A request to queue an ended job again.
+/// An ended job, as whoever asks something of it has seen it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Requeue {
+pub struct AsSeen {
     /// The job.
     pub job: JobId,
-    /// Only if the job still has this token. It makes the request repeatable.
+    /// Only if the job still has this token. It makes a requeue repeatable, and keeps a purge from
+    /// deleting what has happened since.
     pub if_token: Option<Token>,
+}
+
+impl AsSeen {
+    /// The job, whatever has become of it.
+    pub fn any(job: JobId) -> AsSeen {
+        AsSeen { job, if_token: None }
+    }
+
+    /// The job, if nothing has become of it since it had this token.
+    pub fn at(job: JobId, token: Token) -> AsSeen {
+        AsSeen { job, if_token: Some(token) }
+    }
+
+    /// Whether the job has moved on since it was seen.
+    pub fn moved_on(&self, current: Token) -> bool {
+        self.if_token.is_some_and(|token| token != current)
+    }
 }
 
 /// The answer to what an operator asked of one job.

@@ -1,7 +1,8 @@
-//! What became of each job that an operator named: the report that cancel, requeue, resume and purge share.
+//! What became of each job that an operator named: the report that cancel, requeue, resume and
+//! purge share.
 //!
-//! What was possible is an answer on stdout. What was not is said on stderr, each with the next step; it does not keep
-//! the rest from happening.
+//! What was possible is an answer on stdout. What was not is said on stderr, each with the next
+//! step; it does not keep the rest from happening.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -9,7 +10,7 @@ use tenure::job::{BATCH_LIMIT, JobId, State};
 use tenure::store::{self, Changed};
 
 use crate::Answer;
-use crate::output::{Output, say};
+use crate::output::Output;
 
 /// What is asked of jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,17 +116,23 @@ pub(crate) fn report(
             Changed::Gone => refusals.push(unknown(*id)),
         }
     }
-    Ok(sum_up(operation, refusals, answers.len()))
+    sum_up(operation, refusals, answers.len(), out)
 }
 
-fn sum_up(operation: Operation, mut refusals: Vec<String>, asked: usize) -> Answer {
+fn sum_up(
+    operation: Operation,
+    mut refusals: Vec<String>,
+    asked: usize,
+    out: &mut Output,
+) -> Result<Answer> {
     match refusals.len() {
-        0 => Answer::Yes,
+        0 => Ok(Answer::Yes),
         // Alone it is the whole answer.
-        1 if asked == 1 => Answer::No(refusals.remove(0)),
+        1 if asked == 1 => Ok(Answer::No(refusals.remove(0))),
         n => {
-            refusals.iter().for_each(|refusal| say(refusal));
-            Answer::No(format!("{n} of {asked} jobs were not {}; see above", operation.done()))
+            refusals.iter().try_for_each(|refusal| out.say(refusal))?;
+            let done = operation.done();
+            Ok(Answer::No(format!("{n} of {asked} jobs were not {done}; see above")))
         }
     }
 }

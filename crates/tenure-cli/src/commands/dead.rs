@@ -1,7 +1,7 @@
 //! `tenure dead`: the jobs that ended badly, and what to do with them.
 //!
-//! Each command touches dead jobs only: an id that names a job in another state is refused, so that a slip of the finger
-//! deletes no result.
+//! Each command touches dead jobs only: an id that names a job in another state is refused, so that
+//! a slip of the finger deletes no result.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use clap::ArgGroup;
 use serde::Serialize;
 use tenure::inspect::Filter;
 use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
-use tenure::store::{Changed, Requeue, Store};
+use tenure::store::{AsSeen, Changed, Store};
 
 use super::changes::{self, Operation};
 use super::jobs::{Limit, newest};
 use crate::args::{self, BadInput, Only, distinct};
-use crate::output::{self, Column, Table, say};
+use crate::output::{self, Column, Table};
 use crate::time::{now, relative};
 use crate::{Answer, Session, view};
 
@@ -79,13 +79,13 @@ fn list(only: &Only, limit: &Limit, session: &mut Session) -> Result<Answer> {
         return Ok(Answer::Yes);
     }
     match jobs.as_slice() {
-        [] => say("no dead jobs"),
+        [] => session.out.say("no dead jobs")?,
         [first, ..] => {
             session.out.table(&table(&jobs))?;
             if more.is_some() {
-                say("there are more; see them with a higher --limit");
+                session.out.say("there are more; see them with a higher --limit")?;
             }
-            say(&format!("requeue one with: tenure dead requeue {}", first.id));
+            session.out.say(&format!("requeue one with: tenure dead requeue {}", first.id))?;
         }
     }
     Ok(Answer::Yes)
@@ -143,20 +143,19 @@ fn named(operation: Operation, which: &Which, session: &mut Session) -> Result<A
     changes::report(operation, &in_order, &mut session.out)
 }
 
-/// A requeue names the token that was seen: a job that somebody else has requeued, and that died again, is left alone.
+/// Each is named with the token that was seen: a job that somebody else has requeued meanwhile is
+/// left alone, whatever has become of it.
 fn apply(
     operation: Operation,
     jobs: &[JobRecord],
     store: &mut dyn Store,
 ) -> Result<Vec<(JobId, Changed)>> {
-    let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    let answers = if operation == Operation::PurgeDead {
-        store.purge(&ids)?
-    } else {
-        let as_seen = |job: &JobRecord| Requeue { job: job.id, if_token: Some(job.token) };
-        store.requeue(&jobs.iter().map(as_seen).collect::<Vec<_>>())?
+    let seen: Vec<_> = jobs.iter().map(|job| AsSeen::at(job.id, job.token)).collect();
+    let answers = match operation {
+        Operation::PurgeDead => store.purge(&seen)?,
+        _ => store.requeue(&seen)?,
     };
-    Ok(ids.into_iter().zip(answers).collect())
+    Ok(seen.into_iter().map(|seen| seen.job).zip(answers).collect())
 }
 
 #[derive(Serialize)]
@@ -180,7 +179,7 @@ fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answe
     if session.out.is_json() {
         session.out.document(&Tally { done })?;
     } else if done == 0 {
-        say("no dead jobs");
+        session.out.say("no dead jobs")?;
     } else {
         session.out.line(&format!("{done} {} {}", jobs(done), operation.done()))?;
     }
@@ -195,7 +194,7 @@ fn ask_first(only: &Only, session: &mut Session) -> Result<Answer> {
         Ok(())
     })?;
     if count == 0 {
-        say("no dead jobs");
+        session.out.say("no dead jobs")?;
         return Ok(Answer::Yes);
     }
     let why = format!(
@@ -205,8 +204,8 @@ fn ask_first(only: &Only, session: &mut Session) -> Result<Answer> {
     Err(BadInput(why).into())
 }
 
-/// Walks the dead jobs from the newest to the oldest. Each page begins after the last id of the one before, so that a
-/// job that dies again meanwhile is not met twice.
+/// Walks the dead jobs from the newest to the oldest. Each page begins after the last id of the one
+/// before, so that a job that dies again meanwhile is not met twice.
 fn each_page(
     store: &mut dyn Store,
     only: &Only,

@@ -8,9 +8,9 @@ use tenure::clock::Timestamp;
 use tenure::job::BATCH_LIMIT;
 use tenure::store::Store;
 use tenure::store::migrate::{Standing, Status};
+use tenure::store::sqlite::Facts;
 
 use crate::output::{Column, Table};
-use crate::target::Header;
 use crate::time::{now, relative};
 use crate::{Answer, Session};
 
@@ -43,7 +43,8 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let mut store = target.open()?;
     let mut findings = vec![Finding::well("store", format!("{} opens", target.file.display()))];
-    findings.extend(file(&target.file));
+    findings.push(file(&target.file));
+    findings.extend(durability(&target.facts()?));
     findings.push(schema(&target.status()?));
     findings.push(queues(&mut *store, now())?);
     findings.push(leases(&mut *store)?);
@@ -73,28 +74,29 @@ fn table(findings: &[Finding]) -> Table {
 }
 
 /// What the file itself tells.
-fn file(path: &Path) -> Vec<Finding> {
+fn file(path: &Path) -> Finding {
     let size = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         Path::new(&name).metadata().map_or(0, |file| file.len())
     };
     let sizes = format!("{}, and {} in its log", bytes(size("")), bytes(size("-wal")));
-    let mut findings = vec![Finding::well("size", sizes)];
-    if let Some(header) = Header::read(path) {
-        let version = format!("last written by SQLite {}", header.written_by());
-        findings.push(Finding::well("sqlite", version));
-        findings.push(if header.is_wal() {
-            Finding::well("journal", "write-ahead log")
-        } else {
-            Finding::ill(
-                "journal",
-                "not a write-ahead log",
-                "find the program that changed it with PRAGMA journal_mode",
-            )
-        });
-    }
-    findings
+    Finding::well("size", sizes)
+}
+
+/// How commits are kept.
+fn durability(facts: &Facts) -> Vec<Finding> {
+    let next = "find the program that changed it with PRAGMA journal_mode";
+    let journal = match facts.journal_mode.as_str() {
+        "wal" => Finding::well("journal", "write-ahead log"),
+        other => Finding::ill("journal", format!("{other}, not a write-ahead log"), next),
+    };
+    let commits = if facts.is_synced {
+        Finding::well("commits", "on disk before they are acknowledged")
+    } else {
+        Finding::ill("commits", "acknowledged before they are on disk", "use an unchanged build")
+    };
+    vec![Finding::well("sqlite", facts.version), journal, commits]
 }
 
 fn schema(status: &[Status]) -> Finding {
@@ -114,7 +116,7 @@ fn schema(status: &[Status]) -> Finding {
                     "use the binary that this store was made with",
                 );
             }
-            Standing::Newer(_) => {
+            Standing::Newer(_) | Standing::NeedsUpgrade(_) => {
                 let found = format!("migration {number} ({name}) is newer than this binary");
                 return Finding::ill("schema", found, "upgrade tenure here too");
             }

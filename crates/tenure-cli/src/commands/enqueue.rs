@@ -1,7 +1,7 @@
 //! `tenure enqueue`: how jobs get in from a shell, one or a million.
 //!
-//! Everything that can be checked is checked before the store is even opened. Many jobs go in parts of
-//! [`BATCH_LIMIT`], each stored whole or not at all.
+//! Everything that can be checked is checked before the store is even opened. Many jobs go in parts
+//! of [`BATCH_LIMIT`], each stored whole or not at all.
 
 mod delivery;
 mod source;
@@ -64,7 +64,8 @@ pub(crate) struct Args {
     delay: Option<Duration>,
 
     /// Due at this time, such as 2030-01-31T08:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true, conflicts_with = "delay")]
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    #[arg(conflicts_with = "delay")]
     at: Option<Timestamp>,
 
     /// How often it may be tried
@@ -76,7 +77,8 @@ pub(crate) struct Args {
     max_crashes: NonZeroU16,
 
     /// How long one attempt may take, such as 10m
-    #[arg(long, value_name = "DURATION", value_parser = positive_duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    #[arg(allow_hyphen_values = true)]
     max_runtime: Option<Duration>,
 
     /// A word to find it by; may be repeated
@@ -84,7 +86,8 @@ pub(crate) struct Args {
     tags: Vec<Name>,
 
     /// Enqueue so many copies
-    #[arg(long, value_name = "N", conflicts_with = "key", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(conflicts_with = "key")]
     count: Option<u64>,
 }
 
@@ -169,12 +172,12 @@ fn one(job: &NewJob, session: &mut Session) -> Result<Answer> {
     match answer {
         Enqueued::Created(_) => Ok(Answer::Yes),
         Enqueued::Existing(id) => {
-            say(&format!("job {id} existed already under this key; nothing was stored"));
+            say(&format!("job {id} has this key already; nothing was enqueued"));
             Ok(Answer::Yes)
         }
         Enqueued::Conflict(id) => Ok(Answer::No(format!(
-            "this key belongs to job {id}, which has another kind or other args, so nothing was stored; \
-             use another key, or see that job with: tenure jobs show {id}"
+            "this key belongs to job {id}, which has another kind or other args, so nothing was \
+             stored; use another key, or see that job with: tenure jobs show {id}"
         ))),
     }
 }
@@ -189,8 +192,8 @@ fn copies(job: &NewJob, count: u64, session: &mut Session) -> Result<Answer> {
     delivery.finish(sent)
 }
 
-/// A job for each line. A file is read twice, so that a bad line is found before anything is stored; what cannot be read
-/// twice is stored up to the bad line.
+/// A job for each line. A file is read twice, so that a bad line is found before anything is
+/// stored; what cannot be read twice is stored up to the bad line.
 fn lines(args: &Args, mut source: Source, session: &mut Session) -> Result<Answer> {
     let total = if source.can_rewind() {
         let count = check(args, &mut source)?;

@@ -6,7 +6,7 @@ mod wait;
 
 use anyhow::Result;
 use tenure::job::JobId;
-use tenure::store::Requeue;
+use tenure::store::AsSeen;
 
 pub(crate) use self::list::{Limit, newest};
 use super::changes::{self, Operation};
@@ -60,6 +60,6 @@ fn operate(operation: Operation, Ids { ids }: &Ids, session: &mut Session) -> Re
 }
 
 /// Whoever names a job means it as it is now.
-fn as_it_is(job: JobId) -> Requeue {
-    Requeue { job, if_token: None }
+fn as_it_is(job: JobId) -> AsSeen {
+    AsSeen::any(job)
 }

@@ -1,14 +1,14 @@
 //! `tenure migrate`: where the schema stands, and bringing it up to date.
 //!
-//! A file of Tenure's own is migrated whenever it is opened. `up` is for saying so beforehand, and for a database of
-//! somebody else, which gets Tenure's tables only on this request.
+//! A file of Tenure's own is migrated whenever it is opened. `up` is for saying so beforehand, and
+//! for a database of somebody else, which gets Tenure's tables only on this request.
 
 use anyhow::Result;
 use serde::Serialize;
 use tenure::clock::Timestamp;
 use tenure::store::migrate::{Standing, Status};
 
-use crate::output::{Column, Table, say};
+use crate::output::{Column, Table};
 use crate::time::{now, relative};
 use crate::view::Rfc3339;
 use crate::{Answer, Session};
@@ -37,8 +37,8 @@ fn up(session: &mut Session) -> Result<Answer> {
     if !session.out.is_json() {
         let file = target.file.display();
         match pending {
-            0 => say(&format!("{file} is up to date")),
-            n => say(&format!("{file}: applied {n} of {} migrations", after.len())),
+            0 => session.out.say(&format!("{file} is up to date"))?,
+            n => session.out.say(&format!("{file}: applied {n} of {} migrations", after.len()))?,
         }
     }
     show(&after, session)?;
@@ -50,7 +50,7 @@ fn status(session: &mut Session) -> Result<Answer> {
     let status = target.status()?;
     show(&status, session)?;
     if count_pending(&status) > 0 {
-        say("apply what is pending with: tenure migrate up");
+        session.out.say("apply what is pending with: tenure migrate up")?;
     }
     Ok(Answer::Yes)
 }
@@ -96,6 +96,7 @@ fn spell(standing: &Standing) -> (&'static str, Option<Timestamp>) {
         Standing::Applied(at) => ("applied", Some(*at)),
         Standing::Differs(at) => ("differs", Some(*at)),
         Standing::Newer(at) => ("newer", Some(*at)),
+        Standing::NeedsUpgrade(at) => ("needs_upgrade", Some(*at)),
         Standing::Pending => ("pending", None),
     }
 }

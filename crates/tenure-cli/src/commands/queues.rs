@@ -9,7 +9,7 @@ use tenure::inspect::{OverviewLine, QueueSettings};
 use tenure::job::Name;
 use tenure::store::{Pause, QueueChange, Store};
 
-use crate::output::{Column, Table, say};
+use crate::output::{Column, Table};
 use crate::time::{duration, now, relative, show_millis};
 use crate::{Answer, Session, args, view};
 
@@ -37,7 +37,7 @@ pub(crate) enum Command {
 
 #[derive(clap::Args)]
 #[group(skip)]
-#[command(group(ArgGroup::new("settings").required(true).multiple(true).args(["keep", "keep_dead"])))]
+#[command(group(settings()))]
 pub(crate) struct Set {
     /// The queue
     #[arg(value_parser = args::queue)]
@@ -50,6 +50,11 @@ pub(crate) struct Set {
     /// How long dead and cancelled jobs are kept, such as 30d
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     keep_dead: Option<Duration>,
+}
+
+/// At least one of them must be set.
+fn settings() -> ArgGroup {
+    ArgGroup::new("settings").required(true).multiple(true).args(["keep", "keep_dead"])
 }
 
 pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
@@ -75,7 +80,7 @@ fn configure(name: &Name, change: &QueueChange, session: &mut Session) -> Result
     }
     // A setting for a queue without jobs is allowed, but it may also be a slip of the finger.
     if !store.overview()?.lines.iter().any(|line| line.queue == *name) {
-        say(&format!("note: queue {name} has no jobs now"));
+        session.out.say(&format!("note: queue {name} has no jobs now"))?;
     }
     Ok(Answer::Yes)
 }
@@ -98,9 +103,10 @@ fn list(session: &mut Session) -> Result<Answer> {
         let views: Vec<_> = queues.values().map(|queue| view::Queue::of(&queue.settings)).collect();
         session.out.document(&views)?;
     } else if queues.is_empty() {
-        say(
-            "no queue has jobs or settings; a queue begins with its first job: tenure enqueue KIND --queue NAME",
-        );
+        session.out.say(
+            "no queue has jobs or settings; one begins with its first job: \
+             tenure enqueue KIND --queue NAME",
+        )?;
     } else {
         session.out.table(&table(&queues))?;
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tenure::inspect::{Overview, OverviewLine};
 
-use crate::output::{Column, Table, say};
+use crate::output::{Column, Table};
 use crate::time::show_millis;
 use crate::view::Rfc3339;
 use crate::{Answer, Session};
@@ -19,10 +19,11 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     if session.out.is_json() {
         session.out.document(&View { at: Rfc3339(overview.at), lines: &overview.lines })?;
     } else if overview.lines.is_empty() {
-        say(&format!(
-            "nothing is queued, running or dead in {}; enqueue a job with: tenure enqueue hello '{{\"name\":\"you\"}}'",
+        session.out.say(&format!(
+            "nothing is queued, running or dead in {}; enqueue a job with: \
+             tenure enqueue hello '{{\"name\":\"you\"}}'",
             target.file.display()
-        ));
+        ))?;
     } else {
         session.out.table(&table(&overview))?;
     }

@@ -13,7 +13,7 @@ use tenure::job::{JobId, JobRecord, Name};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Settled, Settlement, Store};
+use tenure::store::{Attempt, Claim, Cursor, Settled, Settlement, Store};
 
 pub(crate) struct Shell {
     dir: TempDir,
@@ -105,22 +105,22 @@ impl Ran {
     }
 }
 
-/// Claims the next job of the default queue.
-pub(crate) fn claim_next(store: &mut Sqlite) -> tenure::store::Attempt {
+/// Claims up to `n` jobs of the default queue.
+pub(crate) fn claim(store: &mut Sqlite, n: usize) -> Vec<Attempt> {
     let ask = Claim {
         worker: WorkerId::unique(),
         queues: vec![Name::default_queue()],
         kinds: None,
-        n: 1,
+        n,
         lease: Duration::from_secs(60),
         cursor: Cursor::default(),
     };
-    store.claim(&ask).unwrap().attempts.remove(0)
+    store.claim(&ask).unwrap().attempts
 }
 
 /// Claims the next job of the default queue and settles it.
 pub(crate) fn settle_next(store: &mut Sqlite, outcome: Outcome) {
-    let fence = claim_next(store).lease.fence();
+    let fence = claim(store, 1)[0].lease.fence();
     let settled = store.settle(&[Settlement::new(fence, outcome)]).unwrap();
     assert!(matches!(settled[0], Settled::Yes(_)), "{settled:?}");
 }

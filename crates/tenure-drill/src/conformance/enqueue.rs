@@ -167,7 +167,7 @@ promises! { "enqueue":
         let id = w.put(job("work").key(key("k")));
         let fence = w.take("ann").lease.fence();
         w.settle(fence, complete());
-        w.store.purge(&[id]).unwrap();
+        w.store.purge(&[tenure::store::AsSeen::any(id)]).unwrap();
         assert_eq!(w.store.enqueue(&[job("work").key(key("k"))]).unwrap(), [Enqueued::Existing(id)]);
     }
 

@@ -113,6 +113,8 @@ promises! { "look":
         w.pass(secs(60));
         let later = w.store.overview().unwrap().lines.remove(1);
         assert_eq!((later.dead, later.succeeded_last_minute, later.died_last_minute), (1, 0, 0));
+        // What is due counts as ready, whether or not a claim has been by.
+        assert_eq!((later.ready, later.waiting), (3, 0));
     }
 
     "G2" leases_are_listed_by_when_they_end(w) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::job::{JobId, NewJob, State};
 use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Changed, Pause, Pruned, QueueChange, Requeue, Settled};
+use tenure::store::{AsSeen, Changed, Pause, Pruned, QueueChange, Settled};
 
 use super::{World, ask, complete, job, json, key, name, promises, retry, secs};
 
@@ -19,7 +19,7 @@ fn park() -> Outcome {
 }
 
 fn requeue(w: &mut World, job: JobId) -> Changed {
-    w.store.requeue(&[Requeue { job, if_token: None }]).unwrap()[0]
+    w.store.requeue(&[AsSeen::any(job)]).unwrap()[0]
 }
 
 fn keep(length: Duration) -> QueueChange {
@@ -106,14 +106,14 @@ promises! { "operate":
 
     "G7" a_requeue_with_its_token_can_be_repeated(w) {
         let id = w.ended(bury());
-        let request = Requeue { job: id, if_token: Some(w.record(id).token) };
+        let request = AsSeen::at(id, w.record(id).token);
         assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
         let fence = w.take("ann").lease.fence();
         w.settle(fence, bury());
         let before = w.dump();
         assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
         assert_eq!(w.dump(), before);
-        let wrong = Requeue { job: id, if_token: Some(fence.token.next(0)) };
+        let wrong = AsSeen::at(id, fence.token.next(0));
         assert_eq!(w.store.requeue(&[wrong]).unwrap(), [Changed::No(State::Dead)]);
     }
 
@@ -143,21 +143,31 @@ promises! { "operate":
 
     "I9" purging_deletes_an_ended_job_and_all_that_is_known_of_it(w) {
         let id = w.ended(bury());
-        assert_eq!(w.store.purge(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Yes]);
         assert!(w.store.job(id).unwrap().is_none());
         assert!(w.dump().timeline.is_empty());
-        assert_eq!(w.store.purge(&[id]).unwrap(), [Changed::Gone]);
+        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Gone]);
     }
 
     "I9" what_is_owed_cannot_be_purged(w) {
         let (queued, parked) = (w.put(job("work").delay(secs(99))), w.ended(park()));
-        let answers = w.store.purge(&[queued, parked]).unwrap();
+        let answers = w.store.purge(&[queued, parked].map(AsSeen::any)).unwrap();
         assert_eq!(answers, [Changed::No(State::Queued), Changed::No(State::Parked)]);
+    }
+
+    "I9" a_purge_leaves_alone_what_has_happened_since_the_job_was_seen(w) {
+        let id = w.ended(bury());
+        let seen = AsSeen::at(id, w.record(id).token);
+        requeue(w, id);
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, complete());
+        assert_eq!(w.store.purge(&[seen]).unwrap(), [Changed::No(State::Succeeded)]);
+        assert_eq!(w.store.purge(&[AsSeen::at(id, fence.token)]).unwrap(), [Changed::Yes]);
     }
 
     "I9" a_purged_id_is_never_used_again(w) {
         let id = w.ended(complete());
-        w.store.purge(&[id]).unwrap();
+        w.store.purge(&[AsSeen::any(id)]).unwrap();
         assert!(w.put_one() > id);
     }
 
@@ -229,8 +239,8 @@ promises! { "operate":
         let ids = vec![JobId(1); 1_001];
         assert!(w.store.cancel(&ids).unwrap_err().is_invalid());
         assert!(w.store.resume(&ids).unwrap_err().is_invalid());
-        assert!(w.store.purge(&ids).unwrap_err().is_invalid());
-        let requests = vec![Requeue { job: JobId(1), if_token: None }; 1_001];
+        let requests = vec![AsSeen::any(JobId(1)); 1_001];
         assert!(w.store.requeue(&requests).unwrap_err().is_invalid());
+        assert!(w.store.purge(&requests).unwrap_err().is_invalid());
     }
 }

@@ -116,7 +116,7 @@ promises! { "settle":
         let next = w.take("bob");
         assert_eq!(w.settle(fence, retry(Duration::ZERO)), Settled::Yes(State::Queued));
         w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
-        w.store.requeue(&[tenure::store::Requeue { job: id, if_token: None }]).unwrap();
+        w.store.requeue(&[tenure::store::AsSeen::any(id)]).unwrap();
         let buried = w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
         assert_eq!(buried, Settled::Yes(State::Dead));
         assert_eq!(w.state(id), State::Queued);

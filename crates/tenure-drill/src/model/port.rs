@@ -9,8 +9,8 @@ use tenure::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, Queu
 use tenure::job::{JobId, JobRecord, Name, NewJob, State, Tenant};
 use tenure::lease::{Fence, WorkerId};
 use tenure::store::{
-    Attempt, Changed, Claim, Claimed, Enqueued, Lapse, Lapsed, Pruned, QueueChange, Renewed,
-    Requeue, Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapse, Lapsed, Pruned, QueueChange,
+    Renewed, Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs,
     check_lease, check_settlements,
 };
 
@@ -76,7 +76,7 @@ impl Store for Model {
         self.changing(|model| jobs.iter().map(|job| model.cancel_one(*job)).collect())
     }
 
-    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>> {
+    fn requeue(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.changing(|model| jobs.iter().map(|job| model.requeue_one(*job)).collect())
     }
@@ -86,7 +86,7 @@ impl Store for Model {
         self.changing(|model| jobs.iter().map(|job| model.resume_one(*job)).collect())
     }
 
-    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+    fn purge(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.changing(|model| jobs.iter().map(|job| model.purge_one(*job)).collect())
     }
@@ -152,7 +152,7 @@ impl Store for Model {
             let empty = || OverviewLine::empty(job.queue.clone(), job.tenant.clone());
             let line = lines.entry(place).or_insert_with(empty);
             match job.state {
-                State::Queued if job.waiting => line.waiting += 1,
+                State::Queued if job.run_at > now => line.waiting += 1,
                 State::Queued => {
                     line.ready += 1;
                     line.oldest_wait_ms =

@@ -56,8 +56,10 @@ pub enum Standing {
     Applied(Timestamp),
     /// Applied then, but from another text than this binary has.
     Differs(Timestamp),
-    /// Applied then, by a newer binary.
+    /// Applied then, by a newer binary; this one can still work with the store.
     Newer(Timestamp),
+    /// Applied then, by a newer binary; this one is too old for the store.
+    NeedsUpgrade(Timestamp),
     /// Not applied yet.
     Pending,
 }
@@ -88,7 +90,11 @@ pub(crate) fn compare(migrations: &[Migration], applied: &[Applied]) -> Vec<Stat
     let newer = applied.iter().filter(|applied| applied.version > newest).map(|applied| Status {
         version: applied.version,
         name: applied.name.clone(),
-        standing: Standing::Newer(applied.applied_at),
+        standing: if applied.min_client > CLIENT {
+            Standing::NeedsUpgrade(applied.applied_at)
+        } else {
+            Standing::Newer(applied.applied_at)
+        },
     });
     known.chain(newer).collect()
 }

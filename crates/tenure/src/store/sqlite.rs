@@ -36,7 +36,7 @@ use self::statements::Statements;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed, Requeue,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed,
     Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs, check_lease,
     check_settlements, migrate, sealed,
 };
@@ -58,6 +58,17 @@ impl Default for Options {
     fn default() -> Self {
         Options { clock: Clock::system(), limits: Limits::default() }
     }
+}
+
+/// How SQLite keeps a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The version of SQLite in this process.
+    pub version: &'static str,
+    /// `wal`, unless somebody has changed it.
+    pub journal_mode: String,
+    /// Whether a commit is on disk before it is acknowledged.
+    pub is_synced: bool,
 }
 
 /// One connection to jobs in a SQLite file. Connections of one process to one file share its
@@ -97,6 +108,17 @@ impl Sqlite {
     /// A store that lives as long as the value: for tests and simulations.
     pub fn in_memory(options: &Options) -> Result<Sqlite> {
         Sqlite::in_memory_with(options, embedded())
+    }
+
+    /// What the promises of this store rest on.
+    pub fn facts(&self) -> Result<Facts> {
+        self.writer.write("look at the settings", Urgency::Normal, |connection| {
+            let synchronous =
+                connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?;
+            let journal_mode =
+                connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+            Ok(Facts { version: rusqlite::version(), journal_mode, is_synced: synchronous >= 2 })
+        })
     }
 
     /// Where a file's schema stands, without changing anything.
@@ -252,7 +274,7 @@ impl Store for Sqlite {
         self.write("cancel", Urgency::Normal, |tx| jobs.iter().map(|job| tx.cancel(*job)).collect())
     }
 
-    fn requeue(&mut self, jobs: &[Requeue]) -> Result<Vec<Changed>> {
+    fn requeue(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.write("requeue", Urgency::Normal, |tx| {
             jobs.iter().map(|job| tx.requeue(job)).collect()
@@ -264,9 +286,9 @@ impl Store for Sqlite {
         self.write("resume", Urgency::Normal, |tx| jobs.iter().map(|job| tx.resume(*job)).collect())
     }
 
-    fn purge(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+    fn purge(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
-        self.write("purge", Urgency::Normal, |tx| jobs.iter().map(|job| tx.purge(*job)).collect())
+        self.write("purge", Urgency::Normal, |tx| jobs.iter().map(|job| tx.purge(job)).collect())
     }
 
     fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {

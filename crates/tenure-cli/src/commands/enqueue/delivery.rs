@@ -1,4 +1,5 @@
-//! Many jobs on their way into the store: sent in parts, counted, and their ids printed as they are stored.
+//! Many jobs on their way into the store: sent in parts, counted, and their ids printed as they are
+//! stored.
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;

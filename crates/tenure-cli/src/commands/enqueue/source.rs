@@ -1,7 +1,7 @@
 //! Where args are read from: stdin as a whole, or a file or stdin line by line.
 //!
-//! Nothing here holds more than one job's args: what is above the limit is counted, so that the error can name its size,
-//! and dropped.
+//! Nothing here holds more than one job's args: what is above the limit is counted, so that the
+//! error can name its size, and dropped.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
@@ -132,7 +132,8 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// Reads one line and answers with its size, zero at the end. `kept` gets no more than a job may have.
+/// Reads one line and answers with its size, zero at the end. `kept` gets no more than a job may
+/// have.
 fn read_line(reader: &mut impl BufRead, kept: &mut Vec<u8>) -> io::Result<usize> {
     let keep = Limits::default().args + SLACK;
     let mut size = 0;

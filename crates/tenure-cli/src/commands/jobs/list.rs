@@ -7,7 +7,7 @@ use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
 use tenure::store::Store;
 
 use crate::args::{self, Only};
-use crate::output::{Column, Table, say};
+use crate::output::{Column, Table};
 use crate::time::{now, relative, show};
 use crate::{Answer, Session, view};
 
@@ -34,7 +34,8 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 pub(crate) struct Limit {
     /// How many at most
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
@@ -45,14 +46,19 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     if session.out.is_json() {
         session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
     } else if jobs.is_empty() && is_everything {
-        say("no jobs yet; enqueue one with: tenure enqueue hello '{\"name\":\"you\"}'");
+        session
+            .out
+            .say("no jobs yet; enqueue one with: tenure enqueue hello '{\"name\":\"you\"}'")?;
     } else if jobs.is_empty() {
-        say("no such jobs; all of them: tenure jobs list");
+        session.out.say("no such jobs; all of them: tenure jobs list")?;
     } else {
         session.out.table(&table(&jobs))?;
     }
     if let (Some(_), Some(last)) = (more, jobs.last()) {
-        say(&format!("there are more; see them with the same command and --before {}", last.id));
+        session.out.say(&format!(
+            "there are more; see them with the same command and --before {}",
+            last.id
+        ))?;
     }
     Ok(Answer::Yes)
 }

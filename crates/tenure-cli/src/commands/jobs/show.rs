@@ -4,6 +4,7 @@ use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::{JobDetail, TimelineEntry};
 use tenure::job::{JobId, JobRecord, State};
+use tenure::lease::WorkerId;
 
 use super::changes;
 use crate::args;
@@ -31,8 +32,12 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         }
         session.out.line("")?;
         session.out.line("timeline")?;
-        for line in timeline(&detail, now()).lines() {
+        let (table, notes) = timeline(&detail, now());
+        for (line, note) in table.lines().iter().zip(notes) {
             session.out.line(&format!("  {line}"))?;
+            for further in note.lines().skip(1) {
+                session.out.line(&format!("      {further}"))?;
+            }
         }
     }
     Ok(Answer::Yes)
@@ -78,9 +83,10 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
     facts.into_iter().filter_map(|(name, text)| Some((name, text?))).collect()
 }
 
-/// The story. The store keeps no line for what every job goes through, so its beginning, and an end that went well, are
-/// told from the job's own times.
-fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> Table {
+/// The story, and the whole note to each of its lines, of which the table has the first line. The
+/// store keeps nothing of what every job goes through, so its beginning, and an end that went well,
+/// are told from the job's own times.
+fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, Vec<String>) {
     use Column::{Number, Text};
     let mut table = Table::new(&[
         Text("AT"),
@@ -92,36 +98,73 @@ fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> Table {
         Text("WORKER"),
         Text("NOTE"),
     ]);
-    let mut tell = |at: Timestamp,
-                    event: &str,
-                    attempt: String,
-                    became: State,
-                    rest: [String; 3]| {
-        let [took, worker, note] = rest;
-        let (at, when) = (at.to_string(), relative(at, now));
-        table.row(vec![at, when, event.into(), attempt, became.to_string(), took, worker, note]);
-    };
-    let worker = || job.worker.as_ref().map(ToString::to_string).unwrap_or_default();
-    let took = |from: Option<Timestamp>, to: Timestamp| {
-        from.map(|from| show(to.since(from))).unwrap_or_default()
-    };
-    let none = String::new;
-    tell(job.enqueued_at, "enqueue", none(), State::Queued, [none(), none(), none()]);
-    for entry in timeline {
-        let TimelineEntry { at, attempt, became, from, note, .. } = entry;
-        let worker = entry.worker.as_ref().map(ToString::to_string).unwrap_or_default();
-        let rest = [took(*from, *at), worker, note.clone().unwrap_or_default()];
-        tell(*at, entry.event(), attempt.to_string(), *became, rest);
+    let mut notes = vec![String::new()]; // the headings have none
+    for moment in story(job, timeline) {
+        let Moment { at, event, attempt, became, from, worker, note } = moment;
+        table.row(vec![
+            at.to_string(),
+            relative(at, now),
+            event.to_owned(),
+            attempt.map(|attempt| attempt.to_string()).unwrap_or_default(),
+            became.to_string(),
+            from.map(|from| show(at.since(from))).unwrap_or_default(),
+            worker.map(short).unwrap_or_default(),
+            note.lines().next().unwrap_or_default().to_owned(),
+        ]);
+        notes.push(note.to_owned());
     }
-    match (job.state, job.started_at, job.finished_at) {
-        (State::Running, Some(at), _) => {
-            tell(at, "claim", job.attempt.to_string(), job.state, [none(), worker(), none()]);
-        }
-        (State::Succeeded, from, Some(at)) => {
-            let rest = [took(from, at), worker(), none()];
-            tell(at, "complete", job.attempt.to_string(), job.state, rest);
-        }
-        _ => {}
-    }
-    table
+    (table, notes)
+}
+
+/// One thing that happened.
+struct Moment<'a> {
+    at: Timestamp,
+    event: &'static str,
+    attempt: Option<u16>,
+    became: State,
+    from: Option<Timestamp>,
+    worker: Option<&'a WorkerId>,
+    note: &'a str,
+}
+
+fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a>> {
+    let mut story = vec![Moment {
+        at: job.enqueued_at,
+        event: "enqueue",
+        attempt: None,
+        became: State::Queued,
+        from: None,
+        worker: None,
+        note: "",
+    }];
+    story.extend(timeline.iter().map(|entry| Moment {
+        at: entry.at,
+        event: entry.event(),
+        attempt: Some(entry.attempt),
+        became: entry.became,
+        from: entry.from,
+        worker: entry.worker.as_ref(),
+        note: entry.note.as_deref().unwrap_or_default(),
+    }));
+    let last = |at, event, from| Moment {
+        at,
+        event,
+        attempt: Some(job.attempt),
+        became: job.state,
+        from,
+        worker: job.worker.as_ref(),
+        note: "",
+    };
+    story.extend(match (job.state, job.started_at, job.finished_at) {
+        (State::Running, Some(at), _) => Some(last(at, "claim", None)),
+        (State::Succeeded, from, Some(at)) => Some(last(at, "complete", from)),
+        _ => None,
+    });
+    story
+}
+
+/// Enough of a worker's identity to tell it from its neighbours. The whole stands among the facts,
+/// and under `--json`.
+fn short(worker: &WorkerId) -> String {
+    worker.as_str().chars().take(8).collect()
 }

@@ -47,8 +47,8 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
             args.id
         ))),
         Waited::Gone => Ok(Answer::No(format!(
-            "job {} was deleted while waiting for it: it was purged, or its queue keeps no succeeded jobs; \
-             see: tenure queues list",
+            "job {} was deleted while waiting for it: it was purged, or its queue keeps no succeeded \
+             jobs; see: tenure queues list",
             args.id
         ))),
     }
@@ -60,7 +60,8 @@ enum Waited {
     Gone,
 }
 
-/// Looks, and waits for a change, in turns. A change between the two wakes the wait at once, so none is missed.
+/// Looks, and waits for a change, in turns. A change between the two wakes the wait at once, so
+/// none is missed.
 fn until_ended(store: &mut dyn Store, args: &Args) -> Result<Waited> {
     /// Without a timeout the wait is as long; a wait may wake for nothing.
     const LONG: Duration = Duration::from_secs(60 * 60);

@@ -41,8 +41,11 @@ SELECT {ended}
  ORDER BY id DESC
  LIMIT :limit
 
+-- A job that is due is ready to a person, whether or not a claim has promoted it yet.
 -- :overview_live
-SELECT queue, tenant, state, count(*), min(run_at) FROM tenure_jobs GROUP BY queue, tenant, state
+SELECT queue, tenant, iif(state = 1 AND run_at <= :now, 0, state) AS seen, count(*), min(run_at)
+  FROM tenure_jobs
+ GROUP BY queue, tenant, seen
 
 -- :overview_dead
 SELECT queue, tenant, count(*) FROM tenure_done WHERE state = 5 GROUP BY queue, tenant

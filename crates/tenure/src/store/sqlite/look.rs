@@ -59,7 +59,9 @@ impl Tx<'_> {
         let mut lines = Lines::default();
         let look = &self.sql.look;
         let live: Vec<(String, String, i64, u64, i64)> =
-            self.all(&look.overview_live, [], |row| row.try_into())?;
+            self.all(&look.overview_live, named_params! { ":now": self.now.as_millis() }, |row| {
+                row.try_into()
+            })?;
         for (queue, tenant, code, count, oldest) in live {
             let line = lines.of(queue, tenant);
             match row::state(code)? {

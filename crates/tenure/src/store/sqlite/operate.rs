@@ -11,7 +11,7 @@ use crate::inspect::QueueSettings;
 use crate::job::{JobId, JobRecord, Name, State};
 use crate::lease::Fence;
 use crate::lifecycle::{Again, Next, Verb};
-use crate::store::{Changed, Pruned, QueueChange, Requeue, lane};
+use crate::store::{AsSeen, Changed, Pruned, QueueChange, lane};
 
 impl Tx<'_> {
     /// The job, live or ended.
@@ -37,15 +37,14 @@ impl Tx<'_> {
         Ok(Changed::Yes)
     }
 
-    pub(super) fn requeue(&self, request: &Requeue) -> Result<Changed> {
+    pub(super) fn requeue(&self, request: &AsSeen) -> Result<Changed> {
         let Some(job) = self.find(request.job)? else { return Ok(Changed::Gone) };
         if let Some(token) = request.if_token
             && self.heard(Fence { job: job.id, token }, Verb::Requeue)?.is_some()
         {
             return Ok(Changed::Yes);
         }
-        let other_life = request.if_token.is_some_and(|token| token != job.token);
-        if other_life || !matches!(job.state, State::Dead | State::Cancelled) {
+        if request.moved_on(job.token) || !matches!(job.state, State::Dead | State::Cancelled) {
             return Ok(Changed::No(job.state));
         }
         let token = job.token.next(self.epoch()?);
@@ -79,10 +78,11 @@ impl Tx<'_> {
         }
     }
 
-    pub(super) fn purge(&self, id: JobId) -> Result<Changed> {
+    pub(super) fn purge(&self, request: &AsSeen) -> Result<Changed> {
+        let id = request.job;
         match self.find(id)? {
             None => Ok(Changed::Gone),
-            Some(job) if job.state.has_ended() => {
+            Some(job) if job.state.has_ended() && !request.moved_on(job.token) => {
                 self.run(&self.sql.operate.remove_ended, named_params! { ":job": id.0 })?;
                 self.forget(id)?;
                 Ok(Changed::Yes)

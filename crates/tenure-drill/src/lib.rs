@@ -5,6 +5,7 @@
 //! 3. [`differential`]: long random sequences on all engines in lockstep.
 //! 4. [`explorer`]: every interleaving of a few workers' calls, with crashes and lost replies, checked against the
 //!    invariants after each step; and [`mutants`], which it must kill.
+//! 5. [`processes`]: real processes on one file, some of which are killed.
 
 #![forbid(unsafe_code)]
 
@@ -14,3 +15,4 @@ pub mod engines;
 pub mod explorer;
 pub mod model;
 pub mod mutants;
+pub mod processes;

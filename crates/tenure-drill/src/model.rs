@@ -217,6 +217,17 @@ impl Model {
             return self.answer_late(*fence, outcome.verb());
         };
         let now = self.now();
+        for follow_up in then {
+            if let Enqueued::Conflict(owner) =
+                self.enqueue_one(&drill::following(follow_up, before.id))
+            {
+                let kind = follow_up.record(before.id, now).kind;
+                let note =
+                    format!("{kind} not enqueued: job {owner} has its key for another request");
+                let line = self.line(&before, Verb::Follow, before.state, Some(note));
+                self.write_down(TimelineEntry { refused: true, ..line });
+            }
+        }
         let mut job = before.clone();
         match outcome {
             Outcome::Complete { result } => {
@@ -257,17 +268,6 @@ impl Model {
             self.jobs.insert(job.id, job);
             if outcome.verb() != Verb::Complete {
                 self.note(&before, outcome.verb(), became, outcome.note());
-            }
-        }
-        for follow_up in then {
-            if let Enqueued::Conflict(owner) =
-                self.enqueue_one(&drill::following(follow_up, before.id))
-            {
-                let kind = follow_up.record(before.id, now).kind;
-                let note =
-                    format!("{kind} not enqueued: job {owner} has its key for another request");
-                let line = self.line(&before, Verb::Follow, before.state, Some(note));
-                self.write_down(TimelineEntry { refused: true, ..line });
             }
         }
         Settled::Yes(became)

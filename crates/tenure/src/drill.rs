@@ -95,8 +95,3 @@ pub fn following(job: &NewJob, parent: JobId) -> NewJob {
 pub fn group(queue: &Name, tenant: &Tenant) -> i64 {
     crate::store::lane::group_of_names(queue, tenant)
 }
-
-/// The number by which queues are pruned in turn.
-pub fn queue_number(queue: &Name) -> i64 {
-    crate::store::lane::queue(queue)
-}

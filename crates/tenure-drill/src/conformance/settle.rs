@@ -308,6 +308,15 @@ promises! { "settle":
         assert!(dump.jobs.is_empty() && dump.timeline.is_empty());
     }
 
+    "I9" with_history_off_a_conflict_of_a_follow_up_leaves_nothing_behind(w) {
+        w.store.configure(&name("default"), &NO_HISTORY).unwrap();
+        w.put(job("other").key(key("k")).delay(secs(99)));
+        let (_, fence) = taken(w);
+        w.store.settle(&[settlement(fence, vec![job("next").key(key("k"))])]).unwrap();
+        let dump = w.dump();
+        assert_eq!((dump.jobs.len(), dump.timeline.len()), (1, 0));
+    }
+
     "G1" with_history_off_a_dead_job_is_still_kept(w) {
         w.store.configure(&name("default"), &NO_HISTORY).unwrap();
         let id = w.ended(Outcome::Bury { reason: "no".into() });

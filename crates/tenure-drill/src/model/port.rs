@@ -108,9 +108,7 @@ impl Store for Model {
             job.finished_at.is_some_and(|finished| finished + keep <= now)
         };
         let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
-        jobs.sort_by_key(|job| {
-            (drill::queue_number(&job.queue), job.state, job.finished_at, job.id)
-        });
+        jobs.sort_by_key(|job| (job.queue.clone(), job.state, job.finished_at, job.id));
         let jobs: Vec<_> = jobs.into_iter().take(limit).map(|job| job.id).collect();
         let mut keys: Vec<_> = self.keys.iter().filter(|(_, key)| key.expires_at <= now).collect();
         keys.sort_by_key(|(place, key)| (key.expires_at, (*place).clone()));

@@ -23,8 +23,6 @@ const TENANT_BITS: u32 = 29;
 const QUEUE_BITS: u32 = 15;
 /// Set in the lanes of jobs with a crash.
 pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
-/// How far a lane is shifted to get its queue's number; the age index of ended jobs is built on it.
-const QUEUE_SHIFT: u32 = KIND_BITS + TENANT_BITS;
 
 /// The lane of a job as it is now.
 pub(crate) fn of(job: &JobRecord) -> i64 {
@@ -77,5 +75,3 @@ fn prefix(text: &str, bits: u32) -> i64 {
     let first = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
     i64::from(first >> (u32::BITS - bits))
 }
-
-const _: () = assert!(QUEUE_SHIFT == 46, "schema/0001 indexes done by lane >> 46");

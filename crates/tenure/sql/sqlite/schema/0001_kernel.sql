@@ -56,7 +56,6 @@ CREATE INDEX tenure_jobs_suspect ON tenure_jobs (worker, started_at)     WHERE s
 CREATE TABLE tenure_done (
     id           INTEGER PRIMARY KEY,
     state        INTEGER NOT NULL CHECK (state BETWEEN 4 AND 6), -- 4 succeeded, 5 dead, 6 cancelled
-    lane         INTEGER NOT NULL,
     priority     INTEGER NOT NULL,
     run_at       INTEGER NOT NULL,
     token        INTEGER NOT NULL,
@@ -84,8 +83,8 @@ CREATE TABLE tenure_done (
     reason       TEXT
 ) STRICT;
 
--- By queue (the lane's upper bits), state and age: what pruning and the rates read.
-CREATE INDEX tenure_done_age  ON tenure_done ((lane >> 46 & 32767), state, finished_at);
+-- By queue, state and age: what pruning and the rates read.
+CREATE INDEX tenure_done_age  ON tenure_done (queue, state, finished_at);
 CREATE INDEX tenure_done_dead ON tenure_done (id) WHERE state = 5;
 
 -- Large args do not move when their job does.

@@ -50,12 +50,12 @@ SELECT queue, tenant, iif(state = 1 AND run_at <= :now, 0, state) AS seen, count
 -- :overview_dead
 SELECT queue, tenant, count(*) FROM tenure_done WHERE state = 5 GROUP BY queue, tenant
 
--- What ended lately in one queue number, by the age index.
+-- What ended lately in one queue, by the age index.
 -- :overview_recent
-SELECT queue, tenant, count(*)
+SELECT tenant, count(*)
   FROM tenure_done
- WHERE lane >> 46 & 32767 = :number AND state = :state AND finished_at > :after
- GROUP BY queue, tenant
+ WHERE queue = :queue AND state = :state AND finished_at > :after
+ GROUP BY tenant
 
 -- :leases
 SELECT id, kind, token, worker, started_at, lease_until

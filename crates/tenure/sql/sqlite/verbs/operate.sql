@@ -38,20 +38,17 @@ VALUES (:queue, :paused_at, :keep_ms, :keep_dead_ms)
 ON CONFLICT (queue) DO UPDATE
    SET paused_at = excluded.paused_at, keep_ms = excluded.keep_ms, keep_dead_ms = excluded.keep_dead_ms
 
--- The next queue, by its number, that has ended jobs. One probe for each.
--- :next_queue_number
-SELECT lane >> 46 & 32767
-  FROM tenure_done
- WHERE lane >> 46 & 32767 > :after
- ORDER BY lane >> 46 & 32767
- LIMIT 1
+-- The next queue that has ended jobs. One probe for each.
+-- :next_queue
+SELECT queue FROM tenure_done WHERE queue > :after ORDER BY queue LIMIT 1
 
--- Ended jobs of one queue number and state, oldest first. The reader stops when it has enough.
+-- The oldest of the ended jobs of one queue and state.
 -- :aged
-SELECT id, queue, finished_at
+SELECT id
   FROM tenure_done
- WHERE lane >> 46 & 32767 = :number AND state = :state AND finished_at <= :before
+ WHERE queue = :queue AND state = :state AND finished_at <= :before
  ORDER BY finished_at, id
+ LIMIT :limit
 
 -- :expire_keys
 DELETE FROM tenure_keys

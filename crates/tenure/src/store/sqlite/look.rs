@@ -79,22 +79,24 @@ impl Tx<'_> {
         for (queue, tenant, count) in dead {
             lines.of(queue, tenant).dead = count;
         }
-        for number in self.queue_numbers()? {
-            for (queue, tenant, count) in self.ended_lately(number, State::Succeeded)? {
-                lines.of(queue, tenant).succeeded_last_minute = count;
+        for queue in self.queues_with_history()? {
+            for (tenant, count) in self.ended_lately(&queue, State::Succeeded)? {
+                lines.of(queue.to_string(), tenant).succeeded_last_minute = count;
             }
-            for (queue, tenant, count) in self.ended_lately(number, State::Dead)? {
-                lines.of(queue, tenant).died_last_minute = count;
+            for (tenant, count) in self.ended_lately(&queue, State::Dead)? {
+                lines.of(queue.to_string(), tenant).died_last_minute = count;
             }
         }
         Ok(Overview { at: self.now, lines: lines.0.into_values().collect() })
     }
 
-    fn ended_lately(&self, number: i64, state: State) -> Result<Vec<(String, String, u64)>> {
+    fn ended_lately(&self, queue: &Name, state: State) -> Result<Vec<(String, u64)>> {
         let after = self.now - OverviewLine::WINDOW;
         self.all(
             &self.sql.look.overview_recent,
-            named_params! { ":number": number, ":state": row::code(state, false), ":after": after.as_millis() },
+            named_params! {
+                ":queue": queue.as_str(), ":state": row::code(state, false), ":after": after.as_millis(),
+            },
             |row| row.try_into(),
         )
     }

@@ -116,9 +116,10 @@ impl Tx<'_> {
     /// Deletes what has been kept long enough: queue by queue, state by state, the oldest first.
     pub(super) fn prune(&self, limit: usize) -> Result<Pruned> {
         let mut jobs = 0;
-        for number in self.queue_numbers()? {
+        for queue in self.queues_with_history()? {
+            let settings = self.settings_of(&queue)?;
             for state in [State::Succeeded, State::Dead, State::Cancelled] {
-                for id in self.aged(number, state, limit - jobs)? {
+                for id in self.aged(&settings, state, limit - jobs)? {
                     self.run(&self.sql.operate.remove_ended, named_params! { ":job": id.0 })?;
                     self.forget(id)?;
                     jobs += 1;
@@ -130,49 +131,32 @@ impl Tx<'_> {
         Ok(Pruned { jobs, keys })
     }
 
-    /// The numbers of the queues that have ended jobs.
-    pub(super) fn queue_numbers(&self) -> Result<Vec<i64>> {
-        let mut numbers = Vec::new();
-        let mut after = -1;
-        let next = |after| {
-            self.one(
-                &self.sql.operate.next_queue_number,
-                named_params! { ":after": after },
-                |row| row.get(0),
-            )
-        };
-        while let Some(number) = next(after)? {
-            numbers.push(number);
-            after = number;
+    /// The queues that have ended jobs.
+    pub(super) fn queues_with_history(&self) -> Result<Vec<Name>> {
+        let mut queues: Vec<Name> = Vec::new();
+        loop {
+            let after = queues.last().map_or("", Name::as_str);
+            let next =
+                self.one(&self.sql.operate.next_queue, named_params! { ":after": after }, |row| {
+                    Ok(Name::trusted(row.get(0)?))
+                })?;
+            match next {
+                Some(queue) => queues.push(queue),
+                None => return Ok(queues),
+            }
         }
-        Ok(numbers)
     }
 
-    /// Up to `limit` jobs that have been kept long enough. Queues whose numbers collide are told
-    /// apart by name.
-    fn aged(&self, number: i64, state: State, limit: usize) -> Result<Vec<JobId>> {
-        let mut statement = self.connection.prepare_cached(&self.sql.operate.aged)?;
-        let mut rows = statement.query(named_params! {
-            ":number": number, ":state": row::code(state, false), ":before": self.now.as_millis(),
-        })?;
-        let mut found = Vec::new();
-        let mut settings: Vec<QueueSettings> = Vec::new();
-        while found.len() < limit
-            && let Some(row) = rows.next()?
-        {
-            let queue = Name::trusted(row.get(1)?);
-            if !settings.iter().any(|known| known.queue == queue) {
-                settings.push(self.settings_of(&queue)?);
-            }
-            let finished_at = row::time(row.get(2)?);
-            let expired = |kept: &&QueueSettings| finished_at + kept.keep(state) <= self.now;
-            match settings.iter().find(|known| known.queue == queue).filter(expired) {
-                Some(_) => found.push(JobId(row.get(0)?)),
-                // The oldest is young enough, so all are, unless two queues share this number.
-                None if settings.len() == 1 => break,
-                None => {}
-            }
-        }
-        Ok(found)
+    /// Up to `limit` jobs of a queue that ended in `state` and have been kept long enough.
+    fn aged(&self, settings: &QueueSettings, state: State, limit: usize) -> Result<Vec<JobId>> {
+        let before = self.now - settings.keep(state);
+        self.all(
+            &self.sql.operate.aged,
+            named_params! {
+                ":queue": settings.queue.as_str(), ":state": row::code(state, false),
+                ":before": before.as_millis(), ":limit": limit,
+            },
+            |row| Ok(JobId(row.get(0)?)),
+        )
     }
 }

@@ -25,9 +25,9 @@ impl Tx<'_> {
         let Settlement { fence, outcome, then } = settlement;
         match self.pass_fence(*fence)? {
             Some(job) => {
-                let became = self.apply(&job, outcome, forgetful)?;
+                // First, so that a job that is deleted at once leaves no line behind.
                 self.follow(&job, then)?;
-                Ok(Settled::Yes(became))
+                Ok(Settled::Yes(self.apply(&job, outcome, forgetful)?))
             }
             None => self.answer_late(*fence, outcome.verb()),
         }

@@ -82,7 +82,7 @@ statements! {
     settle { fence put_back end remove current heard note forgetful }
     lapse { overdue check }
     operate {
-        live ended requeue remove_ended remove_payload remove_timeline queue queues configure next_queue_number aged
+        live ended requeue remove_ended remove_payload remove_timeline queue queues configure next_queue aged
         expire_keys
     }
     look { timeline jobs_live jobs_ended jobs_dead overview_live overview_dead overview_recent leases }

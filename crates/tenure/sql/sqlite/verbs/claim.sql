@@ -60,7 +60,10 @@ UPDATE tenure_jobs
        lease_until = :now + min(:lease_ms, coalesce(max_runtime, :lease_ms))
  WHERE id = :job
    AND state = 0
-RETURNING {live}
+
+-- The job as its new holder sees it.
+-- :taken
+SELECT {live} FROM tenure_jobs WHERE id = :job
 
 -- How long a worker that found too little may wait.
 -- :next_due

@@ -276,15 +276,21 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    /// Takes a job, and reads it in a statement of its own: RETURNING would keep a journal for a
+    /// statement that changes one row.
     fn take_one(&self, job: JobId) -> Result<Option<Attempt>> {
-        let taken = self.tx.one(
+        let by_id = named_params! { ":job": job.0 };
+        let taken = self.tx.run(
             &self.tx.sql.claim.take,
             named_params! {
                 ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
                 ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
             },
-            row::record,
         )?;
+        if taken == 0 {
+            return Ok(None);
+        }
+        let taken = self.tx.one(&self.tx.sql.claim.taken, by_id, row::record)?;
         Ok(taken.and_then(Attempt::of))
     }
 }

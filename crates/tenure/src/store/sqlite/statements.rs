@@ -77,7 +77,7 @@ const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
 
 statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
-    claim { probe promote epoch paused holds_suspect next_lane pick take next_due held }
+    claim { probe promote epoch paused holds_suspect next_lane pick take taken next_due held }
     renew { extend }
     settle { fence put_back end remove current heard note forgetful }
     lapse { overdue check }
@@ -96,7 +96,7 @@ mod tests {
     fn every_statement_that_the_engine_names_is_in_its_file_and_no_other() {
         let statements = Statements::embedded();
         assert!(statements.settle.fence.contains("token = :token AND state = 2"));
-        assert!(statements.claim.take.ends_with("lease_until, NULL, NULL, reason"));
+        assert!(statements.claim.held.contains("lease_until, NULL, NULL, reason"));
     }
 
     #[test]

@@ -191,6 +191,24 @@ fn many_threads_claim_and_settle_each_job_once() {
 }
 
 #[test]
+fn the_view_for_people_shows_live_and_ended_jobs_by_the_names_of_their_states() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    store.enqueue(&[job(), job().delay(Duration::from_secs(9)), job(), job()]).unwrap();
+    let attempts = store.claim(&ask(3)).unwrap().attempts;
+    let settle = |at: usize, outcome| Settlement::new(attempts[at].lease.fence(), outcome);
+    let buried = settle(1, Outcome::Bury { reason: "hopeless".into() });
+    store.settle(&[settle(0, Outcome::Complete { result: None }), buried]).unwrap();
+    let shell = Connection::open(&file).unwrap();
+    let mut view = shell.prepare("SELECT state, kind, args FROM tenure_job ORDER BY id").unwrap();
+    let rows: Vec<(String, String, String)> =
+        view.query_map([], |row| row.try_into()).unwrap().collect::<Result<_, _>>().unwrap();
+    let states: Vec<_> = rows.iter().map(|(state, ..)| state.as_str()).collect();
+    assert_eq!(states, ["succeeded", "queued", "dead", "running"]);
+    assert!(rows.iter().all(|(_, kind, args)| kind == "work" && args == "{}"));
+}
+
+#[test]
 fn a_file_that_was_deleted_and_made_anew_is_another_store() {
     let (directory, file) = place();
     let mut old = open(&file);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
+use super::writer::take_turn;
 use super::{error, row};
 use crate::clock::{self, Clock};
 use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
@@ -52,7 +53,7 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     let turn = private_file(&beside(path, "-turn"))
         .map_err(|cause| error::from_io(&target, "open the store", cause))?;
     // The first one sets the file up; whoever comes at the same time waits here and finds it done.
-    turn.lock().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    take_turn(&turn).map_err(|cause| error::from_io(&target, "open the store", cause))?;
     let opened = private_file(path)
         .map_err(|cause| error::from_io(&target, "open the store", cause))
         .and_then(|_| connect(path, &target))

@@ -190,7 +190,7 @@ impl Writer {
 
     fn begin(&self, connection: &Connection, doing: &'static str) -> Result<Group> {
         if let Some(turn) = &self.turn {
-            turn.lock().map_err(|cause| error::from_io(&self.target, doing, cause))?;
+            take_turn(turn).map_err(|cause| error::from_io(&self.target, doing, cause))?;
         }
         // IMMEDIATE: a transaction that reads first and then writes would fail at once if another
         // wrote in between.
@@ -238,6 +238,16 @@ impl Writer {
             // It cannot fail on a lock that is held; if it did, the lock would end with the
             // process.
             let _ = turn.unlock();
+        }
+    }
+}
+
+/// Waits for this process's turn. A signal that arrives meanwhile is no reason to give up.
+pub(super) fn take_turn(turn: &File) -> std::io::Result<()> {
+    loop {
+        match turn.lock() {
+            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            answer => return answer,
         }
     }
 }

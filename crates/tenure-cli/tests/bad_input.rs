@@ -263,7 +263,7 @@ fn a_database_of_somebody_else_is_left_alone() {
     let shell = Shell::new();
     rusqlite(&shell.path("books.db"), "CREATE TABLE books (x); INSERT INTO books VALUES (1);");
     refuses(&shell, "books.db", "not one of Tenure's");
-    refuses(&shell, "books.db", "tenure --db books.db migrate up");
+    refuses(&shell, "books.db", "books.db migrate up");
     shell.ok(&["--db", "books.db", "migrate", "status"]);
     refuses(&shell, "books.db", "not one of Tenure's");
 }

@@ -217,16 +217,20 @@ impl Model {
             return self.answer_late(*fence, outcome.verb());
         };
         let now = self.now();
+        let mut conflicts = Vec::new();
         for follow_up in then {
             if let Enqueued::Conflict(owner) =
                 self.enqueue_one(&drill::following(follow_up, before.id))
             {
                 let kind = follow_up.record(before.id, now).kind;
-                let note =
-                    format!("{kind} not enqueued: job {owner} has its key for another request");
-                let line = self.line(&before, Verb::Follow, before.state, Some(note));
-                self.write_down(TimelineEntry { refused: true, ..line });
+                conflicts.push(format!(
+                    "{kind} not enqueued: job {owner} has its key for another request"
+                ));
             }
+        }
+        if !conflicts.is_empty() {
+            let line = self.line(&before, Verb::Follow, before.state, Some(conflicts.join("; ")));
+            self.write_down(TimelineEntry { refused: true, ..line });
         }
         let mut job = before.clone();
         match outcome {

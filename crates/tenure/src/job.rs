@@ -170,6 +170,19 @@ pub enum RetryPolicy {
     },
 }
 
+/// The most delays that a [`RetryPolicy::List`] has.
+pub const RETRY_LIMIT: usize = 64;
+
+impl RetryPolicy {
+    /// Whether a store may keep it.
+    pub fn is_reasonable(&self) -> bool {
+        match self {
+            RetryPolicy::List { ms } => (1..=RETRY_LIMIT).contains(&ms.len()),
+            RetryPolicy::Exponential { .. } | RetryPolicy::Fixed { .. } => true,
+        }
+    }
+}
+
 impl Default for RetryPolicy {
     /// One second, doubling, at most five minutes.
     fn default() -> Self {

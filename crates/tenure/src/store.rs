@@ -18,7 +18,7 @@ pub use self::error::{Error, Result};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
 use crate::job::{
-    BATCH_LIMIT, Invalid, JobId, JobRecord, Json, Limits, Name, NewJob, State, Tenant,
+    BATCH_LIMIT, Invalid, JobId, JobRecord, Json, Limits, Name, NewJob, RETRY_LIMIT, State, Tenant,
 };
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
 use crate::lifecycle::{Outcome, Standing};
@@ -402,6 +402,10 @@ pub fn check_batch(size: usize) -> Result<()> {
 /// Checks jobs at the port.
 pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
     check_batch(jobs.len())?;
+    if jobs.iter().any(|job| !job.retry.is_reasonable()) {
+        let why = format!("a list of retries has 1 to {RETRY_LIMIT} delays; the last one repeats");
+        return Err(Invalid::Value { field: "retry", why }.into());
+    }
     match jobs.iter().find(|job| job.args.as_str().len() > limits.args) {
         Some(job) => Err(Invalid::TooLarge {
             field: "args",

@@ -229,3 +229,181 @@ fn a_store_in_memory_is_nobody_elses() {
     one.enqueue(&[job()]).unwrap();
     assert!(two.claim(&ask(1)).unwrap().attempts.is_empty());
 }
+
+fn work_off(store: &mut Sqlite, outcome: Outcome) -> tenure::job::JobId {
+    let fence = store.claim(&ask(1)).unwrap().attempts[0].lease.fence();
+    store.settle(&[Settlement::new(fence, outcome)]).unwrap();
+    fence.job
+}
+
+#[test]
+fn what_is_forgotten_leaves_no_payload_behind() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let args = Json::check("args", format!("\"{}\"", "x".repeat(3_000)), 4_000).unwrap();
+    store.enqueue(&[NewJob::new(Name::check("kind", "work").unwrap(), args)]).unwrap();
+    let id = work_off(&mut store, Outcome::Complete { result: None });
+    store.purge(&[tenure::store::AsSeen::any(id)]).unwrap();
+    let look = Connection::open(&file).unwrap();
+    let left: i64 =
+        look.query_row("SELECT count(*) FROM tenure_payloads", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_page_never_shows_a_job_twice_while_it_moves() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut mover = open(&file);
+            for _ in 0..300 {
+                mover.enqueue(&[job()]).unwrap();
+                work_off(&mut mover, Outcome::Complete { result: None });
+            }
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+            let page = store.jobs(&tenure::inspect::Filter::default(), 1_000).unwrap();
+            assert!(page.windows(2).all(|two| two[0].id > two[1].id), "a job is there twice");
+        }
+    });
+}
+
+#[test]
+fn a_wait_misses_nothing_that_came_after_the_look() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let (tell, told) = std::sync::mpsc::sync_channel(0);
+    std::thread::scope(|scope| {
+        let file = &file;
+        scope.spawn(move || {
+            let mut producer = open(file);
+            while told.recv().is_ok() {
+                producer.enqueue(&[job()]).unwrap();
+            }
+        });
+        for n in 0..400 {
+            tell.send(()).unwrap();
+            // The look comes now before, now during, now after the commit.
+            (0..n).for_each(|_| std::thread::yield_now());
+            while store.claim(&ask(1)).unwrap().attempts.is_empty() {
+                let until = monotonic() + Duration::from_secs(5);
+                assert_eq!(store.wait(until).unwrap(), Wake::Changed, "a wake-up was lost");
+            }
+        }
+        drop(tell);
+    });
+}
+
+#[test]
+fn waiting_for_the_lock_does_not_make_the_time_old() {
+    let (directory, file) = place();
+    let clock = tenure::clock::Clock::manual(tenure::clock::Timestamp::from_millis(0));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let mut store = Sqlite::open(&file, &options).unwrap();
+    let turn = std::fs::File::open(directory.path().join("jobs.db-turn")).unwrap();
+    turn.lock().unwrap();
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| store.enqueue(&[job()]).unwrap());
+        let blocked = || std::fs::read_to_string("/proc/locks").unwrap().contains("-> FLOCK");
+        while !blocked() && !caller.is_finished() {
+            std::thread::yield_now();
+        }
+        clock.advance(Duration::from_secs(60));
+        turn.unlock().unwrap();
+        caller.join().unwrap();
+    });
+    let enqueued = store.jobs(&tenure::inspect::Filter::default(), 1).unwrap()[0].enqueued_at;
+    assert_eq!(enqueued, clock.now());
+}
+
+#[test]
+fn a_lock_that_another_program_holds_for_a_moment_is_waited_for() {
+    let (directory, file) = place();
+    let mut store = open(&file);
+    let foreign = Connection::open(&file).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| store.enqueue(&[job()]));
+        // Whoever is about to write has the turn, and keeps it while it waits for the lock.
+        let turn = std::fs::File::open(directory.path().join("jobs.db-turn")).unwrap();
+        while turn.try_lock().is_ok() && !caller.is_finished() {
+            turn.unlock().unwrap();
+            std::thread::yield_now();
+        }
+        foreign.execute_batch("COMMIT").unwrap();
+        assert!(caller.join().unwrap().is_ok());
+    });
+}
+
+#[test]
+fn a_lock_that_another_program_does_not_give_up_is_told_as_such() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let foreign = Connection::open(&file).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = store.enqueue(&[job()]).unwrap_err();
+    assert!(refused.is_transient(), "{refused:?}");
+}
+
+#[test]
+fn callers_that_wait_for_the_same_lock_in_vain_wait_once() {
+    let (_directory, file) = place();
+    let _keep = open(&file);
+    let foreign = Connection::open(&file).unwrap();
+    foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let begin = monotonic();
+    std::thread::scope(|scope| {
+        let callers: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| open(&file).enqueue(&[job()]))).collect();
+        for caller in callers {
+            assert!(caller.join().unwrap().unwrap_err().is_transient());
+        }
+    });
+    // One after the other it would be four times the busy timeout of 5 s.
+    assert!(monotonic() - begin < Duration::from_secs(18));
+}
+
+#[test]
+fn connections_of_one_process_share_a_writer() {
+    let (directory, file) = place();
+    let _stores = [open(&file), open(&file)];
+    let turn = directory.path().join("jobs.db-turn");
+    let open_files = Path::new("/proc/self/fd").read_dir().unwrap();
+    let turns =
+        open_files.filter(|fd| fd.as_ref().unwrap().path().read_link().is_ok_and(|to| to == turn));
+    assert_eq!(turns.count(), 1);
+}
+
+#[test]
+fn looking_at_a_file_does_not_drop_the_locks_of_this_process_on_it() {
+    let (_directory, file) = place();
+    let store = open(&file);
+    let owner = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap());
+        locks
+            .lines()
+            .filter(|line| line.contains("POSIX") && line.contains(&format!(":{inode} ")))
+            .count()
+    };
+    let held = owner();
+    assert!(held > 0, "SQLite holds a lock on a file in WAL mode while it is open");
+    Sqlite::status(&file).unwrap();
+    drop(open(&file));
+    assert_eq!(owner(), held);
+    drop(store);
+}
+
+#[test]
+fn a_link_leads_to_the_same_store_and_the_same_turn() {
+    let (directory, file) = place();
+    drop(open(&file));
+    let link = directory.path().join("link.db");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    open(&link).enqueue(&[job()]).unwrap();
+    assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 1);
+    assert!(!directory.path().join("link.db-turn").exists());
+}

@@ -278,4 +278,61 @@ promises! { "claim":
         }
         assert_eq!(w.state(id), State::Queued);
     }
+
+    "G9" of_too_many_that_are_due_the_oldest_are_promoted_first(w) {
+        let oldest = w.put(job("work").delay(secs(1)));
+        w.store.enqueue(&vec![job("work").delay(secs(2)); PROMOTE_LIMIT]).unwrap();
+        w.pass(secs(2));
+        assert_eq!(w.claim_ids(&ask("ann", 1)), [oldest]);
+    }
+
+    "G1" names_whose_numbers_collide_are_told_apart(w) {
+        // Found by search: equal in the first 15 bits of their SHA-256, and in the first 17.
+        let (queue, double) = (name("q99"), name("q315"));
+        w.put(job("work").queue(double));
+        let mine = w.put(job("work").queue(queue.clone()));
+        assert_eq!(w.claim_ids(&Claim { queues: vec![queue], ..ask("ann", 10) }), [mine]);
+        w.put(job("q332"));
+        let mine = w.put(job("q83"));
+        assert_eq!(w.claim_ids(&Claim { kinds: Some(vec![name("q83")]), ..ask("ann", 10) }), [mine]);
+    }
+
+    "I11" suspects_in_the_last_queue_of_all_are_found(w) {
+        // Found by search: the first 15 bits of its SHA-256 are all ones, so its lanes come last.
+        let last = name("q4400");
+        let in_last = |who| Claim { queues: vec![name("q4400")], ..ask(who, 1) };
+        let id = w.put(job("work").queue(last));
+        assert_eq!(w.claim_ids(&in_last("ann")), [id]);
+        w.pass(LEASE);
+        assert_eq!(w.claim_ids(&in_last("bob")), [id]);
+    }
+
+    "I2" after_the_epoch_has_risen_every_new_token_is_above_all_of_the_epoch_before(w) {
+        let ids: Vec<_> = (0..4).map(|_| w.put_one()).collect();
+        let claimed = w.claim(&ask("ann", 3)).attempts;
+        let mut state = w.dump();
+        state.epoch = 1;
+        w.store.load(&state).unwrap();
+        w.settle(claimed[0].lease.fence(), tenure::lifecycle::Outcome::Release);
+        w.store.cancel(&[ids[1]]).unwrap();
+        w.pass(LEASE);
+        w.store.lapse(&[claimed[2].lease.fence()]).unwrap();
+        for id in &ids[..3] {
+            assert_eq!(w.record(*id).token, Token((1 << 40) + 1), "{id}");
+        }
+        let taken = w.claim(&ask("bob", 9)).attempts;
+        assert_eq!(taken.iter().map(|attempt| attempt.lease.token().0 - (1 << 40)).max(), Some(2));
+        assert_eq!(w.record(ids[3]).token, Token((1 << 40) + 1));
+        w.store.requeue(&[tenure::store::AsSeen::any(ids[1])]).unwrap();
+        assert_eq!(w.record(ids[1]).token, Token((1 << 40) + 2));
+    }
+
+    "G5" a_crashed_job_is_found_again_whatever_the_number_of_its_queue(w) {
+        // Found by search: the greatest number that a queue can have, 15 bits of ones.
+        let last = Claim { queues: vec![name("q4400")], ..ask("ann", 1) };
+        let id = w.put(job("work").queue(name("q4400")));
+        assert_eq!(w.claim_ids(&last), [id]);
+        w.pass(LEASE);
+        assert_eq!(w.claim_ids(&last), [id]);
+    }
 }

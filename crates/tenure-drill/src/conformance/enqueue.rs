@@ -98,6 +98,15 @@ promises! { "enqueue":
         assert!(w.dump().jobs.is_empty());
     }
 
+    "G1" a_list_of_retries_is_neither_empty_nor_endless(w) {
+        let with = |n: usize| job("work").retry(RetryPolicy::List { ms: vec![1; n] });
+        for n in [0, 65, 100_000] {
+            assert!(w.store.enqueue(&[job("work"), with(n)]).unwrap_err().is_invalid(), "{n}");
+        }
+        assert!(w.dump().jobs.is_empty());
+        w.put(with(64));
+    }
+
     "G1" a_batch_above_the_limit_is_refused_and_nothing_is_stored(w) {
         let batch = vec![job("work"); 1_001];
         assert!(w.store.enqueue(&batch).unwrap_err().is_invalid());

@@ -163,6 +163,7 @@ promises! { "lapse":
         let nobody = Fence { job: JobId(404), token: Token(1) };
         assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
         assert!(w.store.lapse(&vec![nobody; 1_001]).unwrap_err().is_invalid());
+        assert!(w.store.overdue(usize::MAX).unwrap_err().is_invalid());
     }
 
     "G5" a_job_is_taken_back_whatever_its_kind_and_queue(w) {

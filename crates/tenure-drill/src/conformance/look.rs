@@ -151,4 +151,17 @@ promises! { "look":
         w.store.jobs(&Filter::default(), 10).unwrap();
         assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
     }
+
+    "G1" the_rates_are_of_the_last_minute_to_the_millisecond(w) {
+        w.ended(complete());
+        w.ended(Outcome::Bury { reason: "no".into() });
+        let rates = |w: &mut super::World| {
+            let line = w.store.overview().unwrap().lines.remove(0);
+            (line.succeeded_last_minute, line.died_last_minute)
+        };
+        w.pass(OverviewLine::WINDOW - std::time::Duration::from_millis(1));
+        assert_eq!(rates(w), (1, 1));
+        w.pass(std::time::Duration::from_millis(1));
+        assert_eq!(rates(w), (0, 0));
+    }
 }

@@ -243,4 +243,32 @@ promises! { "operate":
         assert!(w.store.requeue(&requests).unwrap_err().is_invalid());
         assert!(w.store.purge(&requests).unwrap_err().is_invalid());
     }
+
+    "I4" a_requeued_job_is_still_all_that_was_asked_for(w) {
+        let (parent, asked) = (w.put_one(), job("work").trace("00-abc").unwrap().tags(vec![name("a")]).unwrap());
+        let asked = asked.key(key("k")).priority(3).max_runtime(secs(9)).retry(tenure::job::RetryPolicy::Fixed { ms: 250 });
+        let fence = w.take("ann").lease.fence();
+        w.store.settle(&[tenure::store::Settlement { fence, outcome: complete(), then: vec![asked] }]).unwrap();
+        let before = w.record(JobId(parent.0 + 1));
+        assert_eq!((before.parent, before.tags.len()), (Some(parent), 1));
+        w.store.cancel(&[before.id]).unwrap();
+        requeue(w, before.id);
+        let after = w.record(before.id);
+        assert_eq!(tenure::job::JobRecord { token: before.token, ..after }, before);
+    }
+
+    "I9" queues_whose_numbers_collide_are_pruned_each_by_its_own_time(w) {
+        let (long, short) = (name("q99"), name("q315"));
+        w.store.configure(&short, &keep(secs(60))).unwrap();
+        for queue in [&long, &short] {
+            w.put(job("work").queue(queue.clone()));
+            let claim = tenure::store::Claim { queues: vec![queue.clone()], ..ask("ann", 1) };
+            let fence = w.claim(&claim).attempts[0].lease.fence();
+            w.settle(fence, complete());
+            w.pass(secs(1));
+        }
+        w.pass(secs(3_600));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 1);
+        assert_eq!(w.dump().jobs[0].queue, long);
+    }
 }

@@ -339,6 +339,15 @@ promises! { "settle":
         assert_eq!((claimed.attempts[0].lease.job(), claimed.attempts[0].attempt), (id, 2));
     }
 
+    "I12" every_follow_up_in_conflict_is_named(w) {
+        w.put(job("other").key(key("k")).delay(secs(99)));
+        let (id, fence) = taken(w);
+        let then = vec![job("next").key(key("k")), job("last").key(key("k"))];
+        w.store.settle(&[settlement(fence, then)]).unwrap();
+        let note = w.timeline(id).remove(0).note.unwrap();
+        assert!(note.contains("next not enqueued") && note.contains("last not enqueued"), "{note}");
+    }
+
     "I12" a_follow_up_of_an_existing_request_is_not_enqueued_twice(w) {
         let owner = w.put(job("next").key(key("k")).delay(secs(99)));
         let (id, fence) = taken(w);
@@ -346,5 +355,11 @@ promises! { "settle":
         assert_eq!(w.dump().jobs.len(), 2);
         assert!(w.timeline(id).is_empty());
         assert_eq!(w.store.enqueue(&[job("next").key(key("k"))]).unwrap(), [Enqueued::Existing(owner)]);
+    }
+
+    "G6" follow_ups_of_all_settlements_together_are_limited(w) {
+        let (_, fence) = taken(w);
+        let half = || settlement(fence, vec![job("next"); 501]);
+        assert!(w.store.settle(&[half(), half()]).unwrap_err().is_invalid());
     }
 }

@@ -61,6 +61,7 @@ impl Store for Model {
     }
 
     fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+        check_batch(limit)?;
         Ok(self.overdue_now(limit))
     }
 

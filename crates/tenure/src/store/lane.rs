@@ -75,3 +75,17 @@ fn prefix(text: &str, bits: u32) -> i64 {
     let first = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
     i64::from(first >> (u32::BITS - bits))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_of_a_queue_are_those_of_all_its_tenants_and_no_others() {
+        for queue in [0, 7, (1 << QUEUE_BITS) - 1] {
+            let last = group(queue, (1 << TENANT_BITS) - 1);
+            assert_eq!(groups_of(queue), group(queue, 0)..=last);
+            assert!(first_in(last + 1) <= SUSPECT, "and no clean lane is a suspect's");
+        }
+    }
+}

@@ -18,6 +18,7 @@ mod renew;
 mod row;
 mod settle;
 mod statements;
+mod turn;
 mod tx;
 mod writer;
 
@@ -127,6 +128,7 @@ impl Sqlite {
     }
 
     fn open_file(path: &Path, options: &Options, foreign: Foreign) -> Result<Sqlite> {
+        let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;
         let reader = file::open_reader(path, &writer.target)?;
         Ok(Sqlite::new(writer, Some(reader), options, embedded()))
@@ -205,9 +207,9 @@ impl Sqlite {
 
     /// Whether a claim could find anything. What is looked at is remembered, so that a change after
     /// it wakes a wait.
-    fn may_find(&mut self) -> Result<bool> {
+    fn may_find(&mut self, ask: &Claim) -> Result<bool> {
         self.seen = self.version()?;
-        self.read("look for due jobs", |tx| tx.claim_may_find())
+        self.read("look for due jobs", |tx| tx.claim_may_find(ask))
     }
 }
 
@@ -221,7 +223,7 @@ impl Store for Sqlite {
 
     fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
         check_claim(ask)?;
-        if self.may_find()? {
+        if self.may_find(ask)? {
             return self.write("claim", Urgency::Normal, |tx| tx.claim(ask));
         }
         let next_due = if ask.n > 0 {
@@ -261,6 +263,7 @@ impl Store for Sqlite {
     }
 
     fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+        check_batch(limit)?;
         self.read("look for lapsed leases", |tx| tx.overdue(limit))
     }
 
@@ -366,7 +369,7 @@ fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc
     let opened = file::open(path, &options.clock, foreign)?;
     let target = path.display().to_string();
     let identity = identity().map_err(|cause| error::from_io(&target, "open the store", cause))?;
-    let writer = Arc::new(Writer::new(target, opened.connection, Some(opened.turn)));
+    let writer = Arc::new(Writer::new(target, opened.connection, Some(opened.turns)));
     writers.insert(identity, Arc::downgrade(&writer));
     Ok(writer)
 }

@@ -1,11 +1,11 @@
 -- Leases due jobs: promote, lapse, walk the ring, take. The walk itself is in claim.rs; each step
 -- here is one index probe.
 
--- Whether a claim could find anything. It is read without the write lock: an empty claim writes
--- nothing, or processes that share the file would wake each other for ever.
+-- Whether there is something to promote or to lapse. It is read without the write lock, and so is
+-- the ring: an empty claim writes nothing, or processes that share the file would wake each other for
+-- ever.
 -- :probe
-SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 0)
-    OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
     OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :now)
 
 -- Waiting jobs whose time has come become ready, oldest first.
@@ -71,4 +71,5 @@ SELECT min(run_at) FROM tenure_jobs WHERE state = 1
 
 -- What a worker holds, for after a claim whose answer was lost.
 -- :held
-SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker ORDER BY id
+-- (+id: sorted afterwards, so that running jobs are found by their index.)
+SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker ORDER BY +id

@@ -36,9 +36,10 @@ impl Tx<'_> {
     }
 
     /// Whether a claim could find anything, by a look that takes no lock.
-    pub(super) fn claim_may_find(&self) -> Result<bool> {
+    pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<bool> {
         let probe = named_params! { ":now": self.now.as_millis() };
-        Ok(self.one(&self.sql.claim.probe, probe, |row| row.get(0))?.unwrap_or(false))
+        let due = self.one(&self.sql.claim.probe, probe, |row| row.get(0))?.unwrap_or(false);
+        Ok(due || Walk::new(self, ask)?.finds_any()?)
     }
 
     pub(super) fn held(&self, worker: &WorkerId) -> Result<Vec<Attempt>> {
@@ -122,6 +123,11 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
+    /// Whether there is ready work for this claim.
+    fn finds_any(&self) -> Result<bool> {
+        Ok(!self.next_groups(&mut self.ring(self.cursor.0), 1)?.is_empty())
+    }
+
     /// The ranges of group numbers to walk, in order: from the cursor to the end, then from the
     /// beginning to the cursor.
     fn ring(&self, start: i64) -> Vec<(i64, i64)> {
@@ -164,7 +170,7 @@ impl<'a> Walk<'a> {
         let (from, to) = (lane::first_in(first), lane::first_in(last + 1));
         let clean = self.next_lane(from, to)?;
         let suspect =
-            if self.suspect_allowed { self.next_lane(from | SUSPECT, to | SUSPECT)? } else { None };
+            if self.suspect_allowed { self.next_lane(from + SUSPECT, to + SUSPECT)? } else { None };
         Ok(clean.into_iter().chain(suspect).map(lane::group_of).min())
     }
 
@@ -173,7 +179,7 @@ impl<'a> Walk<'a> {
         let (from, to) = (lane::first_in(group), lane::first_in(group + 1));
         let mut lanes = self.lanes_between(from, to)?;
         if self.suspect_allowed {
-            lanes.extend(self.lanes_between(from | SUSPECT, to | SUSPECT)?);
+            lanes.extend(self.lanes_between(from + SUSPECT, to + SUSPECT)?);
         }
         Ok(lanes)
     }

@@ -59,3 +59,34 @@ pub(super) fn read_only(target: &str) -> Error {
         next: "make it writable with `chmod u+w`, or name another file with --db".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn what_a_person_can_do_something_about_is_told_apart() {
+        let say = |code| {
+            let cause = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            from_sqlite("jobs.db", "enqueue", cause)
+        };
+        for code in [ffi::SQLITE_BUSY, ffi::SQLITE_BUSY_RECOVERY, ffi::SQLITE_LOCKED] {
+            assert!(say(code).is_transient(), "{code}");
+        }
+        for (code, word) in [
+            (ffi::SQLITE_FULL, "full"),
+            (ffi::SQLITE_CORRUPT, "damaged"),
+            (ffi::SQLITE_READONLY, "read-only"),
+            (ffi::SQLITE_NOTADB, "not a SQLite database"),
+            (ffi::SQLITE_CANTOPEN, "cannot be opened"),
+        ] {
+            let said = say(code);
+            assert!(
+                matches!(said, Error::Unusable { .. }) && said.to_string().contains(word),
+                "{said}"
+            );
+        }
+    }
+}

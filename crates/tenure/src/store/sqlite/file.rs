@@ -1,14 +1,14 @@
 //! Opening the file: what may be opened, how it is set up, and its schema.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
-use super::writer::take_turn;
+use super::turn::Turns;
 use super::{error, row};
 use crate::clock::{self, Clock};
 use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
@@ -37,7 +37,7 @@ pub(super) enum Foreign {
 /// An open file: the writing connection, and the lock by which processes take turns.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    pub(super) turn: File,
+    pub(super) turns: Turns,
 }
 
 /// Opens the file, creates it where there is none, and brings its schema up to date.
@@ -50,19 +50,19 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     if path.metadata().is_ok_and(|file| file.len() > 0) {
         check_ours(&open_reader(path, &target)?, &target, foreign)?;
     }
-    let turn = private_file(&beside(path, "-turn"))
-        .map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let failed = |cause| error::from_io(&target, "open the store", cause);
+    let turns = Turns::open(&beside(path, "-turn")).map_err(failed)?;
     // The first one sets the file up; whoever comes at the same time waits here and finds it done.
-    take_turn(&turn).map_err(|cause| error::from_io(&target, "open the store", cause))?;
-    let opened = private_file(path)
-        .map_err(|cause| error::from_io(&target, "open the store", cause))
-        .and_then(|_| connect(path, &target))
+    turns.take().map_err(failed)?;
+    let opened = create_private(path)
+        .map_err(failed)
+        .and_then(|()| connect(path, &target))
         .and_then(|mut connection| {
             migrate_up(&mut connection, &target, clock, foreign)?;
             Ok(connection)
         });
-    turn.unlock().map_err(|cause| error::from_io(&target, "open the store", cause))?;
-    Ok(Opened { connection: opened?, turn })
+    turns.give_back();
+    Ok(Opened { connection: opened?, turns })
 }
 
 /// A connection that can only read.
@@ -84,6 +84,20 @@ pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     let exists = path.metadata().is_ok_and(|file| file.len() > 0);
     let applied = if exists { applied(&open_reader(path, &target)?, &target)? } else { Vec::new() };
     Ok(migrate::compare(MIGRATIONS, &applied))
+}
+
+/// The file itself, whatever link or relative name leads to it: what stands beside it is shared by
+/// all who open it.
+pub(super) fn resolve(path: &Path) -> PathBuf {
+    let found = path.canonicalize().or_else(|_| {
+        let name = path.file_name().unwrap_or_default();
+        directory_of(path).canonicalize().map(|directory| directory.join(name))
+    });
+    found.unwrap_or_else(|_| path.to_owned())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The file that stands beside the database under its name and a suffix.
@@ -127,12 +141,6 @@ fn check_file(path: &Path, target: &str) -> Result<()> {
     if found.permissions().readonly() {
         return Err(error::read_only(target));
     }
-    let mut head = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(16).read_to_end(&mut head));
-    read.map_err(|cause| error::from_io(target, "look at the file", cause))?;
-    if !head.is_empty() && head != b"SQLite format 3\0" {
-        return Err(error::not_a_database(target));
-    }
     Ok(())
 }
 
@@ -171,7 +179,8 @@ fn network_file_system<'a>(mounts: &'a str, directory: &Path) -> Option<&'a str>
     ];
     let lines = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
-        Some((fields.next()?, fields.next()?))
+        // The kernel writes a space in a name as an octal escape.
+        Some((fields.next()?.replace("\\040", " "), fields.next()?))
     });
     let holding = lines.filter(|(point, _)| directory.starts_with(point));
     let (_, kind) = holding.max_by_key(|(point, _)| point.len())?;
@@ -179,8 +188,17 @@ fn network_file_system<'a>(mounts: &'a str, directory: &Path) -> Option<&'a str>
 }
 
 /// Opens a file that only its owner may read, and creates it where there is none.
-fn private_file(path: &Path) -> std::io::Result<File> {
+pub(super) fn private_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Makes the database file where there is none. One that is there is opened by nobody but SQLite: by
+/// POSIX, closing any descriptor of a file drops every lock that this process holds on it.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(cause) if cause.kind() != ErrorKind::AlreadyExists => Err(cause),
+        _ => Ok(()),
+    }
 }
 
 fn connect(path: &Path, target: &str) -> Result<Connection> {
@@ -194,7 +212,15 @@ fn connect(path: &Path, target: &str) -> Result<Connection> {
 
 /// The settings that the guarantees rest on.
 pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // A store in memory answers "memory", and needs no journal.
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" && mode != "memory" {
+        return Err(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN),
+            Some(format!("the file system allows only journal mode {mode}")),
+        ));
+    }
     // FULL: an acknowledged commit survives a power cut.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
@@ -334,5 +360,29 @@ mod tests {
         assert_eq!(kind("/mnt/share/jobs"), Some("nfs4"));
         assert_eq!(kind("/mnt/shared"), None);
         assert_eq!(kind("/mnt/share/local/x"), None);
+    }
+
+    #[test]
+    fn a_mount_point_with_a_space_is_recognised() {
+        let mounts = "/dev/sda / ext4 rw 0 0\nhost:/x /mnt/my\\040share nfs4 rw 0 0\n";
+        assert_eq!(network_file_system(mounts, Path::new("/mnt/my share/jobs")), Some("nfs4"));
+    }
+
+    #[test]
+    fn the_nearest_mount_counts_wherever_it_is_listed() {
+        let mounts = "host:/x /mnt/share nfs4 rw 0 0\n/dev/sda / ext4 rw 0 0\n";
+        assert_eq!(network_file_system(mounts, Path::new("/mnt/share/jobs")), Some("nfs4"));
+    }
+
+    #[test]
+    fn a_reader_cannot_write_and_waits_for_a_busy_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        open(&file, &Clock::system(), Foreign::Refuse).unwrap();
+        let reader = open_reader(&file, "test").unwrap();
+        assert!(reader.execute("DELETE FROM tenure_jobs", []).is_err());
+        let patience: i64 =
+            reader.pragma_query_value(None, "busy_timeout", |row| row.get(0)).unwrap();
+        assert_eq!(Duration::from_millis(patience.unsigned_abs()), BUSY_TIMEOUT);
     }
 }

@@ -6,6 +6,7 @@ use rusqlite::{Result, named_params};
 
 use super::row;
 use super::tx::Tx;
+use crate::clock::millis;
 use crate::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
 use crate::job::{JobId, JobRecord, Name, State, Tenant};
 
@@ -70,7 +71,7 @@ impl Tx<'_> {
                 (State::Parked, _) => line.parked = count,
                 _ => {
                     line.ready = count;
-                    line.oldest_wait_ms = Some((self.now.as_millis() - oldest).max(0));
+                    line.oldest_wait_ms = Some(millis(self.now.since(row::time(oldest))));
                 }
             }
         }

@@ -78,15 +78,18 @@ impl Tx<'_> {
             .iter()
             .map(|follow_up| NewJob { parent: Some(job.id), ..follow_up.clone() })
             .collect();
-        for (answer, follow_up) in self.enqueue(&follow_ups)?.iter().zip(then) {
-            if let Enqueued::Conflict(owner) = answer {
-                let note = format!(
-                    "{} not enqueued: job {owner} has its key for another request",
-                    follow_up.kind
-                );
-                let line = entry(job, Verb::Follow, job.state, self.now);
-                self.note(&TimelineEntry { refused: true, note: Some(note), ..line })?;
-            }
+        let conflict = |(answer, follow_up): (&Enqueued, &NewJob)| match answer {
+            Enqueued::Conflict(owner) => Some(format!(
+                "{} not enqueued: job {owner} has its key for another request",
+                follow_up.kind
+            )),
+            Enqueued::Created(_) | Enqueued::Existing(_) => None,
+        };
+        let answers = self.enqueue(&follow_ups)?;
+        let conflicts: Vec<_> = answers.iter().zip(then).filter_map(conflict).collect();
+        if !conflicts.is_empty() {
+            let line = entry(job, Verb::Follow, job.state, self.now);
+            self.note(&TimelineEntry { refused: true, note: Some(conflicts.join("; ")), ..line })?;
         }
         Ok(())
     }

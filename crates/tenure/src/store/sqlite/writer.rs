@@ -7,11 +7,10 @@
 //! works on its own thread with its own data, and a single caller pays for nothing it does not use.
 //! That also makes the writer a plain function call in a simulation.
 //!
-//! Processes that share the file take turns by a lock of the operating system before they begin,
+//! Processes that share the file take [turns](super::turn) before they begin,
 //! and give it up after [`TURN`], because SQLite's own busy handler lets one process starve
 //! another.
 
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,8 +19,9 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::error;
+use super::turn::Turns;
 use crate::clock;
-use crate::store::Result;
+use crate::store::{Error, Result};
 
 /// How long one process keeps the file to itself while others may be waiting.
 const TURN: Duration = Duration::from_millis(10);
@@ -46,7 +46,7 @@ pub(super) struct Writer {
     waiting: AtomicUsize,
     urgent: AtomicUsize,
     /// The lock by which processes take turns; none for a store in memory.
-    turn: Option<File>,
+    turns: Option<Turns>,
     /// Counts commits that changed something, for [`Writer::wait_for_commit`].
     commits: Mutex<u64>,
     committed: Condvar,
@@ -55,6 +55,8 @@ pub(super) struct Writer {
 struct Core {
     connection: Connection,
     group: Option<Group>,
+    /// When somebody last found the file locked by another program.
+    busy: Option<Instant>,
     /// How many rows had been changed when the last group ended: a commit that changed none wakes
     /// nobody.
     changes: u64,
@@ -74,14 +76,19 @@ enum End {
 }
 
 impl Writer {
-    pub(super) fn new(target: String, connection: Connection, turn: Option<File>) -> Writer {
+    pub(super) fn new(target: String, connection: Connection, turns: Option<Turns>) -> Writer {
         Writer {
             target,
-            core: Mutex::new(Core { changes: connection.total_changes(), connection, group: None }),
+            core: Mutex::new(Core {
+                changes: connection.total_changes(),
+                connection,
+                group: None,
+                busy: None,
+            }),
             moved: Condvar::new(),
             waiting: AtomicUsize::new(0),
             urgent: AtomicUsize::new(0),
-            turn,
+            turns,
             commits: Mutex::new(0),
             committed: Condvar::new(),
         }
@@ -96,9 +103,10 @@ impl Writer {
         urgency: Urgency,
         work: impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
+        let arrived = clock::monotonic();
         let mut core = self.enter(urgency);
         if core.group.is_none() {
-            core.group = Some(self.begin(&core.connection, doing)?);
+            self.begin(&mut core, arrived, doing)?;
         }
         let end = core.group.as_ref().map(|group| Arc::clone(&group.end)).unwrap_or_default();
         let answer = catch_unwind(AssertUnwindSafe(|| in_savepoint(&core.connection, &work)));
@@ -130,11 +138,12 @@ impl Writer {
         urgency: Urgency,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
+        let arrived = clock::monotonic();
         let mut core = self.enter(urgency);
         if core.group.is_some() {
             self.commit(&mut core);
         }
-        core.group = Some(self.begin(&core.connection, doing)?);
+        self.begin(&mut core, arrived, doing)?;
         let answer = catch_unwind(AssertUnwindSafe(|| {
             let answer = work(&core.connection)?;
             core.connection.execute_batch("COMMIT")?;
@@ -162,7 +171,11 @@ impl Writer {
     /// Lets the proof use the connection while nobody else does.
     #[cfg(feature = "drill")]
     pub(super) fn with_connection<T>(&self, look: impl FnOnce(&mut Connection) -> T) -> T {
-        look(&mut self.enter(Urgency::Normal).connection)
+        let mut core = self.enter(Urgency::Normal);
+        if core.group.is_some() {
+            self.commit(&mut core);
+        }
+        look(&mut core.connection)
     }
 
     /// Takes the connection. Urgent callers overtake those that wait here.
@@ -188,17 +201,35 @@ impl Writer {
         core
     }
 
-    fn begin(&self, connection: &Connection, doing: &'static str) -> Result<Group> {
-        if let Some(turn) = &self.turn {
-            take_turn(turn).map_err(|cause| error::from_io(&self.target, doing, cause))?;
+    /// Begins a group. `arrived` is when the caller came to the door.
+    fn begin(&self, core: &mut Core, arrived: Instant, doing: &'static str) -> Result<()> {
+        if core.busy.is_some_and(|busy| busy > arrived) {
+            // Somebody has waited in vain while this caller waited for them. Once is enough.
+            let cause = "the file was locked by another program".into();
+            return Err(Error::Busy { doing, target: self.target.clone(), source: cause });
         }
+        let turn = self.turns.as_ref().map_or(Ok(()), Turns::take);
+        turn.map_err(|cause| error::from_io(&self.target, doing, cause))?;
         // IMMEDIATE: a transaction that reads first and then writes would fail at once if another
         // wrote in between.
-        if let Err(cause) = connection.execute_batch("BEGIN IMMEDIATE") {
-            self.give_up_turn();
-            return Err(error::from_sqlite(&self.target, doing, cause));
+        let begun = core.connection.execute_batch("BEGIN IMMEDIATE");
+        core.busy = begun.as_ref().err().map(|_| clock::monotonic());
+        match begun {
+            Ok(()) => {
+                core.group = Some(Group { since: clock::monotonic(), end: Arc::default() });
+                Ok(())
+            }
+            Err(cause) => {
+                self.give_back_turn();
+                Err(error::from_sqlite(&self.target, doing, cause))
+            }
         }
-        Ok(Group { since: clock::monotonic(), end: Arc::default() })
+    }
+
+    fn give_back_turn(&self) {
+        if let Some(turns) = &self.turns {
+            turns.give_back();
+        }
     }
 
     /// Whether the next caller, who is at the door already, may commit for this one as well.
@@ -221,7 +252,7 @@ impl Writer {
             // A failure here leaves nothing to undo: SQLite rolls back what was not committed.
             let _ = core.connection.execute_batch("ROLLBACK");
         }
-        self.give_up_turn();
+        self.give_back_turn();
         if let Some(group) = core.group.take() {
             let _ = group.end.set(end);
         }
@@ -230,24 +261,6 @@ impl Writer {
         if end == End::Committed && std::mem::replace(&mut core.changes, changes) != changes {
             *self.commits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             self.committed.notify_all();
-        }
-    }
-
-    fn give_up_turn(&self) {
-        if let Some(turn) = &self.turn {
-            // It cannot fail on a lock that is held; if it did, the lock would end with the
-            // process.
-            let _ = turn.unlock();
-        }
-    }
-}
-
-/// Waits for this process's turn. A signal that arrives meanwhile is no reason to give up.
-pub(super) fn take_turn(turn: &File) -> std::io::Result<()> {
-    loop {
-        match turn.lock() {
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-            answer => return answer,
         }
     }
 }
@@ -272,7 +285,11 @@ impl Drop for Undo<'_> {
     fn drop(&mut self) {
         // If the whole transaction is gone already, so is the savepoint.
         if !self.0.is_autocommit() {
-            let _ = self.0.execute_batch("ROLLBACK TO caller; RELEASE caller");
+            let undone = self.0.execute_batch("ROLLBACK TO caller; RELEASE caller");
+            if undone.is_err() {
+                // Better that the whole group does its work again than that half of this is kept.
+                let _ = self.0.execute_batch("ROLLBACK");
+            }
         }
     }
 }
@@ -378,5 +395,192 @@ mod tests {
         }));
         assert!(panicked.is_err());
         assert_eq!(count(&writer), 0);
+    }
+
+    /// Lets time pass in which something may go wrong, and returns as soon as it has.
+    fn linger_unless(length: Duration, gone_wrong: impl Fn() -> bool) {
+        let since = clock::monotonic();
+        while clock::monotonic() - since < length && !gone_wrong() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Spawns `insert(x)` and returns once it is at the door.
+    fn at_the_door<'s>(scope: &'s std::thread::Scope<'s, '_>, writer: &'s Writer, x: i64) {
+        let before = writer.waiting.load(Ordering::SeqCst);
+        scope.spawn(move || insert(writer, Some(x)).unwrap());
+        while writer.waiting.load(Ordering::SeqCst) == before {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn two_callers_that_both_write_share_one_commit() {
+        // On a busy machine a turn may be over before the second is at the door, but not every time.
+        let commits = || {
+            let writer = writer();
+            let writer = &writer;
+            std::thread::scope(|scope| {
+                let once = std::cell::Cell::new(false);
+                let first = |c: &Connection| {
+                    if !once.replace(true) {
+                        at_the_door(scope, writer, 2);
+                    }
+                    c.execute("INSERT INTO t VALUES (1)", [])
+                };
+                writer.write("first", Urgency::Normal, first).unwrap();
+            });
+            assert_eq!(count(writer), 2);
+            writer.commits()
+        };
+        assert!((0..20).any(|_| commits() == 1));
+    }
+
+    #[test]
+    fn a_turn_that_was_long_enough_is_not_left_to_the_next() {
+        let writer = writer();
+        let writer = &writer;
+        std::thread::scope(|scope| {
+            let first = |c: &Connection| {
+                at_the_door(scope, writer, 2);
+                linger_unless(TURN, || false);
+                c.execute("INSERT INTO t VALUES (1)", [])
+            };
+            writer.write("first", Urgency::Normal, first).unwrap();
+        });
+        assert_eq!((writer.commits(), count(writer)), (2, 2));
+    }
+
+    #[test]
+    fn nobody_is_answered_before_the_commit_that_another_makes_for_them() {
+        let writer = writer();
+        let writer = &writer;
+        let (answered, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let (answered, too_early) = (&answered, &too_early);
+            let last = move |c: &Connection| {
+                linger_unless(Duration::from_millis(50), || answered.load(Ordering::SeqCst) > 0);
+                if writer.commits() == 0 {
+                    too_early.store(answered.load(Ordering::SeqCst), Ordering::SeqCst);
+                }
+                c.execute("INSERT INTO t VALUES (2)", [])
+            };
+            let first = |c: &Connection| {
+                scope.spawn(move || writer.write("last", Urgency::Normal, last).unwrap());
+                while writer.waiting.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                c.execute("INSERT INTO t VALUES (1)", [])
+            };
+            writer.write("first", Urgency::Normal, first).unwrap();
+            answered.store(1, Ordering::SeqCst);
+        });
+        assert_eq!(too_early.into_inner(), 0, "the first was answered while its commit was owed");
+    }
+
+    #[test]
+    fn a_group_that_is_lost_between_two_others_is_done_again_once_each() {
+        let writer = writer();
+        let writer = &writer;
+        let tries = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let tries = &tries;
+            let loses = move |c: &Connection| {
+                c.execute("INSERT INTO t VALUES (2)", [])?;
+                if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                    at_the_door(scope, writer, 3);
+                    c.execute_batch("ROLLBACK")?; // as SQLite does on a full disk
+                }
+                Ok(())
+            };
+            let once = std::cell::Cell::new(false);
+            let first = |c: &Connection| {
+                if !once.replace(true) {
+                    scope.spawn(move || writer.write("lose", Urgency::Normal, loses).unwrap());
+                    while writer.waiting.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                c.execute("INSERT INTO t VALUES (1)", [])
+            };
+            writer.write("first", Urgency::Normal, first).unwrap();
+        });
+        assert_eq!(count(writer), 3);
+    }
+
+    #[test]
+    fn a_commit_that_fails_is_nobodys_success() {
+        let writer = writer();
+        let schema = "CREATE TABLE p (id INTEGER PRIMARY KEY);
+            CREATE TABLE c (p INTEGER REFERENCES p DEFERRABLE INITIALLY DEFERRED);";
+        writer.write_alone("set up", Urgency::Normal, |c| c.execute_batch(schema)).unwrap();
+        writer.core.lock().unwrap().connection.execute_batch("PRAGMA foreign_keys = ON").unwrap();
+        // The constraint is looked at by COMMIT, and only there.
+        let orphan = |c: &Connection| c.execute("INSERT INTO c VALUES (404)", []);
+        assert!(writer.write("orphan", Urgency::Normal, orphan).is_err());
+        assert_eq!(insert(&writer, Some(1)).unwrap(), 1);
+    }
+
+    #[test]
+    fn the_write_lock_is_held_from_the_beginning() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("t.db");
+        let (ours, other) = (Connection::open(&file).unwrap(), Connection::open(&file).unwrap());
+        ours.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x INTEGER NOT NULL) STRICT")
+            .unwrap();
+        other.busy_timeout(Duration::ZERO).unwrap();
+        let writer = Writer::new("test".into(), ours, None);
+        let looked = writer.write("look, then write", Urgency::Normal, |c| {
+            c.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))?;
+            let between = other.execute("INSERT INTO t VALUES (1)", []);
+            c.execute("INSERT INTO t VALUES (2)", [])?;
+            Ok(between.is_err())
+        });
+        assert!(looked.unwrap(), "somebody wrote in between");
+    }
+
+    #[test]
+    fn renewals_overtake_those_who_wait() {
+        for _ in 0..20 {
+            let writer = writer();
+            let writer = &writer;
+            let order = Mutex::new(Vec::new());
+            let note = |urgency| {
+                let order = &order;
+                move || {
+                    writer
+                        .write("note", urgency, |_| {
+                            order.lock().unwrap().push(urgency);
+                            Ok(())
+                        })
+                        .unwrap();
+                }
+            };
+            std::thread::scope(|scope| {
+                let held = writer.core.lock().unwrap();
+                scope.spawn(note(Urgency::Normal));
+                while writer.waiting.load(Ordering::SeqCst) < 1 {
+                    std::thread::yield_now();
+                }
+                scope.spawn(note(Urgency::First));
+                while writer.urgent.load(Ordering::SeqCst) < 1 {
+                    std::thread::yield_now();
+                }
+                drop(held);
+            });
+            assert_eq!(order.into_inner().unwrap(), [Urgency::First, Urgency::Normal]);
+        }
+    }
+
+    #[test]
+    fn a_commit_wakes_those_who_wait_for_one_at_once() {
+        let writer = writer();
+        std::thread::scope(|scope| {
+            let begin = clock::monotonic();
+            let waiter = scope.spawn(|| writer.wait_for_commit(0, Duration::from_secs(60)));
+            linger_unless(Duration::from_millis(20), || false);
+            insert(&writer, Some(1)).unwrap();
+            assert!(waiter.join().unwrap() && clock::monotonic() - begin < Duration::from_secs(30));
+        });
     }
 }

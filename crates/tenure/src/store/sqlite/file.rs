@@ -48,7 +48,12 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     refuse_network(path, &target)?;
     // Before anything is created beside it or changed in it.
     if path.metadata().is_ok_and(|file| file.len() > 0) {
-        check_ours(&open_reader(path, &target)?, &target, foreign)?;
+        let reader = open_reader(path, &target)?;
+        // In one snapshot: another process may be setting the file up at this moment.
+        let snapshot = reader
+            .unchecked_transaction()
+            .map_err(|cause| error::from_sqlite(&target, "look at the store", cause))?;
+        check_ours(&snapshot, &target, foreign)?;
     }
     let failed = |cause| error::from_io(&target, "open the store", cause);
     let turns = Turns::open(&beside(path, "-turn")).map_err(failed)?;

@@ -125,7 +125,8 @@ pub trait Store: sealed::Sealed + Send {
 pub const PROMOTE_LIMIT: usize = 1_000;
 /// How many leases one claim lapses at most.
 pub const LAPSE_LIMIT: usize = 32;
-/// How many (queue, tenant) groups one claim serves at most.
+/// How many (queue, tenant) groups one claim serves at a time; it goes on to the next ones while it
+/// has room.
 pub const GROUP_LIMIT: usize = 64;
 /// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at
 /// a time, so that a job that kills its process meets its next crash alone.

@@ -48,10 +48,10 @@ impl Cargo {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs it in the repository.
-    pub(crate) fn run(&self, root: &Path) -> Count {
+    /// Runs it in the repository, with one variable more where a step has a server.
+    pub(crate) fn run(&self, root: &Path, variable: Option<(&str, String)>) -> Count {
         let mut command = self.command();
-        command.current_dir(root);
+        command.current_dir(root).envs(variable);
         let outcome = match self.counted {
             Some(summary) => run_counted(&mut command, summary, io::stdout(), io::stderr()),
             None => command.status().map(|status| (status.success(), Some(Count::default()))),

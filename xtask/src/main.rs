@@ -1,10 +1,11 @@
 //! The project's own commands. This file is their table of contents: what each one runs, in which order.
 //!
-//! Only the standard library is used here, so that a fresh machine starts testing within seconds. This
-//! crate knows the tree and the tools; it knows nothing of jobs.
+//! Only the standard library is used here, and a crate of ours that uses nothing else either, so that a fresh
+//! machine starts testing within seconds. This crate knows the tree and the tools; it knows nothing of jobs.
 
 mod cargo;
 mod markdown;
+mod postgres;
 mod readme;
 mod run;
 mod tidy;
@@ -13,14 +14,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cargo::Cargo;
+use postgres::Wanted;
 use run::{Step, say};
 
 /// What `cargo xtask` answers to. The README may only speak of these.
-const COMMANDS: [(&str, &str); 4] = [
+const COMMANDS: [(&str, &str); 5] = [
     ("test", "everything that must hold before a change is shared"),
     ("prove", "the long proofs, in release"),
     ("tidy", "the house rules alone"),
     ("readme", "the console blocks of README.md and docs/*.md, or of the files named"),
+    (
+        "postgres",
+        "a command that finds a throw-away PostgreSQL; without one, its address until Enter",
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -31,8 +37,9 @@ fn main() -> ExitCode {
         ["test"] => run::steps(&root, &test()),
         ["prove"] => run::steps(&root, &prove(&root)),
         ["tidy"] => tidy::check(&root).exit_code(),
-        ["readme"] => readme::check(&root).exit_code(),
-        ["readme", files @ ..] => readme::check_files(&root, files).exit_code(),
+        ["readme"] => readme::check(&root, None).exit_code(),
+        ["readme", files @ ..] => readme::check_files(&root, None, files).exit_code(),
+        ["postgres", words @ ..] => postgres::with_server(words),
         [] | ["help" | "-h" | "--help"] => {
             usage();
             ExitCode::SUCCESS
@@ -49,17 +56,18 @@ fn main() -> ExitCode {
 fn test() -> Vec<Step> {
     vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
-        Step::own("house rules", "cargo xtask tidy", tidy::check),
+        Step::own("house rules", "cargo xtask tidy", |root, _| tidy::check(root)),
         Step::cargo(
             "lints",
             Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
         ),
-        Step::cargo("tests", suite("--workspace --all-features")),
+        Step::cargo("tests", suite("--workspace --all-features")).on(Wanted::Any),
         // nextest does not run these.
         Step::cargo(
             "documentation tests",
             Cargo::new("test --workspace --all-features --no-fail-fast --doc").counted(),
-        ),
+        )
+        .on(Wanted::Any),
         Step::cargo(
             "documentation",
             Cargo::new("doc --workspace --no-deps --all-features")
@@ -69,7 +77,7 @@ fn test() -> Vec<Step> {
             "the library without features",
             Cargo::new("check -p tenure --no-default-features"),
         ),
-        Step::own("documents", "cargo xtask readme", readme::check),
+        Step::own("documents", "cargo xtask readme", readme::check).on(Wanted::Any),
     ]
 }
 
@@ -79,16 +87,43 @@ fn prove(root: &Path) -> Vec<Step> {
         say(
             "crates/tenure-drill/tests/prove.rs is not there yet: running the tests in release instead",
         );
-        return vec![Step::cargo(
-            "tests in release",
-            suite("--release --workspace --all-features"),
-        )];
+        return vec![
+            Step::cargo("tests in release", suite("--release --workspace --all-features"))
+                .on(Wanted::Any),
+        ];
     }
-    vec![Step::cargo(
-        "the proofs of the drill",
-        Cargo::new("test --release -p tenure-drill --all-features --test prove -- --nocapture")
-            .counted(),
-    )]
+    let mut steps = vec![
+        Step::cargo(
+            "the proofs of the drill",
+            Cargo::new("test --release -p tenure-drill --all-features --test prove -- --nocapture")
+                .counted(),
+        )
+        .on(Wanted::Any),
+    ];
+    steps.extend(on_the_newest(root));
+    steps
+}
+
+/// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well: each a test, and how it
+/// is called.
+const ON_THE_NEWEST: [(&str, &str, &str); 2] = [
+    (
+        "the promises on PostgreSQL 18",
+        "crates/tenure-drill/tests/conformance.rs",
+        "test --release -p tenure-drill --all-features --test conformance -- postgres",
+    ),
+    (
+        "the engine on PostgreSQL 18",
+        "crates/tenure/tests/postgres.rs",
+        "test --release -p tenure --all-features --test postgres",
+    ),
+];
+
+fn on_the_newest(root: &Path) -> impl Iterator<Item = Step> {
+    let there = ON_THE_NEWEST.iter().filter(|(_, file, _)| root.join(file).exists());
+    there.map(|(title, _, call)| {
+        Step::cargo(title, Cargo::new(call).counted()).on(Wanted::Major(18))
+    })
 }
 
 /// All tests but those in documentation, by nextest where it is installed.

@@ -1,7 +1,8 @@
 //! The console blocks of README.md and docs/*.md, run as a reader would type them, in a directory of their own.
 //!
 //! `cargo run --release -- …` becomes a call of the binary that `cargo build --release` made just before, because
-//! the directory is not the repository. Commands that fetch something, and our own, are not run from here.
+//! the directory is not the repository. Commands that fetch something, and our own, are not run from here. Each
+//! page has a PostgreSQL database of its own, which `psql` finds by itself.
 
 mod console;
 mod shell;
@@ -12,23 +13,24 @@ use std::path::{Path, PathBuf};
 
 use crate::COMMANDS;
 use crate::cargo::Cargo;
+use crate::postgres::{Database, Server, Wanted};
 use crate::run::{Count, say};
 use console::Command;
 use shell::Shell;
 
 /// Checks README.md and every page directly in docs.
-pub(crate) fn check(root: &Path) -> Count {
+pub(crate) fn check(root: &Path, server: Option<&Server>) -> Count {
     let mut pages = vec!["README.md".to_owned()];
     let docs = fs::read_dir(root.join("docs")).into_iter().flatten().flatten();
     let names = docs.map(|entry| format!("docs/{}", entry.file_name().to_string_lossy()));
     pages.extend(names.filter(|name| name.ends_with(".md")));
     pages[1..].sort();
     let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
-    check_files(root, &pages)
+    check_files(root, server, &pages)
 }
 
-/// Checks these pages, named as seen from the root of the repository.
-pub(crate) fn check_files(root: &Path, pages: &[&str]) -> Count {
+/// Checks these pages, named as seen from the root of the repository, on this server or one of their own.
+pub(crate) fn check_files(root: &Path, server: Option<&Server>, pages: &[&str]) -> Count {
     let mut total = Count::default();
     let mut scripts = Vec::new();
     for page in pages {
@@ -47,13 +49,23 @@ pub(crate) fn check_files(root: &Path, pages: &[&str]) -> Count {
     if scripts.iter().any(|(_, commands)| commands.iter().any(is_run)) {
         let build = Cargo::new("build --release");
         say(format_args!("      {build}"));
-        let built = build.run(root);
+        let built = build.run(root, None);
         if built.failed > 0 {
             return built;
         }
     }
+    let mut own = None;
     for (page, commands) in &scripts {
-        let (passed, complaints) = run_page(page, commands, &binaries())
+        let database = match server {
+            _ if !commands.iter().any(is_run) => Ok(None),
+            Some(server) => server.fresh_database().map(Some),
+            None => Server::keep_or_start(&mut own, Wanted::Any)
+                .and_then(|server| server.fresh_database())
+                .map(Some),
+        };
+        let (passed, complaints) = database
+            .map_err(io::Error::other)
+            .and_then(|database| run_page(page, commands, &Surroundings::new(database.as_ref())))
             .unwrap_or_else(|error| (0, vec![format!("{page}: cannot start: {error}")]));
         complaints.iter().for_each(say);
         let failed = complaints.len();
@@ -68,10 +80,14 @@ pub(crate) fn check_files(root: &Path, pages: &[&str]) -> Count {
 
 /// Runs the commands of one page in order, in one shell and one directory, as its reader would. Tells
 /// how many went as written, and what is wrong with the others.
-fn run_page(page: &str, commands: &[Command], binaries: &Path) -> io::Result<(usize, Vec<String>)> {
+fn run_page(
+    page: &str,
+    commands: &[Command],
+    surroundings: &Surroundings,
+) -> io::Result<(usize, Vec<String>)> {
     let (mut passed, mut complaints) = (0, Vec::new());
     let directory = Scratch::new()?;
-    let mut shell = Shell::start(&directory.0, binaries)?;
+    let mut shell = Shell::start(&directory.0, surroundings)?;
     for command in commands {
         let happened = match plan(&command.text) {
             Plan::Trust => continue,
@@ -90,6 +106,23 @@ fn run_page(page: &str, commands: &[Command], binaries: &Path) -> io::Result<(us
         }
     }
     Ok((passed, complaints))
+}
+
+/// What the commands of a page find around them.
+#[derive(Default)]
+struct Surroundings {
+    /// Where programs are looked for first.
+    programs: Vec<PathBuf>,
+    variables: Vec<(String, String)>,
+}
+
+impl Surroundings {
+    fn new(database: Option<&Database>) -> Surroundings {
+        let mut programs = vec![binaries()];
+        programs.extend(database.and_then(Database::programs));
+        let variables = database.map(Database::variables).unwrap_or_default();
+        Surroundings { programs, variables }
+    }
 }
 
 /// What becomes of a command.
@@ -151,9 +184,13 @@ mod tests {
 
     /// How many commands of a block go as written, and the first lines of what is said of the others.
     fn run(block: &[&str]) -> (usize, Vec<String>) {
+        run_in(&Surroundings::default(), block)
+    }
+
+    fn run_in(surroundings: &Surroundings, block: &[&str]) -> (usize, Vec<String>) {
         let page = format!("```console\n{}\n```\n", block.join("\n"));
         let commands = console::commands(&page).unwrap();
-        let (passed, complaints) = run_page("page.md", &commands, Path::new("/nowhere")).unwrap();
+        let (passed, complaints) = run_page("page.md", &commands, surroundings).unwrap();
         let first_line = |text: &String| text.lines().next().unwrap_or_default().to_owned();
         (passed, complaints.iter().map(first_line).collect())
     }
@@ -182,6 +219,22 @@ mod tests {
     fn a_page_that_ends_its_shell_does_not_count_what_follows() {
         let complaints = vec!["page.md:3: $ exit 0".to_owned()];
         assert_eq!(run(&["$ true", "$ exit 0", "$ true"]), (1, complaints));
+    }
+
+    #[test]
+    fn psql_finds_a_database_that_is_new_for_each_page() {
+        let mut place = None;
+        let server = Server::keep_or_start(&mut place, Wanted::Any).unwrap();
+        let block = [
+            "$ psql -qc 'CREATE TABLE page (n int)' && psql -qc 'INSERT INTO page VALUES (7)'",
+            "$ psql -At \"$TENURE_TEST_POSTGRES\" -c 'SELECT n FROM page'",
+            "7",
+        ];
+        for _ in 0..2 {
+            let database = server.fresh_database().unwrap();
+            let surroundings = Surroundings::new(Some(&database));
+            assert_eq!(run_in(&surroundings, &block), (2, vec![]));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cargo::Cargo;
+use crate::postgres::{Server, Wanted};
 
 /// How many checks passed and failed. A failed step that counts nothing is one failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,34 +36,48 @@ impl AddAssign for Count {
 pub(crate) struct Step {
     title: &'static str,
     work: Work,
+    wanted: Option<Wanted>,
 }
 
 enum Work {
     Cargo(Cargo),
-    Own { repeat: &'static str, check: fn(&Path) -> Count },
+    Own { repeat: &'static str, check: Check },
 }
+
+/// What a step of our own does, with the server if it asked for one.
+type Check = fn(&Path, Option<&Server>) -> Count;
 
 impl Step {
     /// A step that is a call of cargo.
     pub(crate) fn cargo(title: &'static str, cargo: Cargo) -> Step {
-        Step { title, work: Work::Cargo(cargo) }
+        Step { title, work: Work::Cargo(cargo), wanted: None }
     }
 
     /// A step of our own, and the command that repeats it alone.
-    pub(crate) fn own(
-        title: &'static str,
-        repeat: &'static str,
-        check: fn(&Path) -> Count,
-    ) -> Step {
-        Step { title, work: Work::Own { repeat, check } }
+    pub(crate) fn own(title: &'static str, repeat: &'static str, check: Check) -> Step {
+        Step { title, work: Work::Own { repeat, check }, wanted: None }
+    }
+
+    /// Has a PostgreSQL while it runs, the same that an earlier step had if it wanted the same.
+    pub(crate) fn on(self, wanted: Wanted) -> Step {
+        Step { wanted: Some(wanted), ..self }
+    }
+
+    fn run(&self, root: &Path, server: Option<&Server>) -> Count {
+        match &self.work {
+            Work::Cargo(cargo) => cargo.run(root, server.map(Server::variable)),
+            Work::Own { check, .. } => check(root, server),
+        }
     }
 }
 
 impl Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.work {
-            Work::Cargo(cargo) => cargo.fmt(f),
-            Work::Own { repeat, .. } => f.write_str(repeat),
+        match (&self.work, self.wanted) {
+            (Work::Cargo(cargo), None) => cargo.fmt(f),
+            (Work::Cargo(cargo), Some(wanted)) => write!(f, "{wanted} {cargo}"),
+            // It gets its server itself when it runs alone.
+            (Work::Own { repeat, .. }, _) => f.write_str(repeat),
         }
     }
 }
@@ -71,12 +86,17 @@ impl Display for Step {
 pub(crate) fn steps(root: &Path, steps: &[Step]) -> ExitCode {
     let began = now();
     let mut total = Count::default();
+    let mut server = None;
     for (index, step) in steps.iter().enumerate() {
         say(format_args!("[{}/{}] {}: {step}", index + 1, steps.len(), step.title));
         let start = now();
-        let count = match &step.work {
-            Work::Cargo(cargo) => cargo.run(root),
-            Work::Own { check, .. } => check(root),
+        let count = match step.wanted.map(|wanted| Server::keep_or_start(&mut server, wanted)) {
+            None => step.run(root, None),
+            Some(Ok(server)) => step.run(root, Some(server)),
+            Some(Err(error)) => {
+                say(error);
+                Count::ONE_FAILED
+            }
         };
         let took = seconds(start.elapsed());
         total += count;
@@ -105,4 +125,20 @@ pub(crate) fn now() -> Instant {
 
 fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_repeated_with_the_server_it_had() {
+        let step = || Step::cargo("tests", Cargo::new("test --doc"));
+        assert_eq!(step().to_string(), "cargo test --doc");
+        assert_eq!(step().on(Wanted::Any).to_string(), "cargo xtask postgres cargo test --doc");
+        let newest = step().on(Wanted::Major(18)).to_string();
+        assert_eq!(newest, "cargo xtask postgres --major 18 cargo test --doc");
+        let own = Step::own("documents", "cargo xtask readme", |_, _| Count::default());
+        assert_eq!(own.on(Wanted::Any).to_string(), "cargo xtask readme");
+    }
 }

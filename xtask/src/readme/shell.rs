@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::Surroundings;
 use super::console::Happened;
+use crate::postgres::is_about_servers;
 use crate::run::now;
 
 /// A page whose command takes longer has nobody's patience left.
@@ -27,21 +29,23 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Starts a shell in `directory` that finds our binaries first.
-    pub(super) fn start(directory: &Path, binaries: &Path) -> io::Result<Shell> {
+    /// Starts a shell in `directory` that finds our programs first.
+    pub(super) fn start(directory: &Path, surroundings: &Surroundings) -> io::Result<Shell> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::iter::once(binaries.to_owned()).chain(std::env::split_paths(&path));
+        let path = surroundings.programs.iter().cloned().chain(std::env::split_paths(&path));
         let path = std::env::join_paths(path).map_err(io::Error::other)?;
         let mut command = Command::new("bash");
         // What a reader sets for their own store must not be touched from here.
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("TENURE_") {
+            if name.to_string_lossy().starts_with("TENURE_") || is_about_servers(&name) {
                 command.env_remove(name);
             }
         }
         let mut child = command
             .args(["--noprofile", "--norc"])
             .env_remove("BASH_ENV")
+            .env("PSQLRC", "/dev/null")
+            .envs(surroundings.variables.iter().map(|(name, value)| (name, value)))
             .env("PATH", path)
             .env("NO_COLOR", "1")
             .env("TERM", "dumb")
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     fn shell() -> Shell {
-        Shell::start(&std::env::temp_dir(), Path::new("/nowhere")).unwrap()
+        Shell::start(&std::env::temp_dir(), &Surroundings::default()).unwrap()
     }
 
     fn output(shell: &mut Shell, command: &str) -> (String, i32) {
@@ -140,6 +144,17 @@ mod tests {
         assert_ne!(output(&mut shell, "if then fi (").1, 0);
         assert_eq!(output(&mut shell, "echo on"), ("on".into(), 0));
         assert!(shell.run("exit 3").is_err());
+    }
+
+    #[test]
+    fn the_variables_and_programs_of_the_page_come_first() {
+        let surroundings = Surroundings {
+            programs: vec!["/of/this/page".into()],
+            variables: vec![("PGHOST".into(), "/a b".into())],
+        };
+        let mut shell = Shell::start(&std::env::temp_dir(), &surroundings).unwrap();
+        let seen = output(&mut shell, "echo \"$PGHOST ${PATH%%:*}\"");
+        assert_eq!(seen, ("/a b /of/this/page".into(), 0));
     }
 
     #[test]

@@ -1,0 +1,58 @@
+//! What ends a server when nobody else does. A test may be killed at any time, and then no guard runs: so a
+//! small shell waits at the other end of a pipe from us, which the system closes whatever becomes of us.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+
+use crate::account::Account;
+use crate::error::Error;
+
+/// Stops the server of a directory and removes the directory when dropped, or when this process ends.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    child: Child,
+    pipe: Option<ChildStdin>,
+    directory: PathBuf,
+}
+
+impl Keeper {
+    /// Keeps a directory. `stop` is a line of shell that ends its server; it finds the directory as `$1` and
+    /// `program` as `$2`.
+    pub(crate) fn start(
+        account: Account,
+        directory: &Path,
+        stop: &str,
+        program: &Path,
+    ) -> Result<Keeper, Error> {
+        // A signal ends the reading, and what follows is done all the same.
+        let script = format!(
+            "trap : HUP INT TERM\nwhile read -r _; do :; done\n{stop}\nexec rm -rf -- \"$1\""
+        );
+        let mut command = account.command("sh");
+        command.args(["-c", &script, "sh"]).args([directory, program]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // What is typed at a terminal ends us, and through the pipe this one.
+        command.process_group(0);
+        let mut child = command.spawn().map_err(|error| {
+            let _ = fs::remove_dir_all(directory);
+            Error::new(format!("cannot start a shell that watches over the server: {error}"))
+        })?;
+        let pipe = child.stdin.take();
+        Ok(Keeper { child, pipe, directory: directory.to_owned() })
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.pipe.take());
+        let _ = self.child.wait();
+        // The shell may have been killed.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}

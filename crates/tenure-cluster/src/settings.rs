@@ -1,0 +1,65 @@
+//! What a test may ask of its server.
+
+/// How a cluster is set up. The default is a server on a Unix socket that trusts whoever reaches it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub(crate) config: Vec<(String, String)>,
+    pub(crate) hba: Option<Vec<String>>,
+    pub(crate) tcp: bool,
+    pub(crate) max_connections: u32,
+}
+
+impl Settings {
+    /// The default.
+    pub fn new() -> Settings {
+        Settings { config: Vec::new(), hba: None, tcp: false, max_connections: 100 }
+    }
+
+    /// Adds a line to `postgresql.conf`. What it says about logging must leave the log on standard error.
+    #[must_use]
+    pub fn config(mut self, name: &str, value: &str) -> Settings {
+        self.config.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Replaces the lines of `pg_hba.conf`. Without one that lets `tenure` in by the socket, [`Cluster::psql`] does
+    /// not work, and without one for replication no [`Cluster::standby`].
+    ///
+    /// [`Cluster::psql`]: crate::Cluster::psql
+    /// [`Cluster::standby`]: crate::Cluster::standby
+    #[must_use]
+    pub fn hba<'a>(mut self, lines: impl IntoIterator<Item = &'a str>) -> Settings {
+        self.hba = Some(lines.into_iter().map(str::to_owned).collect());
+        self
+    }
+
+    /// Listens on a free port of the loopback address as well.
+    #[must_use]
+    pub fn tcp(mut self) -> Settings {
+        self.tcp = true;
+        self
+    }
+
+    /// How many connections the server accepts; 100 unless said otherwise.
+    #[must_use]
+    pub fn max_connections(mut self, max_connections: u32) -> Settings {
+        self.max_connections = max_connections;
+        self
+    }
+
+    /// The lines for `postgresql.conf`. The last of a name holds.
+    pub(crate) fn lines(&self) -> String {
+        let mut lines =
+            format!("\nlc_messages = 'C'\nmax_connections = {}\n", self.max_connections);
+        for (name, value) in &self.config {
+            lines += &format!("{name} = '{}'\n", value.replace('\'', "''"));
+        }
+        lines
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::new()
+    }
+}

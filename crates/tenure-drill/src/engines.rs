@@ -3,10 +3,11 @@
 use tenure::clock::{Clock, Timestamp};
 use tenure::drill::Explorable;
 use tenure::job::Limits;
-use tenure::store::Result;
 use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Result, postgres};
 
 use crate::model::Model;
+use crate::servers;
 
 /// Every engine there is. Each case of the suite runs on all of them; there is no way to leave one
 /// out.
@@ -18,11 +19,21 @@ pub enum Engine {
     SqliteInMemory,
     /// SQLite in a file, as people use it.
     SqliteFile,
+    /// PostgreSQL, in the schema `tenure`.
+    Postgres,
+    /// PostgreSQL, in a schema with a name that must be quoted.
+    PostgresRenamed,
 }
 
 impl Engine {
     /// All of them, the specification first.
-    pub const ALL: [Engine; 3] = [Engine::Model, Engine::SqliteInMemory, Engine::SqliteFile];
+    pub const ALL: [Engine; 5] = [
+        Engine::Model,
+        Engine::SqliteInMemory,
+        Engine::SqliteFile,
+        Engine::Postgres,
+        Engine::PostgresRenamed,
+    ];
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
@@ -30,6 +41,8 @@ impl Engine {
             Engine::Model => "model",
             Engine::SqliteInMemory => "sqlite (memory)",
             Engine::SqliteFile => "sqlite (file)",
+            Engine::Postgres => "postgres",
+            Engine::PostgresRenamed => "postgres (other schema)",
         }
     }
 
@@ -44,10 +57,19 @@ impl Engine {
                 let file = format!("{}.db", tenure::clock::unique().simple());
                 Box::new(Sqlite::open(directory.join(file), &options)?)
             }
+            Engine::Postgres => {
+                Box::new(servers::fresh("tenure", &clock, &postgres::Options::default())?)
+            }
+            Engine::PostgresRenamed => {
+                Box::new(servers::fresh(OTHER_SCHEMA, &clock, &postgres::Options::default())?)
+            }
         };
         Ok((store, clock))
     }
 }
+
+/// A name that would not survive a missing quote.
+pub const OTHER_SCHEMA: &str = "Job Queue-2";
 
 /// When every proof begins: some time in 2001, so that no test mistakes it for now.
 pub const START: Timestamp = Timestamp::from_millis(1_000_000_000_000);

@@ -17,12 +17,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use tenure::clock::Clock;
-use tenure::drill::{Dump, Explorable};
+use tenure::drill::{Dump, Explorable, Patch};
 use tenure::job::{JobId, Json, Name, NewJob};
 use tenure::lease::Fence;
-use tenure::store::sqlite::{Options, Patch, Sqlite};
+use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Lapsed, Renewed, Settled, Settlement,
+    postgres,
 };
 
 pub use self::actors::Ending;
@@ -33,6 +34,7 @@ pub use self::scope::{SCOPES, Scope, WIDE_SCOPES};
 use crate::differential::compare;
 use crate::engines::START;
 use crate::model::Model;
+use crate::servers;
 
 /// What one exhaustive search has seen.
 #[derive(Debug, Clone)]
@@ -88,7 +90,7 @@ impl fmt::Debug for Violation {
     }
 }
 
-/// Goes through all of `scope` on the model and SQLite in lockstep.
+/// Goes through all of `scope` on the model, SQLite and PostgreSQL in lockstep.
 pub fn explore(scope: &Scope) -> Result<Report, Violation> {
     Search::new(scope, Engines::lockstep(scope)).run()
 }
@@ -145,6 +147,11 @@ impl Engines {
         let model = Model::new(clock.clone(), tenure::job::Limits::default());
         let mut engines = Engines::patched(scope, &[]);
         engines.stores.insert(0, (Box::new(model), clock));
+        let clock = Clock::manual(START);
+        let mut server = servers::fresh("tenure", &clock, &postgres::Options::default())
+            .expect("a fresh store opens");
+        server.rehearse();
+        engines.stores.push((Box::new(server), clock));
         engines
     }
 

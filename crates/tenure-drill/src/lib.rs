@@ -16,3 +16,4 @@ pub mod explorer;
 pub mod model;
 pub mod mutants;
 pub mod processes;
+pub mod servers;

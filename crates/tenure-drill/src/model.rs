@@ -211,27 +211,39 @@ impl Model {
         self.refuse(fence, Verb::Renew).map_or(Renewed::Gone, Renewed::Lost)
     }
 
+    /// Enqueues what is to follow the settlements that will be heard: of several for one job, the
+    /// first that shows its token.
+    fn follow(&mut self, settlements: &[Settlement]) {
+        let mut heard = BTreeSet::new();
+        for Settlement { fence, then, .. } in settlements {
+            let Some(before) = self.holds(*fence).filter(|_| heard.insert(fence.job)) else {
+                continue;
+            };
+            let mut conflicts = Vec::new();
+            for follow_up in then {
+                if let Enqueued::Conflict(owner) =
+                    self.enqueue_one(&drill::following(follow_up, before.id))
+                {
+                    let kind = follow_up.record(before.id, self.now()).kind;
+                    conflicts.push(format!(
+                        "{kind} not enqueued: job {owner} has its key for another request"
+                    ));
+                }
+            }
+            if !conflicts.is_empty() {
+                let words = Some(conflicts.join("; "));
+                let line = self.line(&before, Verb::Follow, before.state, words);
+                self.write_down(TimelineEntry { refused: true, ..line });
+            }
+        }
+    }
+
     fn settle_one(&mut self, settlement: &Settlement) -> Settled {
-        let Settlement { fence, outcome, then } = settlement;
+        let Settlement { fence, outcome, .. } = settlement;
         let Some(before) = self.holds(*fence) else {
             return self.answer_late(*fence, outcome.verb());
         };
         let now = self.now();
-        let mut conflicts = Vec::new();
-        for follow_up in then {
-            if let Enqueued::Conflict(owner) =
-                self.enqueue_one(&drill::following(follow_up, before.id))
-            {
-                let kind = follow_up.record(before.id, now).kind;
-                conflicts.push(format!(
-                    "{kind} not enqueued: job {owner} has its key for another request"
-                ));
-            }
-        }
-        if !conflicts.is_empty() {
-            let line = self.line(&before, Verb::Follow, before.state, Some(conflicts.join("; ")));
-            self.write_down(TimelineEntry { refused: true, ..line });
-        }
         let mut job = before.clone();
         match outcome {
             Outcome::Complete { result } => {

@@ -5,7 +5,7 @@
 //! it. A comparison that is taken out is replaced by one that is always true, `x != -:x`, so that
 //! the statement keeps its parameters.
 
-use tenure::store::sqlite::Patch;
+use tenure::drill::Patch;
 
 use crate::explorer::{Invariant, SCOPES, explore_patched};
 

@@ -6,8 +6,14 @@ use tenure_drill::mutants::{MUTANTS, hunt};
 #[test]
 fn every_interleaving_keeps_the_invariants() {
     let mut tally = Tally::default();
-    for scope in &SCOPES {
-        let report = explore(scope).unwrap();
+    // Each in a thread of its own, and so on a database of its own.
+    let reports = std::thread::scope(|threads| {
+        let searches: Vec<_> =
+            SCOPES.iter().map(|scope| threads.spawn(move || explore(scope))).collect();
+        searches.into_iter().map(|search| search.join().unwrap()).collect::<Vec<_>>()
+    });
+    for report in reports {
+        let report = report.unwrap();
         println!("{report}");
         assert!(report.states < 50_000, "a scope stays small enough to be gone through whole");
         tally.add(&report.tally);

@@ -22,6 +22,30 @@ pub trait Explorable: Store {
     fn load(&mut self, state: &Dump) -> Result<()>;
 }
 
+/// A safeguard taken out of a verb's SQL file.
+#[derive(Debug, Clone, Copy)]
+pub struct Patch {
+    /// The file, without `.sql`.
+    pub file: &'static str,
+    /// What is replaced; it must be there exactly once.
+    pub find: &'static str,
+    /// What takes its place.
+    pub replace: &'static str,
+}
+
+impl Patch {
+    /// The text of a file without its safeguards. A patch that does not fit is a mistake of its
+    /// author's: it would prove nothing.
+    pub(crate) fn apply(patches: &[Patch], file: &str, text: &str) -> String {
+        let ours = patches.iter().filter(|patch| patch.file == file);
+        ours.fold(text.to_owned(), |text, patch| {
+            let found = text.matches(patch.find).count();
+            assert_eq!(found, 1, "{:?} must be in {file}.sql exactly once", patch.find);
+            text.replace(patch.find, patch.replace)
+        })
+    }
+}
+
 /// The whole state of a store. Two stores with equal dumps answer every call alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Dump {

@@ -8,6 +8,9 @@
 mod error;
 pub(crate) mod lane;
 pub mod migrate;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod row;
 pub mod sqlite;
 
 use std::time::{Duration, Instant};

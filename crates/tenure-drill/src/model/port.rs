@@ -47,6 +47,7 @@ impl Store for Model {
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         check_settlements(settlements, &self.limits)?;
         self.changing(|model| {
+            model.follow(settlements);
             settlements.iter().map(|settlement| model.settle_one(settlement)).collect()
         })
     }

@@ -26,6 +26,18 @@ pub enum Error {
     #[allow(missing_docs)]
     Busy { doing: &'static str, target: String, source: Box<dyn std::error::Error + Send + Sync> },
 
+    /// The server is out of reach, is starting or stopping, or broke the call off. Whether the call
+    /// was applied is unknown; repeat it.
+    #[error("{target}: {problem} while trying to {doing}; {next}")]
+    #[allow(missing_docs)]
+    Unavailable {
+        doing: &'static str,
+        target: String,
+        problem: String,
+        next: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+
     /// The engine failed in a way that we do not expect.
     #[error("could not {doing}: {source}; `tenure doctor` looks for the cause")]
     #[allow(missing_docs)]
@@ -35,7 +47,7 @@ pub enum Error {
 impl Error {
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Error::Busy { .. })
+        matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
     }
 
     /// Whether the request itself was wrong, so that it will never succeed.

@@ -29,12 +29,13 @@ pub struct Migration {
 impl Migration {
     /// What tells whether an applied migration is still the one in the binary.
     pub fn checksum(&self) -> String {
-        Sha256::digest(self.sql.as_bytes())
-            .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        checksum(self.sql)
     }
+}
+
+/// What tells two texts apart.
+pub(crate) fn checksum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A migration and where a store stands with it.

@@ -30,8 +30,6 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-#[cfg(feature = "drill")]
-pub use self::drill::Patch;
 use self::file::Foreign;
 use self::statements::Statements;
 use self::tx::Tx;

@@ -9,44 +9,14 @@ use super::tx::Tx;
 use super::writer::Urgency;
 use super::{Options, Sqlite, row};
 use crate::clock::Timestamp;
-use crate::drill::{Dump, Explorable, KeyRecord, KeyScope};
+use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch};
 use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
 use crate::store::{Result, lane};
-
-/// A safeguard taken out of a verb's SQL file.
-#[derive(Debug, Clone, Copy)]
-pub struct Patch {
-    /// The file, without `.sql`.
-    pub file: &'static str,
-    /// What is replaced; it must be there exactly once.
-    pub find: &'static str,
-    /// What takes its place.
-    pub replace: &'static str,
-}
 
 impl Sqlite {
     /// A throw-away store whose SQL lacks something.
     pub fn in_memory_patched(options: &Options, patches: &[Patch]) -> Result<Sqlite> {
-        for patch in patches {
-            let found = std::cell::Cell::new(0);
-            Statements::from_files(|file, text| {
-                if file == patch.file {
-                    found.set(text.matches(patch.find).count());
-                }
-                text.to_owned()
-            });
-            assert_eq!(
-                found.get(),
-                1,
-                "{:?} must be in {}.sql exactly once",
-                patch.find,
-                patch.file
-            );
-        }
-        let patched = Statements::from_files(|file, text| {
-            let ours = patches.iter().filter(|patch| patch.file == file);
-            ours.fold(text.to_owned(), |text, patch| text.replace(patch.find, patch.replace))
-        });
+        let patched = Statements::from_files(|file, text| Patch::apply(patches, file, text));
         Sqlite::in_memory_with(options, Arc::new(patched))
     }
 

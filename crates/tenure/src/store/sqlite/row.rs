@@ -8,32 +8,12 @@ use crate::inspect::{LeaseView, QueueSettings, TimelineEntry};
 use crate::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
 use crate::lifecycle::Verb;
-
-/// The number of a state in the tables. Queued is two numbers: ready, or waiting for its time.
-pub(super) fn code(state: State, waiting: bool) -> i64 {
-    match state {
-        State::Queued if waiting => 1,
-        State::Queued => 0,
-        State::Running => 2,
-        State::Parked => 3,
-        State::Succeeded => 4,
-        State::Dead => 5,
-        State::Cancelled => 6,
-    }
-}
+use crate::store::row as spelling;
+pub(super) use crate::store::row::{code, retry_column, tags_column};
 
 /// The state of a number, and whether it waits for its time.
 pub(super) fn state(code: i64) -> Result<(State, bool)> {
-    Ok(match code {
-        0 => (State::Queued, false),
-        1 => (State::Queued, true),
-        2 => (State::Running, false),
-        3 => (State::Parked, false),
-        4 => (State::Succeeded, false),
-        5 => (State::Dead, false),
-        6 => (State::Cancelled, false),
-        _ => return Err(Error::IntegralValueOutOfRange(0, code)),
-    })
+    spelling::state(code).ok_or(Error::IntegralValueOutOfRange(0, code))
 }
 
 /// A job, from the columns of `record.sql`.
@@ -54,11 +34,11 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         max_attempts: row.get(10)?,
         crashes: row.get(11)?,
         max_crashes: row.get(12)?,
-        retry: retry(row.get(13)?)?,
+        retry: retry(row.get_ref(13)?.as_str_or_null()?)?,
         max_runtime_ms: row.get(14)?,
         key: row.get(15)?,
         trace: row.get(16)?,
-        tags: tags(row.get_ref(17)?.as_str_or_null()?),
+        tags: spelling::tags(row.get_ref(17)?.as_str_or_null()?),
         parent: row.get::<_, Option<i64>>(18)?.map(JobId),
         enqueued_at: time(row.get(19)?),
         worker: row.get::<_, Option<String>>(20)?.map(WorkerId::trusted),
@@ -72,34 +52,9 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
     })
 }
 
-/// The default policy is not written down, so that the everyday job costs no parsing.
-pub(super) fn retry_column(policy: &RetryPolicy) -> Option<String> {
-    if *policy == RetryPolicy::default() { None } else { serde_json::to_string(policy).ok() }
-}
-
-fn retry(column: Option<String>) -> Result<RetryPolicy> {
-    match column {
-        None => Ok(RetryPolicy::default()),
-        Some(text) => serde_json::from_str(&text)
-            .map_err(|error| Error::FromSqlConversionFailure(13, Type::Text, Box::new(error))),
-    }
-}
-
-/// Names contain no white space, so a list of them is its words.
-pub(super) fn tags_column(tags: &[Name]) -> Option<String> {
-    if tags.is_empty() {
-        None
-    } else {
-        Some(tags.iter().map(Name::as_str).collect::<Vec<_>>().join(" "))
-    }
-}
-
-fn tags(column: Option<&str>) -> Vec<Name> {
-    column
-        .into_iter()
-        .flat_map(|text| text.split(' '))
-        .map(|tag| Name::trusted(tag.into()))
-        .collect()
+fn retry(column: Option<&str>) -> Result<RetryPolicy> {
+    spelling::retry(column)
+        .map_err(|error| Error::FromSqlConversionFailure(13, Type::Text, Box::new(error)))
 }
 
 pub(super) fn time(millis: i64) -> Timestamp {

@@ -17,18 +17,33 @@ impl Tx<'_> {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
+        self.follow_all(settlements)?;
         let forgetful = self.names(&self.sql.settle.forgetful)?;
         settlements.iter().map(|settlement| self.settle_one(settlement, &forgetful)).collect()
     }
 
-    fn settle_one(&self, settlement: &Settlement, forgetful: &BTreeSet<Name>) -> Result<Settled> {
-        let Settlement { fence, outcome, then } = settlement;
-        match self.pass_fence(*fence)? {
-            Some(job) => {
-                // First, so that a job that is deleted at once leaves no line behind.
+    /// Enqueues what is to follow the settlements that will be heard: of several for one job, the
+    /// first that shows its token. It comes before any of them, so that a job that is deleted at
+    /// once leaves no line behind.
+    fn follow_all(&self, settlements: &[Settlement]) -> Result<()> {
+        let mut heard = BTreeSet::new();
+        if settlements.iter().all(|settlement| settlement.then.is_empty()) {
+            return Ok(());
+        }
+        for Settlement { fence, then, .. } in settlements {
+            if let Some(job) = self.pass_fence(*fence)?
+                && heard.insert(fence.job)
+            {
                 self.follow(&job, then)?;
-                Ok(Settled::Yes(self.apply(&job, outcome, forgetful)?))
             }
+        }
+        Ok(())
+    }
+
+    fn settle_one(&self, settlement: &Settlement, forgetful: &BTreeSet<Name>) -> Result<Settled> {
+        let Settlement { fence, outcome, .. } = settlement;
+        match self.pass_fence(*fence)? {
+            Some(job) => Ok(Settled::Yes(self.apply(&job, outcome, forgetful)?)),
             None => self.answer_late(*fence, outcome.verb()),
         }
     }

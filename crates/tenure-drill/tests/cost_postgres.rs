@@ -1,0 +1,193 @@
+//! What a claim costs on PostgreSQL, by the server's own count of pages: jobs that are not due, have ended, or
+//! that nobody asks for must not make it dearer, and neither must what an old transaction keeps from being
+//! swept out.
+//!
+//! Every session is warmed on the empty, never analysed tables, where planners make their worst choices.
+
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+use postgres::Client;
+use tenure::clock::Clock;
+use tenure::store::postgres::Options;
+use tenure_drill::engines::START;
+use tenure_drill::servers;
+
+/// A session that has claimed from empty tables until its plans were made.
+fn warmed() -> Client {
+    drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).unwrap());
+    let mut client = servers::connect(&servers::database());
+    // Emptied as if new, and left alone: statistics and sweeping would only help.
+    client
+        .batch_execute(
+            "TRUNCATE tenure.jobs, tenure.done, tenure.payloads, tenure.timeline, tenure.keys;
+             ALTER TABLE tenure.jobs SET (autovacuum_enabled = off);
+             ALTER TABLE tenure.done SET (autovacuum_enabled = off);
+             DELETE FROM pg_statistic WHERE starelid IN ('tenure.jobs'::regclass, 'tenure.done'::regclass)",
+        )
+        .unwrap();
+    for _ in 0..3 {
+        assert_eq!(claim(&mut client, 10, None).jobs, 0);
+        // What is run only when there is work is planned too, while there is hardly any.
+        enqueue(&mut client, "work", 10, 1, 0);
+        assert_eq!(claim(&mut client, 10, None).jobs, 10);
+        client.batch_execute("DELETE FROM tenure.jobs").unwrap();
+    }
+    client
+}
+
+/// Jobs of one kind, due `delay_ms` from now, spread over tenants.
+fn enqueue(client: &mut Client, kind: &str, n: i32, tenants: i32, delay_ms: i64) {
+    client
+        .execute(
+            "INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes,
+                                      max_crashes, queue, tenant, kind, args, enqueued_at)
+             SELECT nextval('tenure.job_id'), CASE WHEN $4::bigint > 0 THEN 1 ELSE 0 END, t.lane, 0,
+                    tenure.clock_ms() + $4 + g / 100, 0, 0, 6, 0, 3, 'default', t.tenant, $1::text, '{\"n\":1}',
+                    tenure.clock_ms()
+               FROM generate_series(0, $2::int - 1) g
+               JOIN (SELECT i, 't' || i AS tenant, tenure.lane('default', 't' || i, $1, 0) AS lane
+                       FROM generate_series(0, $3::int - 1) i) t ON t.i = g % $3",
+            &[&kind, &n, &tenants, &delay_ms],
+        )
+        .unwrap();
+}
+
+/// Jobs that have succeeded.
+fn ended(client: &mut Client, n: i32) {
+    client
+        .execute(
+            "INSERT INTO tenure.done (id, run_at, token, enqueued_at, started_at, finished_at, attempt, max_attempts,
+                                      crashes, max_crashes, priority, state, queue, tenant, kind, args, worker)
+             SELECT nextval('tenure.job_id'), 0, 1, 0, 0, tenure.clock_ms() + g / 100, 1, 6, 0, 3, 0, 4, 'default',
+                    't0', 'work', '{\"n\":1}', 'ann' FROM generate_series(1, $1::int) g",
+            &[&n],
+        )
+        .unwrap();
+}
+
+/// How one claim went.
+struct Claimed {
+    jobs: i64,
+    pages: u64,
+    marks: Option<String>,
+}
+
+/// A claim of jobs of the kind `work`.
+fn claim(client: &mut Client, n: i32, marks: Option<&str>) -> Claimed {
+    // Its answer goes into a table of the session's, since EXPLAIN shows only what it cost.
+    let explained: Vec<String> = client
+        .batch_execute("DROP TABLE IF EXISTS pg_temp.answer; CREATE TEMPORARY TABLE answer (what text, marks text)")
+        .and_then(|()| {
+            let quoted = marks.map_or("NULL".to_owned(), |marks| format!("'{marks}'"));
+            client.simple_query(&format!(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) INSERT INTO answer SELECT c.what, c.marks \
+                 FROM tenure.claim_many('ann', '{{default}}', '{{work}}', {n}, 30000, 0, {quoted}) c"
+            ))
+        })
+        .unwrap()
+        .iter()
+        .filter_map(|message| match message {
+            postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+        .collect();
+    let plan: serde_json::Value = serde_json::from_str(&explained.concat()).unwrap();
+    // The function's own, without the insert above it.
+    let scan = &plan[0]["Plan"]["Plans"][0];
+    let pages = |which: &str| scan[which].as_u64().unwrap();
+    let row = client
+        .query_one("SELECT count(*) FILTER (WHERE what = 'claimed'), max(marks) FROM answer", &[])
+        .unwrap();
+    Claimed {
+        jobs: row.get(0),
+        pages: pages("Shared Hit Blocks") + pages("Shared Read Blocks"),
+        marks: row.get(1),
+    }
+}
+
+/// The pages of a claim of ten when there is nothing but those ten.
+fn alone() -> u64 {
+    let mut client = warmed();
+    least(|| {
+        client.batch_execute("DELETE FROM tenure.jobs").unwrap();
+        enqueue(&mut client, "work", 10, 1, 0);
+        ten(&mut client)
+    })
+}
+
+/// The pages of a claim of ten from a hundred thousand jobs of so many tenants.
+fn from_plenty(tenants: i32) -> u64 {
+    let mut client = warmed();
+    enqueue(&mut client, "work", 100_000, tenants, 0);
+    least(|| ten(&mut client))
+}
+
+/// The least of three: what other sessions of the server do can make this one read the catalogue anew.
+fn least(mut measure: impl FnMut() -> u64) -> u64 {
+    (0..3).map(|_| measure()).min().unwrap()
+}
+
+/// A claim of ten from what is there.
+fn ten(client: &mut Client) -> u64 {
+    let claimed = claim(client, 10, None);
+    assert_eq!((claimed.jobs, claimed.marks), (10, None));
+    claimed.pages
+}
+
+#[test]
+fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
+    let alone = alone();
+    let mut client = warmed();
+    ended(&mut client, 1_000_000);
+    enqueue(&mut client, "work", 1_000_000, 1, 3_600_000);
+    enqueue(&mut client, "other", 300_000, 1, 0);
+    enqueue(&mut client, "work", 30, 1, 0);
+    let beside = least(|| ten(&mut client));
+    println!("alone {alone} pages, beside 2,300,000 others {beside}");
+    assert!(beside <= 2 * alone, "{beside} pages against {alone}");
+}
+
+#[test]
+fn a_claim_costs_the_same_with_a_thousand_tenants() {
+    let (of_one, of_many) = (from_plenty(1), from_plenty(1_000));
+    println!("with one tenant {of_one} pages, with 1,000 tenants {of_many}");
+    assert!(of_many <= 2 * of_one, "{of_many} pages against {of_one}");
+}
+
+#[test]
+fn an_old_transaction_makes_one_claim_dear_and_not_the_next() {
+    let clean = from_plenty(1);
+    let mut client = warmed();
+    enqueue(&mut client, "work", 100_000, 1, 0);
+    let mut old = servers::connect(&servers::database());
+    let mut horizon = old.transaction().unwrap();
+    horizon
+        .batch_execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM tenure.meta")
+        .unwrap();
+    for _ in 0..50 {
+        client
+            .batch_execute(
+                "WITH c AS MATERIALIZED (SELECT job, token FROM tenure.claim_many('ann', '{default}', '{work}', 1000, 30000)
+                                          WHERE what = 'claimed')
+                 SELECT count(*) FROM (SELECT array_agg(job) AS jobs, array_agg(token) AS tokens FROM c) a,
+                   LATERAL tenure.settle_many(a.jobs, a.tokens, array_fill('complete'::text, ARRAY[1000]),
+                     array_fill(NULL::bigint, ARRAY[1000]), array_fill(NULL::text, ARRAY[1000]), array_fill(NULL::json, ARRAY[1000]))",
+            )
+            .unwrap();
+    }
+    let first = claim(&mut client, 10, None);
+    assert!(first.pages > 10 * clean, "{} pages: there is nothing in the way", first.pages);
+    let mut marks = first.marks;
+    let marked = least(|| {
+        let claimed = claim(&mut client, 10, marks.as_deref());
+        assert_eq!(claimed.jobs, 10);
+        marks = claimed.marks;
+        claimed.pages
+    });
+    println!(
+        "clean {clean} pages, past 50,000 dead jobs {}, and with its marks {marked}",
+        first.pages
+    );
+    assert!(marked <= 2 * clean, "{marked} pages against {clean}");
+    horizon.rollback().unwrap();
+}

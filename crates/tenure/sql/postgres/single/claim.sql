@@ -1,0 +1,38 @@
+-- Claim and renew for people and other languages.
+
+-- Leases up to n due jobs and answers them in the order in which they are to run.
+CREATE OR REPLACE FUNCTION tenure.claim(worker text, queues text[] DEFAULT '{default}', n int DEFAULT 1,
+    lease interval DEFAULT '30 seconds', kinds text[] DEFAULT NULL)
+RETURNS TABLE (id bigint, token bigint, kind text, queue text, tenant text, args json, attempt int, lease_until timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF claim.n IS NULL OR claim.n < 0 THEN
+        PERFORM tenure.invalid('n', 'a claim asks for 0 to 1000 jobs', 'Leave it out for 1.');
+    END IF;
+    RETURN QUERY
+    SELECT c.job, c.token, c.kind, c.queue, c.tenant, c.args, c.attempt, tenure.at(c.lease_until)
+      FROM tenure.claim_many(claim.worker, claim.queues, claim.kinds, claim.n, tenure.ms('lease', claim.lease),
+                             -- A place on the ring by chance, so that callers without a memory are fair all the same.
+                             floor(random() * (1::bigint << 44))::bigint) c
+     WHERE c.what = 'claimed' ORDER BY c.place;
+END $$;
+
+-- Extends a lease and answers until when it holds, or raises TN001. A job that this or another open
+-- transaction holds locked cannot be taken by anybody; then the answer is what holds now.
+CREATE OR REPLACE FUNCTION tenure.renew(job bigint, token bigint, lease interval DEFAULT '30 seconds') RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    answer record;
+BEGIN
+    SELECT r.verdict, r.lease_until INTO answer
+      FROM tenure.renew_many(ARRAY[renew.job], ARRAY[renew.token], tenure.ms('lease', renew.lease)) r;
+    IF answer.verdict IN ('lost', 'gone') THEN
+        PERFORM tenure.stale(renew.job, renew.token, 'renew');
+    ELSIF answer.verdict = 'busy' THEN
+        RETURN (SELECT tenure.at(j.lease_until) FROM tenure.jobs j WHERE j.id = renew.job);
+    END IF;
+    RETURN tenure.at(answer.lease_until);
+END $$;

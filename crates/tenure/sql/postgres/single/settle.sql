@@ -1,0 +1,98 @@
+-- The ends of an attempt, for people and other languages: each raises TN001 where the set form answers
+-- stale, so that it takes the writes of its own transaction down with it. Each may be repeated.
+
+-- TN001: the job is not the caller's.
+CREATE OR REPLACE FUNCTION tenure.stale(job bigint, shown bigint, verb text) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    now_ record;
+BEGIN
+    SELECT c.token, c.state INTO now_ FROM tenure.current(job) c;
+    RAISE EXCEPTION USING ERRCODE = 'TN001',
+        MESSAGE = format('%s refused: token %s is not the right to job %s', verb, coalesce(shown::text, 'NULL'), coalesce(job::text, 'NULL')),
+        DETAIL = CASE
+            WHEN now_.token IS NULL THEN 'There is no such job, or no longer.'
+            WHEN now_.token = shown THEN format('already_settled: the attempt has ended, and the job is %s.', tenure.state_name(now_.state))
+            ELSE format('token_mismatch: the job''s token is %s, and it is %s.', now_.token, tenure.state_name(now_.state))
+        END,
+        HINT = format('Somebody else has the job, or it has ended. Stop working on it. To leave a trace, call tenure.refused(%s, %s, %L) in a new transaction.', job, shown, verb);
+END $$;
+
+-- One settlement, or TN001.
+CREATE OR REPLACE FUNCTION tenure.settle(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text, p_result json)
+RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    answer record;
+BEGIN
+    SELECT s.verdict, s.became INTO answer
+      FROM tenure.settle_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_after_ms],
+                              ARRAY[left(p_note, 2048)], ARRAY[p_result]) s;
+    IF answer.verdict IN ('stale', 'gone') THEN
+        PERFORM tenure.stale(p_job, p_token, p_verb);
+    END IF;
+    RETURN tenure.state_name(answer.became);
+END $$;
+
+-- It is done.
+CREATE OR REPLACE FUNCTION tenure.complete(job bigint, token bigint, result json DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF result IS NOT NULL THEN
+        PERFORM tenure.check_json('result', result, 262144);
+    END IF;
+    PERFORM tenure.settle(job, token, 'complete', 0, NULL, result);
+END $$;
+
+-- It failed: another try if there is one left, after retry_in or the job's own delay. Answers what the job
+-- became: queued or dead.
+CREATE OR REPLACE FUNCTION tenure.fail(job bigint, token bigint, error text, retry_in interval DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pause bigint := tenure.ms('retry_in', retry_in);
+BEGIN
+    IF pause IS NULL THEN
+        SELECT tenure.retry_delay(j.retry, j.attempt, floor(random() * 4294967296)::bigint) INTO pause
+          FROM tenure.jobs j WHERE j.id = job AND j.token = fail.token;
+    END IF;
+    RETURN tenure.settle(job, token, 'retry', coalesce(pause, 0), error, NULL);
+END $$;
+
+-- The delay before the next try. Only the exponential policy has chance in it, 32 bits of it: half of the
+-- delay is certain, so that a thousand jobs that failed together do not come back together.
+CREATE OR REPLACE FUNCTION tenure.retry_delay(retry json, failures int, jitter bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    whole   bigint := tenure.base_delay(retry, failures);
+    certain bigint := whole / 2;
+BEGIN
+    IF retry IS NULL OR retry -> 'exponential' IS NOT NULL THEN
+        RETURN certain + floor((whole - certain)::numeric * jitter / 4294967296)::bigint;
+    END IF;
+    RETURN whole;
+END $$;
+
+-- It will never succeed.
+CREATE OR REPLACE FUNCTION tenure.bury(job bigint, token bigint, reason text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.settle(job, token, 'bury', 0, reason, NULL); END $$;
+
+-- Not now; the attempt does not count.
+CREATE OR REPLACE FUNCTION tenure.snooze(job bigint, token bigint, delay interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.settle(job, token, 'snooze', tenure.ms('delay', delay), NULL, NULL); END $$;
+
+-- Given back unfinished, as at shutdown; the attempt does not count.
+CREATE OR REPLACE FUNCTION tenure.release(job bigint, token bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.settle(job, token, 'release', 0, NULL, NULL); END $$;
+
+-- It waits for a person or a signal; the attempt does not count.
+CREATE OR REPLACE FUNCTION tenure.park(job bigint, token bigint, reason text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.settle(job, token, 'park', 0, reason, NULL); END $$;

@@ -1,0 +1,22 @@
+-- What people look at.
+
+-- Live and ended jobs together, with their states by name and times as timestamps.
+CREATE OR REPLACE VIEW tenure.job AS
+SELECT r.id, tenure.state_name(r.state) AS state, r.queue, r.tenant, r.kind, r.args, r.priority, r.attempt, r.max_attempts,
+       r.crashes, r.max_crashes, r.token, r.worker, tenure.at(r.enqueued_at) AS enqueued_at, tenure.at(r.run_at) AS run_at,
+       tenure.at(r.started_at) AS started_at, tenure.at(r.lease_until) AS lease_until,
+       tenure.at(r.finished_at) AS finished_at, r.result, r.reason, r.key, r.trace,
+       string_to_array(r.tags, ' ') AS tags, r.parent
+  FROM tenure.record r;
+
+-- What happened to jobs and was not the happy path; refusals among them.
+CREATE OR REPLACE VIEW tenure.event AS
+SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token, l.attempt, l.worker,
+       tenure.at(l.began) AS began, tenure.state_name(l.became) AS became, l.note
+  FROM tenure.timeline l;
+
+-- All queues at a glance.
+CREATE OR REPLACE VIEW tenure.stats AS
+SELECT o.queue, o.tenant, o.ready, o.waiting, o.running, o.parked, o.dead,
+       o.oldest_wait_ms * interval '1 millisecond' AS oldest_wait, o.succeeded_last_minute, o.died_last_minute
+  FROM tenure.overview() o;

@@ -1,0 +1,214 @@
+-- Stores jobs, all or none, and answers each in the order given: created, existing or conflict. A list
+-- that is NULL stands for its default in every place. Of run_at and delay_ms at most one is given for
+-- a job, or it is due at once. Args are plain JSON; those above 2 KiB are kept apart.
+--
+-- Keys are taken in their order, after all that can be read without a lock has been read, so that two
+-- batches never wait for each other in a circle. A key whose winner rolls back is free again: the next
+-- request waits for it and then stores its own job.
+CREATE OR REPLACE FUNCTION tenure.enqueue_many(
+    p_kinds text[], p_args json[], p_queues text[] DEFAULT NULL, p_tenants text[] DEFAULT NULL,
+    p_priorities smallint[] DEFAULT NULL, p_run_at bigint[] DEFAULT NULL, p_delay_ms bigint[] DEFAULT NULL,
+    p_max_attempts int[] DEFAULT NULL, p_max_crashes int[] DEFAULT NULL, p_retries json[] DEFAULT NULL,
+    p_max_runtime_ms bigint[] DEFAULT NULL, p_keys text[] DEFAULT NULL, p_windows_ms bigint[] DEFAULT NULL,
+    p_fingerprints bytea[] DEFAULT NULL, p_traces text[] DEFAULT NULL, p_tags text[] DEFAULT NULL,
+    p_parents bigint[] DEFAULT NULL)
+RETURNS TABLE (n int, verdict text, job bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    t        bigint;
+    size     int := cardinality(p_kinds);
+    ids      bigint[];   -- one for each job that is created, in the order of the batch; NULL for the others
+    verdicts text[];
+    loud     text[];     -- queues that have ready jobs now
+BEGIN
+    PERFORM tenure.check_batch(size, cardinality(p_args));
+    PERFORM tenure.check_batch(size, l) FROM unnest(ARRAY[cardinality(p_queues), cardinality(p_tenants),
+        cardinality(p_priorities), cardinality(p_run_at), cardinality(p_delay_ms), cardinality(p_max_attempts),
+        cardinality(p_max_crashes), cardinality(p_retries), cardinality(p_max_runtime_ms), cardinality(p_keys),
+        cardinality(p_windows_ms), cardinality(p_fingerprints), cardinality(p_traces), cardinality(p_tags),
+        cardinality(p_parents)]) l WHERE l IS NOT NULL;
+    PERFORM tenure.check_names('kind', p_kinds);
+    IF p_queues IS NOT NULL THEN PERFORM tenure.check_names('queue', array_remove(p_queues, NULL)); END IF;
+    IF p_tenants IS NOT NULL THEN PERFORM tenure.check_names('tenant', array_remove(array_remove(p_tenants, NULL), '')); END IF;
+    PERFORM tenure.check_new(p_args, p_max_attempts, p_max_crashes, p_retries, p_max_runtime_ms, p_keys,
+        p_windows_ms, p_fingerprints, p_traces, p_tags);
+    t := tenure.clock_ms();
+
+    IF p_keys IS NULL OR p_keys = array_fill(NULL::text, ARRAY[size]) THEN
+        SELECT array_agg(nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
+    ELSE
+        SELECT k.ids, k.verdicts INTO ids, verdicts
+          FROM tenure.take_keys(p_tenants, p_keys, p_windows_ms, p_fingerprints, t) k;
+    END IF;
+
+    WITH incoming AS MATERIALIZED (
+        SELECT u.id, u.kind, u.args, coalesce(u.queue, 'default') AS queue, coalesce(u.tenant, '') AS tenant,
+               coalesce(u.priority, 0::smallint) AS priority,
+               CASE WHEN u.run_at IS NULL THEN tenure.later(t, coalesce(u.delay_ms, 0))
+                    ELSE least(u.run_at, tenure.end_of_time()) END AS run_at,
+               coalesce(u.max_attempts, 6) AS max_attempts, coalesce(u.max_crashes, 3) AS max_crashes,
+               u.retry, u.max_runtime, u.key, u.trace, u.tags, u.parent, octet_length(u.args::text) > 2048 AS apart
+          FROM unnest(ids, p_kinds, p_args, p_queues, p_tenants, p_priorities, p_run_at, p_delay_ms, p_max_attempts,
+                      p_max_crashes, p_retries, p_max_runtime_ms, p_keys, p_traces, p_tags, p_parents)
+               AS u(id, kind, args, queue, tenant, priority, run_at, delay_ms, max_attempts,
+                    max_crashes, retry, max_runtime, key, trace, tags, parent)
+         WHERE u.id IS NOT NULL),
+    large AS (
+        INSERT INTO tenure.payloads (job_id, args) SELECT i.id, i.args FROM incoming i WHERE i.apart),
+    stored AS (
+        INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
+                                 queue, tenant, kind, args, retry, max_runtime, key, trace, tags, parent, enqueued_at)
+        SELECT i.id, CASE WHEN i.run_at > t THEN 1 ELSE 0 END, tenure.lane(i.queue, i.tenant, i.kind, 0),
+               i.priority, i.run_at, 0, 0, i.max_attempts, 0, i.max_crashes,
+               i.queue, i.tenant, i.kind, CASE WHEN NOT i.apart THEN i.args END, i.retry, i.max_runtime, i.key,
+               i.trace, i.tags, i.parent, t
+          FROM incoming i)
+    SELECT array_agg(DISTINCT i.queue) INTO loud FROM incoming i WHERE i.run_at <= t;
+    PERFORM tenure.announce(q, t) FROM unnest(loud) q;
+
+    IF verdicts IS NULL THEN
+        RETURN QUERY SELECT u.n::int, 'created', u.id FROM unnest(ids) WITH ORDINALITY u(id, n);
+    ELSE
+        RETURN QUERY SELECT u.n::int, split_part(u.verdict, ' ', 1),
+                            coalesce(u.id, split_part(u.verdict, ' ', 2)::bigint)
+                       FROM unnest(ids, verdicts) WITH ORDINALITY u(id, verdict, n);
+    END IF;
+END $$;
+
+-- Who gets a key. The answer has for each job of the batch an id if it is to be created, and a verdict,
+-- with the id of the job that has its key if there is one. Within a batch the first of equal keys is
+-- the winner; a key that is remembered for no time at all wins nothing.
+CREATE OR REPLACE FUNCTION tenure.take_keys(p_tenants text[], p_keys text[], p_windows_ms bigint[],
+    p_fingerprints bytea[], t bigint, OUT ids bigint[], OUT verdicts text[])
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    owners bigint[];  -- the job that has the key already
+    marks  bytea[];   -- and its fingerprint
+    firsts int[];     -- the place in the batch that wins the key
+    takers int;
+    taken  int;
+BEGIN
+    LOOP
+        -- Who has the keys now, and who of this batch comes first. No lock is taken for what is only read.
+        SELECT array_agg(k.job_id ORDER BY a.n), array_agg(k.fingerprint ORDER BY a.n),
+               array_agg(CASE WHEN a.key IS NOT NULL THEN a.first END ORDER BY a.n)
+          INTO owners, marks, firsts
+          FROM (SELECT u.tenant, u.key, u.n, (min(u.n) FILTER (WHERE u.ms > 0) OVER earlier)::int AS first
+                  FROM (SELECT coalesce(v.tenant, '') AS tenant, v.key, coalesce(v.ms, 86400000) AS ms, v.n
+                          FROM unnest(p_tenants, p_keys, p_windows_ms) WITH ORDINALITY v(tenant, key, ms, n)) u
+                WINDOW earlier AS (PARTITION BY u.tenant, u.key ORDER BY u.n
+                                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) a
+          LEFT JOIN tenure.keys k ON k.tenant = a.tenant AND k.scope = 0 AND k.key = a.key AND k.expires_at > t;
+
+        -- Ids in the order of the batch, for those that nobody is before.
+        SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN nextval('tenure.job_id') END ORDER BY o.n)
+          INTO ids FROM unnest(owners, firsts) WITH ORDINALITY o(owner, first, n);
+
+        -- Of several creators of one key the last is remembered: those before it were remembered for no time.
+        WITH taker AS MATERIALIZED (
+            SELECT DISTINCT ON (u.tenant, u.key) u.tenant, u.key, u.fingerprint, u.id, u.expires_at
+              FROM (SELECT coalesce(v.tenant, '') COLLATE "C" AS tenant, v.key COLLATE "C" AS key, v.fingerprint, v.id,
+                           v.n, tenure.later(t, coalesce(v.ms, 86400000)) AS expires_at
+                      FROM unnest(p_tenants, p_keys, p_fingerprints, p_windows_ms, ids) WITH ORDINALITY
+                           v(tenant, key, fingerprint, ms, id, n)
+                     WHERE v.key IS NOT NULL AND v.id IS NOT NULL) u
+             ORDER BY u.tenant, u.key, u.n DESC),
+        took AS (
+            INSERT INTO tenure.keys AS k (tenant, scope, key, fingerprint, job_id, expires_at)
+            SELECT w.tenant, 0, w.key, w.fingerprint, w.id, w.expires_at FROM taker w ORDER BY w.tenant, w.key
+            ON CONFLICT (tenant, scope, key) DO UPDATE
+               SET fingerprint = excluded.fingerprint, job_id = excluded.job_id, expires_at = excluded.expires_at
+             WHERE k.expires_at <= t
+            RETURNING 1)
+        SELECT (SELECT count(*) FROM taker), (SELECT count(*) FROM took) INTO takers, taken;
+        EXIT WHEN takers = taken;
+        -- Somebody was quicker with one of the keys. Ask again, and take only what is still free: fewer keys
+        -- than now, all of them ours already, so that nobody is waited for out of turn.
+        DELETE FROM tenure.keys k USING unnest(p_tenants, p_keys, ids) o(tenant, key, id)
+         WHERE k.tenant = coalesce(o.tenant, '') AND k.scope = 0 AND k.key = o.key AND k.job_id = o.id;
+    END LOOP;
+
+    SELECT array_agg(CASE
+               WHEN o.id IS NOT NULL THEN 'created'
+               WHEN coalesce(o.mark, p_fingerprints[o.first]) = o.fingerprint
+                   THEN 'existing ' || coalesce(o.owner, ids[o.first])
+               ELSE 'conflict ' || coalesce(o.owner, ids[o.first])
+           END ORDER BY o.n)
+      INTO verdicts
+      FROM unnest(ids, owners, marks, firsts, p_fingerprints) WITH ORDINALITY o(id, owner, mark, first, fingerprint, n);
+END $$;
+
+-- What names and numbers of new jobs must be like. The library has checked its own; others come here too.
+CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_max_attempts int[], p_max_crashes int[], p_retries json[],
+    p_max_runtime_ms bigint[], p_keys text[], p_windows_ms bigint[], p_fingerprints bytea[], p_traces text[],
+    p_tags text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM unnest(p_args) a WHERE a IS NULL OR octet_length(a::text) > 16777216) THEN
+        PERFORM tenure.invalid('args', 'missing, or above the limit of 16 MiB',
+            'Store the data elsewhere and pass a reference to it.');
+    ELSIF 0 >= ANY (p_max_attempts) OR 65535 < ANY (p_max_attempts) THEN
+        PERFORM tenure.invalid('max_attempts', 'outside 1 to 65535', 'Leave it out for 6.');
+    ELSIF 0 >= ANY (p_max_crashes) OR 65535 < ANY (p_max_crashes) THEN
+        PERFORM tenure.invalid('max_crashes', 'outside 1 to 65535', 'Leave it out for 3.');
+    ELSIF 0 >= ANY (p_max_runtime_ms) THEN
+        PERFORM tenure.invalid('max_runtime', 'a runtime is at least 1 ms', 'Leave it out for no limit.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_retries) r WHERE NOT tenure.is_retry_policy(r)) THEN
+        PERFORM tenure.invalid('retry', 'not a policy that can be followed',
+            'Write {"exponential":{"base_ms":1000,"cap_ms":300000}}, {"fixed":{"ms":500}} or {"list":{"ms":[100,200]}} with 1 to 64 delays.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_keys) k
+                   WHERE octet_length(k) NOT BETWEEN 1 AND 255 OR k ~ '[\u0001-\u001f\u007f-\u009f]') THEN
+        PERFORM tenure.invalid('key', 'a key has 1 to 255 bytes and no control characters', 'Use another key.');
+    ELSIF 0 > ANY (p_windows_ms) THEN
+        PERFORM tenure.invalid('key_window', 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_keys, p_fingerprints) f(key, print)
+                   WHERE f.key IS NOT NULL AND octet_length(f.print) IS DISTINCT FROM 32) THEN
+        PERFORM tenure.invalid('fingerprint', 'a job with a key needs a fingerprint of 32 bytes',
+            'Call tenure.enqueue, which computes it, or tenure.fingerprint(kind, args).');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_traces) x WHERE x !~ '^[ -~]*$' OR length(x) > 512) THEN
+        PERFORM tenure.invalid('trace', 'a trace has up to 512 printable ASCII characters', 'Pass a W3C traceparent.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_tags) x WHERE cardinality(string_to_array(x, ' ')) NOT BETWEEN 1 AND 16) THEN
+        PERFORM tenure.invalid('tags', 'a job has up to 16 tags', 'Leave the list out where there are none.');
+    END IF;
+    IF p_tags IS NOT NULL THEN
+        PERFORM tenure.check_names('tag', (SELECT array_agg(w) FROM unnest(p_tags) x, unnest(string_to_array(x, ' ')) w));
+    END IF;
+END $$;
+
+-- Whether the library could read this as a retry policy.
+CREATE OR REPLACE FUNCTION tenure.is_retry_policy(retry json) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    whole CONSTANT text := '^(0|[1-9][0-9]{0,18})$';
+    policy text;
+    rule   json;
+BEGIN
+    IF retry IS NULL THEN
+        RETURN true;
+    ELSIF json_typeof(retry) <> 'object' OR (SELECT count(*) FROM json_object_keys(retry)) <> 1 THEN
+        RETURN false;
+    END IF;
+    SELECT e.key, e.value INTO policy, rule FROM json_each(retry) e;
+    IF json_typeof(rule) <> 'object' THEN
+        RETURN false;
+    END IF;
+    RETURN CASE policy
+        WHEN 'exponential' THEN coalesce(rule ->> 'base_ms' ~ whole AND rule ->> 'cap_ms' ~ whole
+            AND json_typeof(rule -> 'base_ms') = 'number' AND json_typeof(rule -> 'cap_ms') = 'number'
+            AND (SELECT count(*) FROM json_object_keys(rule)) = 2, false)
+        WHEN 'fixed' THEN coalesce(rule ->> 'ms' ~ whole AND json_typeof(rule -> 'ms') = 'number'
+            AND (SELECT count(*) FROM json_object_keys(rule)) = 1, false)
+        WHEN 'list' THEN coalesce(json_typeof(rule -> 'ms') = 'array'
+            AND (SELECT count(*) FROM json_object_keys(rule)) = 1
+            AND json_array_length(rule -> 'ms') BETWEEN 1 AND 64
+            AND (SELECT bool_and(json_typeof(m) = 'number' AND m #>> '{}' ~ whole) FROM json_array_elements(rule -> 'ms') m), false)
+        ELSE false
+    END;
+END $$;

@@ -1,0 +1,135 @@
+-- Questions that change nothing.
+
+CREATE OR REPLACE FUNCTION tenure.look_at(p_job bigint) RETURNS SETOF tenure.record
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.id = p_job;
+END $$;
+
+CREATE OR REPLACE FUNCTION tenure.timeline_of(p_job bigint)
+RETURNS TABLE (job bigint, at bigint, verb text, refused boolean, token bigint, attempt int, worker text, began bigint,
+               became smallint, note text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT l.job_id, l.at, l.verb, l.refused, l.token, l.attempt, l.worker, l.began, l.became, l.note
+                   FROM tenure.timeline l WHERE l.job_id = p_job ORDER BY l.seq;
+END $$;
+
+-- What a worker holds, for after a claim whose answer was lost.
+CREATE OR REPLACE FUNCTION tenure.held(p_worker text) RETURNS SETOF tenure.record
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.state = 2 AND r.worker = p_worker ORDER BY r.id;
+END $$;
+
+-- A page of jobs, newest first. Queued (1) is ready or waiting.
+CREATE OR REPLACE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text, p_before bigint,
+    p_limit int) RETURNS SETOF tenure.record
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    ids bigint[] := '{}';
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    IF coalesce(p_state, 0) < 4 THEN
+        ids := ids || ARRAY(
+            SELECT j.id FROM tenure.jobs j
+             WHERE j.id < p_before
+               AND (p_state IS NULL OR greatest(j.state, 1::smallint) = p_state)
+               AND (p_queue IS NULL OR j.queue = p_queue)
+               AND (p_tenant IS NULL OR j.tenant = p_tenant)
+               AND (p_kind IS NULL OR j.kind = p_kind)
+             ORDER BY j.id DESC LIMIT p_limit);
+    END IF;
+    IF p_state = 5 THEN
+        -- Dead jobs have an index of their own: they are looked for among millions that succeeded.
+        ids := ids || ARRAY(
+            SELECT d.id FROM tenure.done d
+             WHERE d.id < p_before
+               AND d.state = 5
+               AND (p_queue IS NULL OR d.queue = p_queue)
+               AND (p_tenant IS NULL OR d.tenant = p_tenant)
+               AND (p_kind IS NULL OR d.kind = p_kind)
+             ORDER BY d.id DESC LIMIT p_limit);
+    ELSIF p_state IS NULL OR p_state >= 4 THEN
+        ids := ids || ARRAY(
+            SELECT d.id FROM tenure.done d
+             WHERE d.id < p_before
+               AND (p_state IS NULL OR d.state = p_state)
+               AND (p_queue IS NULL OR d.queue = p_queue)
+               AND (p_tenant IS NULL OR d.tenant = p_tenant)
+               AND (p_kind IS NULL OR d.kind = p_kind)
+             ORDER BY d.id DESC LIMIT p_limit);
+    END IF;
+    RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.id = ANY (ids) ORDER BY r.id DESC LIMIT p_limit;
+END $$;
+
+-- All queues at a glance: a line for each queue and tenant that has jobs. A job that is due is ready to a
+-- person, whether or not a claim has promoted it yet.
+CREATE OR REPLACE FUNCTION tenure.overview()
+RETURNS TABLE (at bigint, queue text, tenant text, ready bigint, waiting bigint, running bigint, parked bigint, dead bigint,
+               oldest_wait_ms bigint, succeeded_last_minute bigint, died_last_minute bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    t bigint := tenure.clock_ms();
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE history(queue) AS (
+        (SELECT d.queue FROM tenure.done d ORDER BY d.queue LIMIT 1)
+        UNION ALL
+        SELECT (SELECT d.queue FROM tenure.done d WHERE d.queue > h.queue ORDER BY d.queue LIMIT 1)
+          FROM history h WHERE h.queue IS NOT NULL),
+    line AS (
+        SELECT j.queue, j.tenant,
+               count(*) FILTER (WHERE j.state = 0 OR j.state = 1 AND j.run_at <= t) AS ready,
+               count(*) FILTER (WHERE j.state = 1 AND j.run_at > t) AS waiting,
+               count(*) FILTER (WHERE j.state = 2) AS running,
+               count(*) FILTER (WHERE j.state = 3) AS parked,
+               0::bigint AS dead, min(j.run_at) FILTER (WHERE j.state = 0 OR j.state = 1 AND j.run_at <= t) AS oldest,
+               0::bigint AS succeeded_lately, 0::bigint AS died_lately
+          FROM tenure.jobs j GROUP BY j.queue, j.tenant
+        UNION ALL
+        SELECT d.queue, d.tenant, 0, 0, 0, 0, count(*), NULL, 0, 0
+          FROM tenure.done d WHERE d.state = 5 GROUP BY d.queue, d.tenant
+        UNION ALL
+        SELECT h.queue, r.tenant, 0, 0, 0, 0, 0, NULL, r.succeeded, r.died
+          FROM history h CROSS JOIN LATERAL (
+            SELECT d.tenant, count(*) FILTER (WHERE d.state = 4) AS succeeded, count(*) FILTER (WHERE d.state = 5) AS died
+              FROM tenure.done d
+             WHERE d.queue = h.queue AND d.state IN (4, 5) AND d.finished_at > t - 60000 GROUP BY d.tenant) r)
+    SELECT t, l.queue, l.tenant, sum(l.ready)::bigint, sum(l.waiting)::bigint, sum(l.running)::bigint,
+           sum(l.parked)::bigint, sum(l.dead)::bigint, CASE WHEN min(l.oldest) IS NOT NULL THEN greatest(t - min(l.oldest), 0) END,
+           sum(l.succeeded_lately)::bigint, sum(l.died_lately)::bigint
+      FROM line l GROUP BY l.queue, l.tenant ORDER BY l.queue, l.tenant;
+END $$;
+
+-- The leases that end soonest.
+CREATE OR REPLACE FUNCTION tenure.leases(p_limit int)
+RETURNS TABLE (job bigint, kind text, token bigint, worker text, started_at bigint, lease_until bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    RETURN QUERY SELECT j.id, j.kind, j.token, j.worker, j.started_at, j.lease_until FROM tenure.jobs j
+                  WHERE j.state = 2 ORDER BY j.lease_until, j.id LIMIT p_limit;
+END $$;
+
+-- The queues for which an operator has set something.
+CREATE OR REPLACE FUNCTION tenure.queue_settings()
+RETURNS TABLE (queue text, paused_at bigint, keep_ms bigint, keep_dead_ms bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT q.queue, q.paused_at, q.keep_ms, q.keep_dead_ms FROM tenure.queues q ORDER BY q.queue;
+END $$;

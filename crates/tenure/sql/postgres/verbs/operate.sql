@@ -1,0 +1,253 @@
+-- What operators do to jobs and queues: cancel, requeue, resume, purge, configure, prune.
+--
+-- Each call goes through its jobs in the order of their ids, and so never waits for another call in a
+-- circle. Answers carry the place in the list that was given: yes, no with the state that forbids it, or
+-- gone.
+
+-- A job that somebody wants to change, locked where it is. It may be moved between the tables while it is
+-- waited for, so both are looked at, and the first once more.
+CREATE OR REPLACE FUNCTION tenure.find(p_job bigint, OUT live tenure.jobs, OUT ended tenure.done, OUT state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+BEGIN
+    FOR tries IN 1..2 LOOP
+        SELECT j.* INTO live FROM tenure.jobs j WHERE j.id = p_job FOR UPDATE;
+        IF FOUND THEN
+            state := live.state;
+            RETURN;
+        END IF;
+        SELECT d.* INTO ended FROM tenure.done d WHERE d.id = p_job FOR UPDATE;
+        IF FOUND THEN
+            state := ended.state;
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Ends jobs that have not ended. A running job's holder learns of it at its next call.
+CREATE OR REPLACE FUNCTION tenure.cancel_many(p_jobs bigint[]) RETURNS TABLE (n int, verdict text, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    e     bigint;
+    asked record;
+    hit   record;
+    was   tenure.jobs;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs));
+    t := tenure.clock_ms();
+    SELECT m.epoch INTO e FROM tenure.meta m;
+    FOR asked IN SELECT u.id, u.n::int AS n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) ORDER BY u.id, u.n LOOP
+        SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
+        was := hit.live;
+        state := hit.state;
+        n := asked.n;
+        verdict := CASE WHEN state IS NULL THEN 'gone' WHEN state IN (4, 5) THEN 'no' ELSE 'yes' END;
+        IF state < 4 THEN
+            PERFORM tenure.end_job(was.id, 6::smallint, tenure.next_token(was.token, e), was.crashes, t, NULL, NULL),
+                    tenure.note(was.id, t, 'cancel', false, was.token, was.attempt, was.worker, was.started_at, 6::smallint, NULL);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Queues dead or cancelled jobs again, with their counts reset and a token above every earlier one. With
+-- a token it is repeatable: only the job as it was seen is queued again.
+CREATE OR REPLACE FUNCTION tenure.requeue_many(p_jobs bigint[], p_if_tokens bigint[])
+RETURNS TABLE (n int, verdict text, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    e     bigint;
+    asked record;
+    hit   record;
+    was   tenure.done;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_if_tokens));
+    t := tenure.clock_ms();
+    SELECT m.epoch INTO e FROM tenure.meta m;
+    FOR asked IN
+        SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_if_tokens) WITH ORDINALITY u(id, token, n)
+         ORDER BY u.id, u.n
+    LOOP
+        SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
+        was := hit.ended;
+        state := hit.state;
+        n := asked.n;
+        IF state IS NULL THEN
+            verdict := 'gone';
+        ELSIF tenure.heard(asked.id, asked.token, 'requeue') IS NOT NULL THEN
+            verdict := 'yes';
+        ELSIF coalesce(state IN (5, 6) AND was.token = coalesce(asked.token, was.token), false) THEN
+            verdict := 'yes';
+            WITH again AS (
+                DELETE FROM tenure.done d WHERE d.id = asked.id
+                RETURNING d.id, d.enqueued_at, d.max_runtime, d.parent, d.max_attempts, d.max_crashes, d.priority,
+                          d.queue, d.tenant, d.kind, d.args, d.codec, d.retry, d.key, d.trace, d.tags, d.limit_key)
+            INSERT INTO tenure.jobs (id, state, lane, run_at, token, enqueued_at, max_runtime, parent, attempt,
+                                     max_attempts, crashes, max_crashes, priority, queue, tenant, kind, args, codec,
+                                     retry, key, trace, tags, limit_key)
+            SELECT a.id, 0, tenure.lane(a.queue, a.tenant, a.kind, 0), t, tenure.next_token(was.token, e), a.enqueued_at,
+                   a.max_runtime, a.parent, 0, a.max_attempts, 0, a.max_crashes, a.priority, a.queue, a.tenant, a.kind,
+                   a.args, a.codec, a.retry, a.key, a.trace, a.tags, a.limit_key
+              FROM again a;
+            PERFORM tenure.note(was.id, t, 'requeue', false, was.token, was.attempt, NULL, NULL, 0::smallint, NULL),
+                    tenure.announce(was.queue, t);
+        ELSE
+            verdict := 'no';
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Queues parked jobs again.
+CREATE OR REPLACE FUNCTION tenure.resume_many(p_jobs bigint[]) RETURNS TABLE (n int, verdict text, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    asked record;
+    hit   record;
+    was   tenure.jobs;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs));
+    t := tenure.clock_ms();
+    FOR asked IN SELECT u.id, u.n::int AS n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) ORDER BY u.id, u.n LOOP
+        SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
+        was := hit.live;
+        state := hit.state;
+        n := asked.n;
+        IF state = 3 THEN
+            verdict := 'yes';
+            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, NULL, t),
+                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint, NULL);
+        ELSE
+            -- Heard before, if nobody has claimed the job since: its token is still the one it was parked under.
+            verdict := CASE
+                WHEN state IS NULL THEN 'gone'
+                WHEN state IN (0, 1) AND tenure.heard(was.id, was.token, 'resume') IS NOT NULL THEN 'yes'
+                ELSE 'no'
+            END;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Deletes ended jobs and all that is known of them.
+CREATE OR REPLACE FUNCTION tenure.purge_many(p_jobs bigint[], p_if_tokens bigint[])
+RETURNS TABLE (n int, verdict text, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    asked record;
+    hit   record;
+    was   tenure.done;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_if_tokens));
+    FOR asked IN
+        SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_if_tokens) WITH ORDINALITY u(id, token, n)
+         ORDER BY u.id, u.n
+    LOOP
+        SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
+        was := hit.ended;
+        state := hit.state;
+        n := asked.n;
+        verdict := CASE
+            WHEN state IS NULL THEN 'gone'
+            WHEN state >= 4 AND was.token = coalesce(asked.token, was.token) THEN 'yes'
+            ELSE 'no'
+        END;
+        IF verdict = 'yes' THEN
+            DELETE FROM tenure.done d WHERE d.id = asked.id;
+            PERFORM tenure.forget(ARRAY[asked.id]);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Sets what an operator wants for a queue, and answers with all that holds now. What is NULL stays as it
+-- is; pausing a paused queue keeps the time of its first pause.
+CREATE OR REPLACE FUNCTION tenure.configure(p_queue text, p_pause boolean DEFAULT NULL, p_keep_ms bigint DEFAULT NULL,
+    p_keep_dead_ms bigint DEFAULT NULL, OUT paused_at bigint, OUT keep_ms bigint, OUT keep_dead_ms bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    day CONSTANT bigint := 86400000;
+    t   bigint;
+BEGIN
+    PERFORM tenure.check_names('queue', ARRAY[p_queue]);
+    IF 0 > p_keep_ms OR 0 > p_keep_dead_ms THEN
+        PERFORM tenure.invalid('keep', 'jobs cannot be kept for less than no time', 'Use 0 to delete them at once.');
+    END IF;
+    t := tenure.clock_ms();
+    INSERT INTO tenure.queues AS q (queue, paused_at, keep_ms, keep_dead_ms)
+    VALUES (p_queue, CASE WHEN p_pause THEN t END, coalesce(p_keep_ms, 7 * day), coalesce(p_keep_dead_ms, 30 * day))
+    ON CONFLICT (queue) DO UPDATE
+       SET paused_at = CASE p_pause WHEN true THEN coalesce(q.paused_at, t) WHEN false THEN NULL ELSE q.paused_at END,
+           keep_ms = coalesce(p_keep_ms, q.keep_ms),
+           keep_dead_ms = coalesce(p_keep_dead_ms, q.keep_dead_ms)
+    RETURNING q.paused_at, q.keep_ms, q.keep_dead_ms INTO paused_at, keep_ms, keep_dead_ms;
+    IF NOT p_pause THEN
+        PERFORM tenure.announce(p_queue, t);
+    END IF;
+END $$;
+
+-- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the
+-- oldest first, and up to as many expired keys. What somebody is looking at is passed by.
+CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    place text := '';
+    kind_ smallint;
+    keep  bigint;
+    aged  bigint[];
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    t := tenure.clock_ms();
+    jobs := 0;
+    LOOP
+        SELECT d.queue INTO place FROM tenure.done d WHERE d.queue > place ORDER BY d.queue LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        FOREACH kind_ IN ARRAY '{4,5,6}'::smallint[] LOOP
+            SELECT CASE WHEN kind_ = 4 THEN q.keep_ms ELSE q.keep_dead_ms END INTO keep
+              FROM tenure.queues q WHERE q.queue = place;
+            keep := coalesce(keep, CASE WHEN kind_ = 4 THEN 7 ELSE 30 END * 86400000::bigint);
+            WITH old AS MATERIALIZED (
+                SELECT d.id FROM tenure.done d
+                 WHERE d.queue = place AND d.state = kind_ AND d.finished_at <= t - keep
+                 ORDER BY d.finished_at, d.id LIMIT p_limit - jobs FOR UPDATE SKIP LOCKED),
+            gone AS (DELETE FROM tenure.done d USING old o WHERE d.id = o.id RETURNING d.id)
+            SELECT array_agg(g.id) INTO aged FROM gone g;
+            IF aged IS NOT NULL THEN
+                PERFORM tenure.forget(aged);
+                jobs := jobs + cardinality(aged);
+            END IF;
+        END LOOP;
+    END LOOP;
+    WITH old AS MATERIALIZED (
+        SELECT k.tenant, k.scope, k.key FROM tenure.keys k WHERE k.expires_at <= t
+         ORDER BY k.expires_at, k.tenant, k.key LIMIT p_limit FOR UPDATE SKIP LOCKED)
+    DELETE FROM tenure.keys k USING old o WHERE k.tenant = o.tenant AND k.scope = o.scope AND k.key = o.key;
+    GET DIAGNOSTICS keys = ROW_COUNT;
+END $$;

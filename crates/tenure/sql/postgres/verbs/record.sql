@@ -1,0 +1,283 @@
+-- What the other verbs are written in: time, numbers, names, refusals, and a job as row.rs reads it.
+--
+-- Functions that people or workers call are SECURITY DEFINER with a fixed search_path, so that a
+-- role needs EXECUTE and no right on any table. The helpers here run inside those and are for nobody
+-- else.
+
+-- ── time ──────────────────────────────────────────────────────────────────────────────────────────
+
+-- Milliseconds since 1970 UTC: the server's clock, or the test clock. Each call reads it once into a
+-- variable: a volatile function in a predicate is evaluated for each row and bounds no index. Never
+-- the transaction's own time, which stands still while the transaction is open.
+CREATE OR REPLACE FUNCTION tenure.clock_ms() RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN coalesce((SELECT c.at FROM tenure.clock c),
+                    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+END $$;
+
+-- The latest time that the library can print, close to the end of the year 9999: nothing is ever due later.
+CREATE OR REPLACE FUNCTION tenure.end_of_time() RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 253402207200000::bigint $$;
+
+-- `length` after `start`, and not beyond the end of time.
+CREATE OR REPLACE FUNCTION tenure.later(start bigint, length bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time()) $$;
+
+CREATE OR REPLACE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT timestamptz 'epoch' + ms * interval '1 millisecond' $$;
+
+-- The time on the store's clock, for people.
+CREATE OR REPLACE FUNCTION tenure.now() RETURNS timestamptz
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT tenure.at(tenure.clock_ms()) $$;
+
+-- What was installed here, for those who may not read tables: the migrations, and as number 0 the
+-- functions.
+CREATE OR REPLACE FUNCTION tenure.history()
+RETURNS TABLE (version bigint, name text, checksum text, min_client bigint, applied_at bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT m.version, m.name, m.checksum, m.min_client, m.applied_at FROM tenure.migrations m
+   UNION ALL
+   SELECT 0, 'functions', m.functions, m.functions_client, m.functions_at FROM tenure.meta m WHERE m.functions IS NOT NULL
+    ORDER BY 1 $$;
+
+-- ── refusals ──────────────────────────────────────────────────────────────────────────────────────
+
+-- TN003: what was asked makes no sense. The field's name travels beside the words, for programs.
+CREATE OR REPLACE FUNCTION tenure.invalid(field text, problem text, hint text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'TN003', COLUMN = field,
+        MESSAGE = field || ': ' || problem,
+        DETAIL = 'Nothing was done.', HINT = hint;
+END $$;
+
+-- Every name that is given, or TN003 for the first that is none.
+CREATE OR REPLACE FUNCTION tenure.check_names(field text, names text[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+BEGIN
+    SELECT n.name INTO bad FROM (SELECT DISTINCT u.name FROM unnest(names) u(name)) n
+     WHERE n.name !~ '^[a-z0-9][a-z0-9_.:-]{0,62}$'
+        OR n.name IS NULL LIMIT 1;
+    IF FOUND THEN
+        PERFORM tenure.invalid(field, coalesce(quote_literal(left(bad, 80)), 'NULL') || ' is not a valid name',
+            'Use 1 to 63 of a-z 0-9 _ . : - and begin with a letter or digit.');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION tenure.check_worker(worker text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF worker IS NULL OR worker !~ '^[!-~]{1,128}$' THEN
+        PERFORM tenure.invalid('worker', 'a worker id has 1 to 128 printable ASCII characters',
+            'Make one up for each process start, such as a UUID.');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION tenure.check_lease(lease_ms bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF lease_ms IS NULL OR lease_ms NOT BETWEEN 1 AND 86400000 THEN
+        PERFORM tenure.invalid('lease', 'a lease of ' || coalesce(lease_ms::text, 'NULL') || ' ms is outside 1 ms to 24 h',
+            'Renew it instead of making it longer.');
+    END IF;
+END $$;
+
+-- All lists of a batch have one length, and not more than 1,000 items.
+CREATE OR REPLACE FUNCTION tenure.check_batch(size int, VARIADIC others int[] DEFAULT '{}') RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF size IS NULL THEN
+        PERFORM tenure.invalid('batch', 'NULL is not a batch', 'Pass a list, which may be empty.');
+    ELSIF size > 1000 THEN
+        PERFORM tenure.invalid('batch', 'a batch of ' || size || ' is above the limit of 1000', 'Send it in parts.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(others) o WHERE o IS DISTINCT FROM size) THEN
+        PERFORM tenure.invalid('batch', 'the lists differ in length', 'Give one value for each job in every list.');
+    END IF;
+END $$;
+
+-- ── numbers ───────────────────────────────────────────────────────────────────────────────────────
+
+-- The first bits of the SHA-256 of a name. (<< and | have one precedence in SQL: mind the parentheses.)
+CREATE OR REPLACE FUNCTION tenure.prefix(name text, bits int) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE AS
+$$ SELECT ('x' || encode(substring(sha256(convert_to(name, 'UTF8')) FROM 1 FOR 4), 'hex'))::bit(32)::bigint >> (32 - bits) $$;
+
+-- Where a job stands in the claim index, the same number as on every engine:
+-- bit 61 suspect, then 15 bits of the queue, 29 of the tenant, 17 of the kind.
+CREATE OR REPLACE FUNCTION tenure.lane(queue text, tenant text, kind text, crashes int) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE AS
+$$ SELECT ((crashes > 0)::int::bigint << 61)
+        | (tenure.prefix(queue, 15) << 46) | (tenure.prefix(tenant, 29) << 17) | tenure.prefix(kind, 17) $$;
+
+-- The token after this one: above it, and above every token of an earlier epoch.
+CREATE OR REPLACE FUNCTION tenure.next_token(token bigint, epoch bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT greatest(token, epoch << 40) + 1 $$;
+
+-- The policy's delay in milliseconds after so many failures, before any chance. The library decides
+-- the same in lifecycle.rs, and one table of cases holds both to it.
+CREATE OR REPLACE FUNCTION tenure.base_delay(retry json, failures int) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    most   CONSTANT numeric := 18446744073709551615;
+    step   int := greatest(failures - 1, 0);
+    policy text;
+    rule   json;
+    delay  numeric;
+BEGIN
+    SELECT e.key, e.value INTO policy, rule
+      FROM json_each(coalesce(retry, '{"exponential":{"base_ms":1000,"cap_ms":300000}}')) e;
+    delay := CASE policy
+        WHEN 'fixed' THEN (rule ->> 'ms')::numeric
+        WHEN 'list' THEN coalesce((rule -> 'ms' ->> step)::numeric, (rule -> 'ms' ->> -1)::numeric, 0)
+        ELSE CASE WHEN step > 63 OR (rule ->> 'base_ms')::numeric * 2::numeric ^ step > most THEN most
+                  ELSE (rule ->> 'base_ms')::numeric * 2::numeric ^ step END
+    END;
+    IF policy = 'exponential' THEN
+        delay := least(delay, (rule ->> 'cap_ms')::numeric);
+    END IF;
+    RETURN least(delay, tenure.end_of_time())::bigint;
+END $$;
+
+-- ── a job ─────────────────────────────────────────────────────────────────────────────────────────
+
+-- Live and ended jobs as the library reads them.
+CREATE OR REPLACE VIEW tenure.record AS
+SELECT j.id, j.state, j.queue, j.tenant, j.kind,
+       coalesce(j.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = j.id)) AS args,
+       j.priority, j.run_at, j.token, j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.retry, j.max_runtime,
+       j.key, j.trace, j.tags, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
+       j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason
+  FROM tenure.jobs j
+UNION ALL
+SELECT d.id, d.state, d.queue, d.tenant, d.kind,
+       coalesce(d.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = d.id)),
+       d.priority, d.run_at, d.token, d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.retry, d.max_runtime,
+       d.key, d.trace, d.tags, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
+       NULL, d.finished_at, d.result, d.reason
+  FROM tenure.done d;
+
+-- The name of a state, as every layer spells it.
+CREATE OR REPLACE FUNCTION tenure.state_name(state smallint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT ('{queued,queued,running,parked,succeeded,dead,cancelled}'::text[])[state + 1] $$;
+
+-- A line of the timeline, unless the same call has left one before.
+CREATE OR REPLACE FUNCTION tenure.note(p_job bigint, p_at bigint, p_verb text, p_refused boolean, p_token bigint,
+    p_attempt int, p_worker text, p_began bigint, p_became smallint, p_note text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO tenure.timeline (job_id, at, verb, refused, token, attempt, worker, began, became, note)
+    VALUES (p_job, p_at, p_verb, p_refused, p_token, p_attempt, p_worker, p_began, p_became, p_note)
+    ON CONFLICT (job_id, token, verb, refused) DO NOTHING;
+END $$;
+
+-- What a job is now, wherever it is: for those who did not pass the fence. Live first and then ended,
+-- and live again: in between it may have been moved either way.
+CREATE OR REPLACE FUNCTION tenure.current(p_job bigint, OUT token bigint, OUT state smallint, OUT attempt int)
+LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT j.token, j.state, j.attempt INTO token, state, attempt FROM tenure.jobs j WHERE j.id = p_job;
+    IF NOT FOUND THEN
+        SELECT d.token, d.state, d.attempt INTO token, state, attempt FROM tenure.done d WHERE d.id = p_job;
+    END IF;
+    IF NOT FOUND THEN
+        SELECT j.token, j.state, j.attempt INTO token, state, attempt FROM tenure.jobs j WHERE j.id = p_job;
+    END IF;
+END $$;
+
+-- Makes a refusal visible, once per job, token and verb, and answers what the job is; no row if there
+-- is no such job.
+CREATE OR REPLACE FUNCTION tenure.refuse(p_job bigint, p_shown bigint, p_verb text, p_at bigint,
+    OUT token bigint, OUT state smallint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    tried int;
+BEGIN
+    SELECT c.token, c.state, c.attempt INTO token, state, tried FROM tenure.current(p_job) c;
+    IF token IS NOT NULL THEN
+        PERFORM tenure.note(p_job, p_at, p_verb, true, p_shown, tried, NULL, NULL, state,
+            CASE WHEN token = p_shown THEN 'already_settled' ELSE 'token_mismatch' END
+            || ': the job''s token is ' || token);
+    END IF;
+END $$;
+
+-- What this verb under this token made of the job, if it was heard before; else NULL.
+CREATE OR REPLACE FUNCTION tenure.heard(p_job bigint, p_token bigint, p_verb text) RETURNS smallint
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT l.became FROM tenure.timeline l
+             WHERE l.job_id = p_job AND l.token = p_token AND l.verb = p_verb AND l.refused = false);
+END $$;
+
+-- Over. Settling, lapsing and cancelling end here.
+CREATE OR REPLACE FUNCTION tenure.end_job(p_job bigint, p_state smallint, p_token bigint, p_crashes int,
+    p_at bigint, p_result json, p_reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    WITH ended AS (
+        DELETE FROM tenure.jobs j WHERE j.id = p_job
+        RETURNING j.id, j.run_at, j.enqueued_at, j.started_at, j.max_runtime, j.parent, j.attempt, j.max_attempts,
+                  j.max_crashes, j.priority, j.queue, j.tenant, j.kind, j.args, j.codec, j.retry, j.key, j.trace,
+                  j.tags, j.limit_key, j.worker)
+    INSERT INTO tenure.done (id, run_at, token, enqueued_at, started_at, finished_at, max_runtime, parent, attempt,
+                             max_attempts, crashes, max_crashes, priority, state, queue, tenant, kind, args, codec,
+                             retry, key, trace, tags, limit_key, worker, result, reason)
+    SELECT e.id, e.run_at, p_token, e.enqueued_at, e.started_at, p_at, e.max_runtime, e.parent, e.attempt,
+           e.max_attempts, p_crashes, e.max_crashes, e.priority, p_state, e.queue, e.tenant, e.kind, e.args, e.codec,
+           e.retry, e.key, e.trace, e.tags, e.limit_key, e.worker, p_result, p_reason
+      FROM ended e;
+END $$;
+
+-- Back to the queue, due at p_run_at, or aside. Settling, lapsing and resuming end here.
+CREATE OR REPLACE FUNCTION tenure.put_back(p_job bigint, p_parked boolean, p_run_at bigint, p_token bigint,
+    p_attempt int, p_crashes int, p_reason text, p_at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    ready boolean := NOT p_parked AND p_run_at <= p_at;
+    place text;
+BEGIN
+    UPDATE tenure.jobs j
+       SET state = CASE WHEN p_parked THEN 3 WHEN ready THEN 0 ELSE 1 END,
+           lane = tenure.lane(j.queue, j.tenant, j.kind, p_crashes),
+           run_at = p_run_at,
+           token = p_token,
+           attempt = p_attempt,
+           crashes = p_crashes,
+           reason = p_reason,
+           worker = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
+     WHERE j.id = p_job
+    RETURNING j.queue INTO place;
+    IF ready THEN
+        PERFORM tenure.announce(place, p_at);
+    END IF;
+END $$;
+
+-- Deletes what is known of a job that is in neither table any more.
+CREATE OR REPLACE FUNCTION tenure.forget(p_jobs bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM tenure.payloads p USING unnest(p_jobs) f(id) WHERE p.job_id = f.id;
+    DELETE FROM tenure.timeline l USING unnest(p_jobs) f(id) WHERE l.job_id = f.id;
+END $$;
+
+-- Tells waiting workers that a queue has ready jobs, unless this session said so a moment ago: a
+-- notification in every transaction halves the commits of eight callers. A hint, never needed: what
+-- it leaves out is found by looking.
+CREATE OR REPLACE FUNCTION tenure.announce(p_queue text, p_at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    pause CONSTANT bigint := 50;
+    said  text := current_setting('tenure_session.announced', true);
+BEGIN
+    IF said IS NULL OR split_part(said, ' ', 1) <> p_queue
+       OR p_at - split_part(said, ' ', 2)::bigint NOT BETWEEN 0 AND pause THEN
+        PERFORM set_config('tenure_session.announced', p_queue || ' ' || p_at, false),
+                pg_notify(left('tenure.', -1), p_queue);
+    END IF;
+END $$;

@@ -1,0 +1,53 @@
+-- Extends leases: fenced, never shorter than they were, never beyond the maximal runtime. It does not
+-- touch the token, and it never waits for a row: one that an open transaction holds is answered busy,
+-- neither held nor lost. Since claim and lapse skip it too, nobody can take it meanwhile.
+CREATE OR REPLACE FUNCTION tenure.renew_many(p_jobs bigint[], p_tokens bigint[], p_lease_ms bigint)
+RETURNS TABLE (n int, verdict text, lease_until bigint, token bigint, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    held  int[];
+    until bigint[];
+    shown record;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens)), tenure.check_lease(p_lease_ms);
+    t := tenure.clock_ms();
+    WITH shown AS MATERIALIZED (
+        SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)),
+    free AS MATERIALIZED (
+        SELECT s.n, j.id FROM shown s JOIN tenure.jobs j ON j.id = s.id
+         WHERE j.token = s.token AND j.state + 0 = 2
+           FOR NO KEY UPDATE OF j SKIP LOCKED),
+    extended AS (
+        UPDATE tenure.jobs j
+           SET leased_at = t,
+               lease_ms = p_lease_ms,
+               lease_until = greatest(j.lease_until, least(t + p_lease_ms, j.started_at + least(j.max_runtime, tenure.end_of_time())))
+          FROM (SELECT DISTINCT f.id FROM free f) f
+         WHERE j.id = f.id
+        RETURNING j.id, j.lease_until)
+    SELECT array_agg(f.n), array_agg(e.lease_until) INTO held, until FROM free f JOIN extended e ON e.id = f.id;
+    RETURN QUERY SELECT h.n, 'held', h.until, NULL::bigint, NULL::smallint FROM unnest(held, until) h(n, until);
+    IF cardinality(held) = cardinality(p_jobs) THEN
+        RETURN;
+    END IF;
+
+    FOR shown IN
+        SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
+         WHERE held IS NULL OR u.n <> ALL (held) ORDER BY u.id, u.n
+    LOOP
+        n := shown.n;
+        lease_until := NULL;
+        IF EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token AND j.state + 0 = 2) THEN
+            verdict := 'busy';
+        ELSE
+            SELECT r.token, r.state INTO token, state FROM tenure.refuse(shown.id, shown.token, 'renew', t) r;
+            verdict := CASE WHEN token IS NULL THEN 'gone' ELSE 'lost' END;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;

@@ -1,0 +1,192 @@
+-- Ends attempts. The token decides: whoever shows a running job's latest token is heard, however late.
+--
+-- Completions are the everyday case and go in one statement. Rows are locked in the order of their
+-- ids, so that two batches never wait for each other in a circle.
+CREATE OR REPLACE FUNCTION tenure.settle_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
+    p_notes text[], p_results json[])
+RETURNS TABLE (n int, verdict text, became smallint, token bigint, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t         bigint;
+    e         bigint;
+    size      int := cardinality(p_jobs);
+    distinct_ boolean;   -- no job is there twice
+    plain     boolean;   -- and all are completions
+    forgetful text[];    -- queues whose succeeded jobs are deleted at once
+    heard     int[];
+    forgotten bigint[];
+    shown     record;
+BEGIN
+    IF size = 0 THEN
+        RETURN;
+    END IF;
+    PERFORM tenure.check_batch(size, cardinality(p_tokens), cardinality(p_verbs), cardinality(p_after_ms),
+        cardinality(p_notes), cardinality(p_results));
+    SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
+      FROM unnest(p_jobs, p_verbs) u(id, verb);
+    PERFORM tenure.prove_fences(p_jobs, p_tokens);
+    t := tenure.clock_ms();
+    SELECT m.epoch INTO e FROM tenure.meta m;
+    SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
+
+    IF NOT (distinct_ AND plain) THEN
+        PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token)) s
+           JOIN tenure.jobs j ON j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+          ORDER BY j.id FOR UPDATE OF j;
+    END IF;
+    IF distinct_ THEN
+        WITH shown AS MATERIALIZED (
+            SELECT u.id, u.token, u.result, u.n
+              FROM unnest(p_jobs, p_tokens, p_verbs, p_results) WITH ORDINALITY u(id, token, verb, result, n)
+             WHERE u.verb = 'complete' ORDER BY u.id),
+        ended AS (
+            DELETE FROM tenure.jobs j USING shown s
+             WHERE j.id = s.id
+               AND j.token = s.token AND j.state + 0 = 2
+            RETURNING s.n, s.result, j.id, j.run_at, j.token, j.enqueued_at, j.started_at, j.max_runtime, j.parent,
+                      j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.priority, j.queue, j.tenant, j.kind,
+                      j.args, j.codec, j.retry, j.key, j.trace, j.tags, j.limit_key, j.worker),
+        kept AS (
+            INSERT INTO tenure.done (id, run_at, token, enqueued_at, started_at, finished_at, max_runtime, parent,
+                                     attempt, max_attempts, crashes, max_crashes, priority, state, queue, tenant, kind,
+                                     args, codec, retry, key, trace, tags, limit_key, worker, result)
+            SELECT d.id, d.run_at, d.token, d.enqueued_at, d.started_at, t, d.max_runtime, d.parent,
+                   d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.priority, 4, d.queue, d.tenant, d.kind,
+                   d.args, d.codec, d.retry, d.key, d.trace, d.tags, d.limit_key, d.worker, d.result
+              FROM ended d WHERE d.queue <> ALL (forgetful))
+        SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.queue = ANY (forgetful)) INTO heard, forgotten
+          FROM ended d;
+        PERFORM tenure.forget(forgotten) WHERE forgotten IS NOT NULL;
+        RETURN QUERY SELECT h.n, 'settled', 4::smallint, NULL::bigint, NULL::smallint FROM unnest(heard) h(n);
+        IF cardinality(heard) = size THEN
+            RETURN;
+        END IF;
+    END IF;
+
+    FOR shown IN
+        SELECT u.id, u.token, u.verb, u.after_ms, u.note, u.result, u.n::int AS n
+          FROM unnest(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) WITH ORDINALITY
+               u(id, token, verb, after_ms, note, result, n)
+         WHERE heard IS NULL OR u.n <> ALL (heard) ORDER BY u.id, u.n
+    LOOP
+        n := shown.n;
+        SELECT s.verdict, s.became, s.token, s.state INTO verdict, became, token, state
+          FROM tenure.settle_one(shown.id, shown.token, shown.verb, shown.after_ms, shown.note, shown.result, t, e, forgetful) s;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- One settlement: settled, repeated (heard when it was first sent), stale or gone. What becomes of the
+-- job is decided in lifecycle.rs for SQLite and here for PostgreSQL; one table of cases holds both to it.
+CREATE OR REPLACE FUNCTION tenure.settle_one(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text,
+    p_result json, t bigint, e bigint, forgetful text[],
+    OUT verdict text, OUT became smallint, OUT token bigint, OUT state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    was   tenure.jobs;
+    tries int;
+BEGIN
+    IF p_verb IS NULL OR p_verb NOT IN ('complete', 'retry', 'snooze', 'release', 'bury', 'park') THEN
+        PERFORM tenure.invalid('verb', coalesce(quote_literal(p_verb), 'NULL') || ' does not end an attempt',
+            'Use complete, retry, snooze, release, bury or park.');
+    ELSIF p_verb IN ('retry', 'snooze') AND (p_after_ms IS NULL OR p_after_ms < 0) THEN
+        PERFORM tenure.invalid('after', 'a delay is not negative', 'Use 0 for at once.');
+    END IF;
+    -- The running job that this token owns. Here, and nowhere else but in the statement for completions,
+    -- it is decided who may settle.
+    SELECT j.* INTO was
+      FROM tenure.jobs j
+     WHERE j.id = p_job
+       AND j.token = p_token AND j.state + 0 = 2
+       FOR UPDATE;
+    IF NOT FOUND THEN
+        SELECT l.verdict, l.became, l.token, l.state INTO verdict, became, token, state
+          FROM tenure.answer_late(p_job, p_token, p_verb, t) l;
+        RETURN;
+    END IF;
+    verdict := 'settled';
+    -- Waiting is not failing: these give their attempt back.
+    tries := CASE WHEN p_verb IN ('snooze', 'release', 'park') THEN greatest(was.attempt - 1, 0) ELSE was.attempt END;
+    IF p_verb = 'complete' THEN
+        became := 4;
+        IF was.queue = ANY (forgetful) THEN
+            DELETE FROM tenure.jobs j WHERE j.id = p_job;
+            PERFORM tenure.forget(ARRAY[p_job]);
+        ELSE
+            PERFORM tenure.end_job(p_job, became, was.token, was.crashes, t, p_result, NULL);
+        END IF;
+        RETURN;
+    -- The database holds the limit, whoever settles: no client can retry for ever.
+    ELSIF p_verb = 'bury' OR p_verb = 'retry' AND was.attempt >= was.max_attempts THEN
+        became := 5;
+        PERFORM tenure.end_job(p_job, became, was.token, was.crashes, t, NULL, p_note);
+    ELSIF p_verb = 'park' THEN
+        became := 3;
+        PERFORM tenure.put_back(p_job, true, was.run_at, was.token, tries, was.crashes, p_note, t);
+    ELSIF p_verb = 'release' THEN
+        became := 0;
+        PERFORM tenure.put_back(p_job, false, was.run_at, tenure.next_token(was.token, e), tries, was.crashes, NULL, t);
+    ELSE
+        became := 0;
+        PERFORM tenure.put_back(p_job, false, tenure.later(t, p_after_ms), was.token, tries, was.crashes, NULL, t);
+    END IF;
+    PERFORM tenure.note(p_job, t, p_verb, false, was.token, was.attempt, was.worker, was.started_at, became,
+        CASE WHEN p_verb IN ('retry', 'bury', 'park') THEN p_note END);
+END $$;
+
+-- The answer to a settlement that did not pass the fence: heard before, stale, or gone.
+CREATE OR REPLACE FUNCTION tenure.answer_late(p_job bigint, p_token bigint, p_verb text, t bigint,
+    OUT verdict text, OUT became smallint, OUT token bigint, OUT state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT c.token, c.state INTO token, state FROM tenure.current(p_job) c;
+    IF token IS NULL THEN
+        verdict := 'gone';
+        RETURN;
+    END IF;
+    -- A success leaves no line in the timeline: the ended job itself tells who completed it.
+    IF p_verb = 'complete' THEN
+        became := CASE WHEN state = 4 AND token = p_token THEN 4 END;
+    ELSE
+        became := tenure.heard(p_job, p_token, p_verb);
+    END IF;
+    IF became IS NOT NULL THEN
+        verdict := 'repeated';
+    ELSE
+        verdict := 'stale';
+        PERFORM tenure.refuse(p_job, p_token, p_verb, t);
+    END IF;
+END $$;
+
+-- Locks the running jobs that these tokens own, in the order of their ids, and answers which they are:
+-- for whoever has more to write before it settles them in the same transaction.
+CREATE OR REPLACE FUNCTION tenure.hold_many(p_jobs bigint[], p_tokens bigint[]) RETURNS TABLE (n int)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens));
+    RETURN QUERY
+    SELECT u.n::int FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
+      JOIN tenure.jobs j ON j.id = u.id AND j.token = u.token AND j.state + 0 = 2
+     ORDER BY j.id, u.n FOR NO KEY UPDATE OF j;
+END $$;
+
+-- Says in the timeline of a held job that something which was to follow it was not enqueued.
+CREATE OR REPLACE FUNCTION tenure.follow_refused(p_job bigint, p_token bigint, p_note text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM tenure.note(j.id, tenure.clock_ms(), 'follow', true, j.token, j.attempt, j.worker, j.started_at, j.state, p_note)
+       FROM tenure.jobs j WHERE j.id = p_job AND j.token = p_token AND j.state + 0 = 2;
+END $$;

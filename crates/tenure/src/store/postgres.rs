@@ -1,0 +1,328 @@
+//! Jobs in a PostgreSQL database: many machines, one server.
+//!
+//! The verbs live in the database: each is a function in the schema `tenure`, in `sql/postgres/verbs`, and
+//! psql, a trigger or any driver calls the same text. So this engine only carries values there and
+//! back. The files, in the order of a call: who is called ([`address`]), how it is kept secret
+//! ([`tls`]) and made ([`dial`]), what is said over it ([`session`]) and how it is kept ([`link`]);
+//! then the verbs, in the order of a job's life.
+
+mod address;
+mod claim;
+mod dial;
+#[cfg(feature = "drill")]
+mod drill;
+mod enqueue;
+mod error;
+#[cfg(test)]
+mod fake;
+mod lapse;
+mod link;
+mod look;
+mod migrate;
+mod operate;
+mod renew;
+mod row;
+mod schema;
+mod server;
+mod session;
+mod settle;
+mod tls;
+mod wake;
+
+use std::time::{Duration, Instant};
+
+pub use self::address::Address;
+#[cfg(feature = "drill")]
+pub use self::drill::Rehearsal;
+use self::link::Link;
+pub use self::link::Timeouts;
+pub use self::migrate::{Migrations, Roles};
+use self::operate::{OfEnded, OfJobs};
+use self::schema::Schema;
+pub use self::server::Facts;
+use self::session::{Isolation, Session};
+use self::wake::Heard;
+use super::{
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed,
+    Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs, check_lease,
+    check_settlements, sealed,
+};
+use crate::clock;
+use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
+use crate::lease::{Fence, WorkerId};
+
+/// How a store is opened. There is no clock in it: only the database's counts.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// What it accepts.
+    pub limits: Limits,
+    /// How long the server may take.
+    pub timeouts: Timeouts,
+}
+
+/// One connection to jobs in a PostgreSQL database. It blocks, so it belongs on a thread of its own,
+/// not on one that runs async code.
+pub struct Postgres {
+    link: Link,
+    schema: Schema,
+    limits: Limits,
+    /// Where claims go on while an old transaction keeps dead entries in their way.
+    marks: Option<String>,
+    patience: Patience,
+    #[cfg(feature = "drill")]
+    rehearsal: Rehearsal,
+}
+
+impl Postgres {
+    /// Connects to a database that has the schema. It makes nothing: `tenure migrate up` does.
+    pub fn open(address: &Address, options: &Options) -> Result<Postgres> {
+        let mut link = Link::open(address, options.timeouts)?;
+        let schema = Schema::new(address.schema());
+        migrate::check(&mut link, &schema)?;
+        Ok(Postgres {
+            link,
+            schema,
+            limits: options.limits,
+            marks: None,
+            patience: Patience::default(),
+            #[cfg(feature = "drill")]
+            rehearsal: Rehearsal::default(),
+        })
+    }
+
+    /// What the promises of this store rest on.
+    pub fn facts(&self) -> &Facts {
+        self.link.facts()
+    }
+
+    /// Calls one function of the schema. What it does is committed when it answers.
+    fn call<T>(
+        &mut self,
+        doing: &'static str,
+        verb: impl FnOnce(&mut Session, &Schema) -> Result<T, postgres::Error>,
+    ) -> Result<T> {
+        #[cfg(feature = "drill")]
+        self.set_test_clock()?;
+        let schema = &self.schema;
+        self.link.run(doing, |session| verb(session, schema))
+    }
+
+    /// Calls several functions in one transaction.
+    fn transact<T>(
+        &mut self,
+        doing: &'static str,
+        isolation: Isolation,
+        verbs: impl FnOnce(&mut Session, &Schema) -> Result<T, postgres::Error>,
+    ) -> Result<T> {
+        #[cfg(feature = "drill")]
+        if self.rehearsal.is_on() {
+            return self.call(doing, verbs);
+        }
+        self.call(doing, |session, schema| {
+            session.transaction(isolation, |session| verbs(session, schema))
+        })
+    }
+}
+
+impl sealed::Sealed for Postgres {}
+
+impl Store for Postgres {
+    fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        check_jobs(jobs, &self.limits)?;
+        self.call("enqueue", |session, schema| enqueue::enqueue(session, schema, jobs))
+    }
+
+    fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
+        check_claim(ask)?;
+        let mut marks = self.marks.take();
+        let claimed =
+            self.call("claim", |session, schema| claim::claim(session, schema, ask, &mut marks))?;
+        self.marks = marks;
+        self.patience.found(&claimed);
+        Ok(claimed)
+    }
+
+    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
+        self.call("look for held jobs", |session, schema| claim::held(session, schema, worker))
+    }
+
+    fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
+        check_batch(fences.len())?;
+        check_lease(length)?;
+        self.call("renew", |session, schema| renew::renew(session, schema, fences, length))
+    }
+
+    fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        check_settlements(settlements, &self.limits)?;
+        if settlements.iter().all(|settlement| settlement.then.is_empty()) {
+            return self
+                .call("settle", |session, schema| settle::settle(session, schema, settlements));
+        }
+        self.transact("settle", Isolation::ReadCommitted, |session, schema| {
+            settle::follow(session, schema, settlements)?;
+            settle::settle(session, schema, settlements)
+        })
+    }
+
+    fn settle_and_claim(
+        &mut self,
+        settlements: &[Settlement],
+        ask: &Claim,
+    ) -> Result<(Vec<Settled>, Claimed)> {
+        check_settlements(settlements, &self.limits)?;
+        check_claim(ask)?;
+        let doing = "settle and claim";
+        let mut marks = self.marks.take();
+        let mut both = |session: &mut Session, schema: &Schema| {
+            claim::settle_and_claim(session, schema, settlements, ask, &mut marks)
+        };
+        let (settled, claimed) = if settlements.iter().all(|settlement| settlement.then.is_empty())
+        {
+            self.call(doing, both)?
+        } else {
+            self.transact(doing, Isolation::ReadCommitted, |session, schema| {
+                settle::follow(session, schema, settlements)?;
+                both(session, schema)
+            })?
+        };
+        self.marks = marks;
+        self.patience.found(&claimed);
+        Ok((settled, claimed))
+    }
+
+    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+        check_batch(limit)?;
+        self.call("look for lapsed leases", |session, schema| {
+            lapse::overdue(session, schema, limit)
+        })
+    }
+
+    fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
+        check_batch(fences.len())?;
+        self.call("lapse", |session, schema| lapse::lapse(session, schema, fences))
+    }
+
+    fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.call("cancel", |session, schema| {
+            operate::change(session, schema, OfJobs::Cancel, jobs)
+        })
+    }
+
+    fn requeue(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.call("requeue", |session, schema| {
+            operate::change_ended(session, schema, OfEnded::Requeue, jobs)
+        })
+    }
+
+    fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.call("resume", |session, schema| {
+            operate::change(session, schema, OfJobs::Resume, jobs)
+        })
+    }
+
+    fn purge(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>> {
+        check_batch(jobs.len())?;
+        self.call("purge", |session, schema| {
+            operate::change_ended(session, schema, OfEnded::Purge, jobs)
+        })
+    }
+
+    fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings> {
+        let set = self.call("configure a queue", |session, schema| {
+            operate::configure(session, schema, queue, change)
+        })?;
+        Ok(set.unwrap_or_else(|| QueueSettings::default_for(queue.clone())))
+    }
+
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        self.call("prune", |session, schema| operate::prune(session, schema, limit))
+    }
+
+    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
+        // In one snapshot, so that the job and its timeline belong together.
+        self.transact("look at a job", Isolation::Snapshot, |session, schema| {
+            look::job(session, schema, id)
+        })
+    }
+
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
+        check_batch(limit)?;
+        self.call("list jobs", |session, schema| look::jobs(session, schema, filter, limit))
+    }
+
+    fn overview(&mut self) -> Result<Overview> {
+        self.call("count jobs", look::overview)
+    }
+
+    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
+        check_batch(limit)?;
+        self.call("list leases", |session, schema| look::leases(session, schema, limit))
+    }
+
+    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
+        self.call("list queues", look::queues)
+    }
+
+    /// A notification ends it at once. But notifications are only hints, some are left out on
+    /// purpose, and through a pooler none arrive: so it also ends after a pause that grows while
+    /// nothing is found.
+    fn wait(&mut self, until: Instant) -> Result<Wake> {
+        self.link.listen(self.schema.channel())?;
+        let look_again = clock::monotonic() + self.patience.next_pause();
+        match self.link.wait(until.min(look_again))? {
+            Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
+            Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
+            Heard::Notices(_) => {
+                self.patience = Patience::default();
+                Ok(Wake::Changed)
+            }
+        }
+    }
+}
+
+/// How long a wait lasts at most. It begins with a few milliseconds, since most queues that had work
+/// have more soon, doubles, and ends at a second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Patience {
+    /// How many looks in a row found nothing.
+    in_vain: u32,
+}
+
+impl Patience {
+    const FIRST: Duration = Duration::from_millis(5);
+    const DOUBLINGS: u32 = 5;
+    const LAST: Duration = Duration::from_secs(1);
+
+    fn next_pause(&mut self) -> Duration {
+        let pause = if self.in_vain > Patience::DOUBLINGS {
+            Patience::LAST
+        } else {
+            Patience::FIRST * 2_u32.pow(self.in_vain)
+        };
+        self.in_vain = self.in_vain.saturating_add(1);
+        pause
+    }
+
+    fn found(&mut self, claimed: &Claimed) {
+        if !claimed.attempts.is_empty() {
+            self.in_vain = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_grows_from_five_milliseconds_to_a_second() {
+        let mut patience = Patience::default();
+        let pauses: Vec<_> = (0..8).map(|_| patience.next_pause().as_millis()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 1_000, 1_000]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Who is called: what a person gives as `--db`, read once and then never shown whole.
+//!
+//! Everything is taken apart here, and the driver gets only settings that it knows, one by one.
+//! Its own reading of addresses is not used: it takes an `@` anywhere for the end of the password,
+//! and its errors repeat what they could not read, which may be a password. Nothing here connects.
+
+mod split;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use postgres::Config;
+use postgres::config::{Host, SslMode};
+
+use super::tls::{Encryption, Mode};
+use crate::job::Invalid;
+use crate::store::{Error, Result};
+
+/// Where jobs are kept when the address names no schema.
+const SCHEMA: &str = "tenure";
+
+/// What stands in for what an address leaves out, as with psql.
+const ENVIRONMENT: [(&str, &str); 7] = [
+    ("PGHOST", "host"),
+    ("PGPORT", "port"),
+    ("PGUSER", "user"),
+    ("PGPASSWORD", "password"),
+    ("PGDATABASE", "dbname"),
+    ("PGSSLMODE", "sslmode"),
+    ("PGSSLROOTCERT", "sslrootcert"),
+];
+
+/// Where a server on this machine has its socket, if it was not told otherwise.
+const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+type Settings = BTreeMap<&'static str, String>;
+
+/// Where a PostgreSQL database is, and as whom to connect.
+///
+/// What it prints has no password, whatever was given:
+///
+/// ```
+/// use tenure::store::postgres::Address;
+///
+/// let address = Address::parse("postgres://app:secret@db.example/shop?schema=jobs")?;
+/// assert_eq!(address.to_string(), "postgres://app@db.example:5432/shop?schema=jobs");
+/// # Ok::<(), tenure::store::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Address {
+    config: Config,
+    encryption: Encryption,
+    schema: String,
+    shown: String,
+}
+
+impl Address {
+    /// Reads `postgres://user:password@host:port/database?…` or `host=… user=… …`. What is missing
+    /// comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` and
+    /// `PGSSLROOTCERT`, and else is what psql would take.
+    pub fn parse(text: &str) -> Result<Address> {
+        Address::read(text, &|name| std::env::var(name).ok())
+    }
+
+    /// The schema that holds the tables: the parameter `schema`, or `tenure`.
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// What the driver needs, without settings of the session.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn encryption(&self) -> &Encryption {
+        &self.encryption
+    }
+
+    pub(super) fn has_password(&self) -> bool {
+        self.config.get_password().is_some()
+    }
+
+    /// The same in another environment, for tests.
+    pub(super) fn read(
+        text: &str,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Address> {
+        let mut settings = split::settings(text)?;
+        // To libpq what is empty is not given.
+        settings.retain(|_, value| !value.is_empty());
+        for (variable, key) in ENVIRONMENT {
+            let is_given =
+                settings.contains_key(key) || key == "host" && settings.contains_key("hostaddr");
+            if let Some(value) =
+                environment(variable).filter(|value| !is_given && !value.is_empty())
+            {
+                settings.insert(key, value);
+            }
+        }
+        let schema = checked_schema(settings.remove("schema"))?;
+        let encryption = Encryption::choose(
+            settings.remove("sslmode").as_deref(),
+            settings.remove("sslrootcert").as_deref(),
+        )?;
+        let mut config = configure(settings)?;
+        set_encryption(&mut config, &encryption)?;
+        let shown = show(&config, &schema);
+        Ok(Address { config, encryption, schema, shown })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Address").field(&self.shown).finish()
+    }
+}
+
+/// A bad address, said without repeating any of it: what looks like a mistake may be a password.
+fn bad(why: impl Into<String>) -> Error {
+    Invalid::Value { field: "db", why: why.into() }.into()
+}
+
+fn checked_schema(given: Option<String>) -> Result<String> {
+    let schema = given.unwrap_or_else(|| SCHEMA.to_owned());
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let goes_on = |c: char| c.is_ascii_alphanumeric() || "_ -".contains(c);
+    if schema.len() <= 63
+        && schema.starts_with(begins)
+        && schema.chars().all(goes_on)
+        && !schema.starts_with("pg_")
+    {
+        return Ok(schema);
+    }
+    Err(bad("schema is not a name that Tenure uses; write 1 to 63 of A-Z a-z 0-9 _ - and space, \
+         beginning with a letter or _, and not with pg_"))
+}
+
+/// Each setting is given to the driver alone, so that a refusal tells which one it was.
+fn configure(mut settings: Settings) -> Result<Config> {
+    let user_timeout = settings.remove("tcp_user_timeout");
+    if !settings.contains_key("host") {
+        let port = settings.get("port").map_or("5432", String::as_str);
+        let host = settings.get("hostaddr").cloned().unwrap_or_else(|| default_host(port));
+        settings.insert("host", host);
+    }
+    let mut known = String::new();
+    for (key, value) in settings {
+        let value = value.replace('\\', r"\\").replace('\'', r"\'");
+        let pair = format!("{key}='{value}' ");
+        if pair.parse::<Config>().is_err() {
+            return Err(bad(format!("{key} cannot be read; write {}", split::expected(key))));
+        }
+        known.push_str(&pair);
+    }
+    let mut config = known
+        .parse::<Config>()
+        .map_err(|_| bad("it cannot be read; write postgres://user@host/database"))?;
+    let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
+    if ports > 1 && ports != hosts {
+        return Err(bad("there are more or fewer ports than hosts; write one port, or one each"));
+    }
+    if !config.get_hostaddrs().is_empty() && config.get_hostaddrs().len() != hosts {
+        return Err(bad("there are more or fewer hostaddrs than hosts; write one for each"));
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("tenure");
+    }
+    set_patience(&mut config, user_timeout.as_deref())?;
+    Ok(config)
+}
+
+/// Nobody waits for ever for a machine that is gone: it is noticed within a minute, while the
+/// driver's own defaults take hours.
+fn set_patience(config: &mut Config, user_timeout: Option<&str>) -> Result<()> {
+    let driver = Config::new();
+    if config.get_keepalives_idle() == driver.get_keepalives_idle() {
+        config.keepalives_idle(Duration::from_secs(30));
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(Duration::from_secs(10));
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(3);
+    }
+    // Milliseconds, as libpq has it; the driver would take the same number for seconds.
+    let millis = user_timeout.unwrap_or("30000").parse().map_err(|_| {
+        bad(format!(
+            "tcp_user_timeout cannot be read; write {}",
+            split::expected("tcp_user_timeout")
+        ))
+    })?;
+    config.tcp_user_timeout(Duration::from_millis(millis));
+    Ok(())
+}
+
+/// The driver knows three modes; what it must verify is in the connector that it is given.
+fn set_encryption(config: &mut Config, encryption: &Encryption) -> Result<()> {
+    let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+    let sockets = config.get_hosts().iter().filter(|host| is_socket(host)).count();
+    let must_encrypt = encryption.mode >= Mode::Require;
+    if must_encrypt && sockets > 0 && sockets < config.get_hosts().len() {
+        return Err(bad(
+            "a socket is never encrypted, and the other hosts must be; name only one sort",
+        ));
+    }
+    // A socket of this machine never uses TLS, whatever the mode says, as with libpq.
+    config.ssl_mode(match encryption.mode {
+        _ if sockets == config.get_hosts().len() => SslMode::Disable,
+        Mode::Disable => SslMode::Disable,
+        Mode::Prefer => SslMode::Prefer,
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+    });
+    Ok(())
+}
+
+fn default_host(port: &str) -> String {
+    let has_socket = |dir: &&str| Path::new(dir).join(format!(".s.PGSQL.{port}")).exists();
+    SOCKETS.into_iter().find(has_socket).unwrap_or("localhost").to_owned()
+}
+
+/// The address as a person may paste it into psql, without what is secret.
+fn show(config: &Config, schema: &str) -> String {
+    let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
+        let ports = config.get_ports();
+        let port = ports.get(index).or(ports.first()).unwrap_or(&5432);
+        match host {
+            Host::Tcp(host) if host.contains(':') => format!("[{host}]:{port}"),
+            Host::Tcp(host) => format!("{}:{port}", split::encode(host)),
+            Host::Unix(dir) => format!("{}:{port}", split::encode(&dir.to_string_lossy())),
+        }
+    });
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    let user = config.get_user().map_or_else(String::new, |user| split::encode(user) + "@");
+    let database =
+        config.get_dbname().or(config.get_user()).map_or_else(String::new, split::encode);
+    let schema = match schema {
+        SCHEMA => String::new(),
+        other => format!("?schema={}", split::encode(other)),
+    };
+    format!("postgres://{user}{hosts}/{database}{schema}")
+}
+
+#[cfg(test)]
+mod tests;

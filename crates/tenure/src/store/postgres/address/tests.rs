@@ -1,0 +1,160 @@
+//! Claims about reading addresses, above all that a password never comes out again.
+
+use super::*;
+use crate::clock::Chance;
+
+fn read(text: &str) -> Result<Address> {
+    Address::read(text, &|_| None)
+}
+
+#[track_caller]
+fn refused(text: &str) -> String {
+    let error = read(text).unwrap_err();
+    assert!(error.is_invalid(), "{text}: {error:?}");
+    error.to_string()
+}
+
+#[test]
+fn both_spellings_say_the_same() {
+    let url =
+        read("postgresql://me:a%20b%27c@db.example:6543/shop?schema=my%20jobs&sslmode=require");
+    let pairs = read(
+        r"host=db.example port = 6543 user=me password='a b\'c' dbname=shop schema='my jobs' sslmode=require",
+    );
+    let (url, pairs) = (url.unwrap(), pairs.unwrap());
+    for address in [&url, &pairs] {
+        assert_eq!(address.to_string(), "postgres://me@db.example:6543/shop?schema=my%20jobs");
+        assert_eq!(address.config().get_password(), Some(b"a b'c".as_slice()));
+        assert_eq!(address.schema(), "my jobs");
+        assert_eq!(address.encryption().mode, Mode::Require);
+        assert_eq!(address.config().get_ssl_mode(), SslMode::Require);
+    }
+}
+
+#[test]
+fn what_is_shown_can_be_read_again() {
+    for (given, shown) in [
+        ("postgres://me@h", "postgres://me@h:5432/me"),
+        ("postgres://h1:1,h2:2/d", "postgres://h1:1,h2:2/d"),
+        ("postgres://me@[::1]:7/d", "postgres://me@[::1]:7/d"),
+        ("postgres:///d?host=/run/pg&user=a%40b", "postgres://a%40b@%2Frun%2Fpg:5432/d"),
+        ("host=h user=me dbname='a/b'", "postgres://me@h:5432/a%2Fb"),
+    ] {
+        assert_eq!(read(given).unwrap().to_string(), shown);
+        assert_eq!(read(shown).unwrap().to_string(), shown);
+    }
+}
+
+#[test]
+fn what_is_left_out_comes_from_the_environment_as_with_psql() {
+    let environment = |name: &str| {
+        let value = match name {
+            "PGHOST" => "db.example",
+            "PGPORT" => "6000",
+            "PGUSER" => "env",
+            "PGPASSWORD" => "hush",
+            "PGDATABASE" => "shop",
+            "PGSSLMODE" => "verify-full",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    let address = Address::read("postgres://", &environment).unwrap();
+    assert_eq!(address.to_string(), "postgres://env@db.example:6000/shop");
+    assert_eq!(address.config().get_password(), Some(b"hush".as_slice()));
+    assert_eq!(address.encryption().mode, Mode::VerifyFull);
+    let address = Address::read("postgres://me:own@h:1/d?sslmode=disable", &environment).unwrap();
+    assert_eq!(address.to_string(), "postgres://me@h:1/d");
+    assert_eq!(address.config().get_password(), Some(b"own".as_slice()));
+    assert_eq!(address.encryption().mode, Mode::Disable);
+}
+
+#[test]
+fn a_password_is_never_shown_however_it_was_written() {
+    // Pieces that occur nowhere else, with everything between them that has a meaning somewhere.
+    const PIECES: [&str; 3] = ["Zq7", "Xj8", "Wk9"];
+    const BETWEEN: [&str; 18] = [
+        "@", "/", "?", "=", "&", ":", "%", " ", "'", "\\", "#", ",", "[", "]", "%40", "%zz", "é",
+        "://",
+    ];
+    let forms: [fn(&str) -> String; 8] = [
+        |p| format!("postgres://me:{p}@h/db"),
+        |p| format!("postgres://me:{p}@h:1/db?sslmode=never"),
+        |p| format!("postgres://h/db?user=me&password={p}"),
+        |p| format!("postgres://h/db?user=me&password={p}&port=many"),
+        |p| format!("postgres://me:{}@h/db", split::encode(p)),
+        |p| format!("host=h user=me password={p} dbname=db"),
+        |p| format!("host=h user=me password='{p}' dbname=db"),
+        |p| format!("password={p} schema=pg_catalog"),
+    ];
+    let mut chance = Chance::seeded(1);
+    let mut pick = || {
+        let count = 1 + chance.below(2);
+        (0..count).map(|_| BETWEEN[chance.below(18) as usize]).collect::<String>()
+    };
+    let mut accepted = 0;
+    for round in 0..20_000 {
+        let password = format!("{}{}{}{}{}", PIECES[0], pick(), PIECES[1], pick(), PIECES[2]);
+        let text = forms[round % forms.len()](&password);
+        let environment = |name: &str| (name == "PGPASSWORD").then(|| password.clone());
+        let said = match Address::read(&text, &environment) {
+            Ok(address) => {
+                accepted += 1;
+                format!("{address} {address:?} {:?}", address.clone())
+            }
+            Err(error) => format!("{error} {error:?}"),
+        };
+        for piece in PIECES {
+            assert!(!said.contains(piece), "{text}\n{said}");
+        }
+    }
+    assert!(accepted > 5_000, "the forms must mostly be readable, only {accepted} were");
+}
+
+#[test]
+fn a_password_with_an_at_sign_is_still_whole() {
+    let address = read("postgres://me:p@ss@h/db").unwrap();
+    assert_eq!(address.config().get_password(), Some(b"p@ss".as_slice()));
+    let address = read("postgres://me@h/db?application_name=a@b").unwrap();
+    assert_eq!(address.to_string(), "postgres://me@h:5432/db");
+    assert!(refused("postgres://me:pa/ss@h/db").contains("%2F"));
+}
+
+#[test]
+fn a_schema_is_a_name_that_needs_no_thought() {
+    assert_eq!(read("host=h").unwrap().schema(), "tenure");
+    for name in ["a", "_x", "Jobs-2", "my jobs", &"a".repeat(63)] {
+        assert_eq!(read(&format!("host=h schema='{name}'")).unwrap().schema(), name);
+    }
+    for name in ["1a", "pg_jobs", "a\"b", "a.b", "ä", &"a".repeat(64), "-a", " a"] {
+        assert!(refused(&format!("host=h schema='{name}'")).contains("1 to 63"), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_what_to_write() {
+    assert!(refused("postgres://h:many/db").contains("port cannot be read; write a number"));
+    assert!(refused("postgres://h/db?connect_timeout=1s").contains("whole seconds"));
+    assert!(refused("postgres://h/db?tcp_user_timeout=1s").contains("whole milliseconds"));
+    assert!(refused("postgres://h/db?sslmode=on").contains("verify-full"));
+    assert!(refused("postgres://h/db?sslkey=k").contains("sslkey is not supported; leave it out"));
+    assert!(refused("postgres://h/db?colour=red").contains("none of application_name"));
+    assert!(refused("postgres://h1:1,h2:2,h3/db?port=1,2").contains("one port, or one each"));
+    assert!(refused("tenure.db").contains("postgres://user@host/database"));
+    assert!(refused("host='h").contains("no end"));
+    assert!(refused("postgres://h/db?sslmode").contains("no ="));
+    assert!(refused("host=/run,h sslmode=require").contains("only one sort"));
+}
+
+#[test]
+fn a_socket_is_never_encrypted_and_a_lost_machine_is_noticed() {
+    let address = read("host=/run/pg user=me sslmode=verify-full").unwrap();
+    assert_eq!(address.config().get_ssl_mode(), SslMode::Disable);
+    let address = read("host=h").unwrap();
+    assert_eq!(address.config().get_ssl_mode(), SslMode::Prefer);
+    assert_eq!(address.config().get_keepalives_idle(), Duration::from_secs(30));
+    assert_eq!(address.config().get_tcp_user_timeout(), Some(&Duration::from_secs(30)));
+    let address = read("host=h tcp_user_timeout=5000 keepalives_count=9").unwrap();
+    assert_eq!(address.config().get_tcp_user_timeout(), Some(&Duration::from_secs(5)));
+    assert_eq!(address.config().get_keepalives_retries(), Some(9));
+}

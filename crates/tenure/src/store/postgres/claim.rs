@@ -1,0 +1,137 @@
+//! How a job is leased.
+
+use std::time::Duration;
+
+use postgres::Row;
+use postgres::types::Type;
+
+use super::row::{self, Stage};
+use super::schema::Schema;
+use super::session::{Param, Session};
+use super::settle;
+use crate::clock::millis;
+use crate::job::Name;
+use crate::lease::{Fence, WorkerId};
+use crate::store::{Attempt, Claim, Claimed, Cursor, Lapse, Settled, Settlement};
+
+/// The columns of an answer that belong to a claim.
+macro_rules! select_claimed {
+    ($from:literal) => {
+        concat!(
+            "SELECT what, place, job, token, verdict, became, state, worker, kind, args, queue, tenant, attempt, ",
+            "max_attempts, crashes, max_crashes, retry, max_runtime, started_at, enqueued_at, lease_until, key, ",
+            "trace, tags, cursor, due_ms, marks FROM ",
+            $from
+        )
+    };
+}
+
+pub(super) fn claim(
+    session: &mut Session,
+    schema: &Schema,
+    ask: &Claim,
+    marks: &mut Option<String>,
+) -> Result<Claimed, postgres::Error> {
+    const CLAIM: &str = select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7)");
+    let asked = Asked::new(ask);
+    let rows = session.query(&schema.apply(CLAIM), &asked.params(marks))?;
+    read(&rows, ask, marks).map(|(_, claimed)| claimed)
+}
+
+pub(super) fn settle_and_claim(
+    session: &mut Session,
+    schema: &Schema,
+    settlements: &[Settlement],
+    ask: &Claim,
+    marks: &mut Option<String>,
+) -> Result<(Vec<Settled>, Claimed), postgres::Error> {
+    const BOTH: &str = select_claimed!(
+        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+    );
+    let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
+    let mut params = shown.params().to_vec();
+    params.extend(asked.params(marks));
+    let rows = session.query(&schema.apply(BOTH), &params)?;
+    let (settled, claimed) = read(&rows, ask, marks)?;
+    Ok((settle::answers(settlements, &settled, "place")?, claimed))
+}
+
+pub(super) fn held(
+    session: &mut Session,
+    schema: &Schema,
+    worker: &WorkerId,
+) -> Result<Vec<Attempt>, postgres::Error> {
+    const HELD: &str = row::select_record!("tenure.held($1)");
+    let rows = session.query(&schema.apply(HELD), &[(&worker.as_str(), Type::TEXT)])?;
+    let held = rows.iter().map(row::record).collect::<Result<Vec<_>, _>>()?;
+    Ok(held.into_iter().filter_map(Attempt::of).collect())
+}
+
+/// What a claim sends.
+struct Asked<'a> {
+    worker: &'a str,
+    queues: Vec<&'a str>,
+    kinds: Option<Vec<&'a str>>,
+    n: i32,
+    lease_ms: i64,
+    cursor: i64,
+}
+
+impl<'a> Asked<'a> {
+    fn new(ask: &'a Claim) -> Asked<'a> {
+        Asked {
+            worker: ask.worker.as_str(),
+            queues: ask.queues.iter().map(Name::as_str).collect(),
+            kinds: ask.kinds.as_ref().map(|kinds| kinds.iter().map(Name::as_str).collect()),
+            n: i32::try_from(ask.n).unwrap_or(i32::MAX),
+            lease_ms: millis(ask.lease),
+            cursor: ask.cursor.0,
+        }
+    }
+
+    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 7] {
+        [
+            (&self.worker, Type::TEXT),
+            (&self.queues, Type::TEXT_ARRAY),
+            (&self.kinds, Type::TEXT_ARRAY),
+            (&self.n, Type::INT4),
+            (&self.lease_ms, Type::INT8),
+            (&self.cursor, Type::INT8),
+            (marks, Type::TEXT),
+        ]
+    }
+}
+
+/// The rows that answer settlements, and what was claimed.
+fn read<'a>(
+    rows: &'a [Row],
+    ask: &Claim,
+    marks: &mut Option<String>,
+) -> Result<(Vec<&'a Row>, Claimed), postgres::Error> {
+    let mut settled = Vec::new();
+    let mut attempts = Vec::new();
+    let mut claimed =
+        Claimed { attempts: vec![], lapsed: vec![], cursor: ask.cursor, next_due: None };
+    for row in rows {
+        match row.try_get("what")? {
+            "settled" => settled.push(row),
+            "lapsed" => {
+                let Stage(became, _) = row.try_get("became")?;
+                let fence = Fence { job: row.try_get("job")?, token: row.try_get("token")? };
+                claimed.lapsed.push(Lapse { fence, worker: row.try_get("worker")?, became });
+            }
+            "claimed" => attempts.push((row::place(row, "place")?, row::attempt(row)?)),
+            _ => {
+                claimed.cursor = Cursor(row.try_get("cursor")?);
+                let due: Option<i64> = row.try_get("due_ms")?;
+                claimed.next_due =
+                    due.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+                *marks = row.try_get("marks")?;
+            }
+        }
+    }
+    // The database answers in the order in which it found them.
+    attempts.sort_by_key(|(place, _)| *place);
+    claimed.attempts = attempts.into_iter().map(|(_, attempt)| attempt).collect();
+    Ok((settled, claimed))
+}

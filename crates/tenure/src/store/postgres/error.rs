@@ -1,0 +1,299 @@
+//! What PostgreSQL, the driver and the network complain about, said so that a person knows what to
+//! do.
+//!
+//! SQLSTATEs decide, never the words, which servers translate. The words are shown, except for
+//! details and hints, which may quote a row. The driver tells only the server's errors apart by
+//! code; what it says itself is told apart by what lies beneath: an error of the network, of TLS, or
+//! neither.
+
+use std::error::Error as Source;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use postgres::error::{DbError, Severity};
+use rustls::CertificateError;
+
+use super::address::Address;
+use super::tls::Mode;
+use crate::job::Invalid;
+use crate::store::Error;
+
+/// What the functions of the schema answer when a request makes no sense.
+const BAD_REQUEST: &str = "TN003";
+
+/// What a request can be wrong in; the functions name it as the column of their error.
+const FIELDS: [&str; 14] = [
+    "args", "job", "keep", "key", "kind", "lease", "limit", "queue", "queues", "result", "retry",
+    "tags", "tenant", "worker",
+];
+
+/// An error of the driver while doing something to `target`.
+pub(super) fn from_postgres(target: &str, doing: &'static str, cause: postgres::Error) -> Error {
+    if let Some(said) = cause.as_db_error().cloned() {
+        return from_server(target, doing, &said, cause);
+    }
+    if !is_about_network(&cause) {
+        return Error::Engine { doing, source: Box::new(Told(cause)) };
+    }
+    Error::Unavailable {
+        doing,
+        target: target.to_owned(),
+        problem: "the connection was lost".to_owned(),
+        next: "repeat it: whether it was done is not known".to_owned(),
+        source: Box::new(Told(cause)),
+    }
+}
+
+/// An error of the driver while connecting.
+pub(super) fn from_connecting(address: &Address, cause: postgres::Error) -> Error {
+    let target = address.to_string();
+    if let Some(said) = cause.as_db_error().cloned() {
+        return from_server(&target, "connect", &said, cause);
+    }
+    if let Some(tls) = beneath::<rustls::Error>(&cause) {
+        let (problem, next) = about_tls(tls);
+        return Error::Unusable { target, problem, next };
+    }
+    let told = Told(cause);
+    let Some(network) = beneath::<io::Error>(&told.0) else {
+        return Error::Unusable {
+            target,
+            problem: told.to_string(),
+            next: what_was_missing(address).to_owned(),
+        };
+    };
+    let next = match network.kind() {
+        io::ErrorKind::PermissionDenied if network.raw_os_error().is_some() => {
+            return Error::Unusable {
+                target,
+                problem: format!("the socket may not be used: {network}"),
+                next: "check who owns its directory, or name a host".to_owned(),
+            };
+        }
+        io::ErrorKind::PermissionDenied => {
+            "wait for a server that fits target_session_attrs, or leave that out"
+        }
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+            "check that the server runs, and host and port of the address"
+        }
+        _ => "check host and port of the address, and that the server runs and can be reached",
+    };
+    Error::Unavailable {
+        doing: "connect",
+        target,
+        problem: network.to_string(),
+        next: next.to_owned(),
+        source: Box::new(told),
+    }
+}
+
+/// Nobody answered in time.
+pub(super) fn silent(address: &Address, after: Duration) -> Error {
+    Error::Unavailable {
+        doing: "connect",
+        target: address.to_string(),
+        problem: format!("there was no answer within {after:?}"),
+        next: "check that the server is well, or set connect_timeout in the address".to_owned(),
+        source: Box::new(io::Error::from(io::ErrorKind::TimedOut)),
+    }
+}
+
+/// This machine could not even try.
+pub(super) fn no_thread(address: &Address, cause: impl Source + Send + Sync + 'static) -> Error {
+    Error::Unavailable {
+        doing: "connect",
+        target: address.to_string(),
+        problem: format!("no thread could be started for it ({cause})"),
+        next: "look for what uses up this machine, and try again".to_owned(),
+        source: Box::new(cause),
+    }
+}
+
+/// Whether the other side would not take settings with the connection, as poolers do.
+pub(super) fn refuses_settings(cause: &postgres::Error) -> bool {
+    // A protocol violation to PgBouncer, a missing feature to others.
+    matches!(code(cause), Some("08P01" | "0A000"))
+}
+
+/// Whether it may work without TLS: the handshake failed, or nobody may log in this way.
+pub(super) fn is_about_tls(cause: &postgres::Error) -> bool {
+    beneath::<rustls::Error>(cause).is_some() || code(cause) == Some("28000")
+}
+
+/// Whether the connection is of no more use.
+pub(super) fn ends_connection(cause: &postgres::Error) -> bool {
+    match cause.as_db_error() {
+        Some(said) => {
+            matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+        }
+        None => is_about_network(cause),
+    }
+}
+
+fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgres::Error) -> Error {
+    let message = said.message();
+    let unusable = |problem: &str, next: &str| Error::Unusable {
+        target: target.to_owned(),
+        problem: format!("{problem} ({message})"),
+        next: next.to_owned(),
+    };
+    let code = said.code().code();
+    let (problem, next) = match code {
+        BAD_REQUEST => {
+            let column = said.column().unwrap_or_default();
+            let field = FIELDS.into_iter().find(|field| *field == column).unwrap_or("request");
+            return Invalid::Value { field, why: message.to_owned() }.into();
+        }
+        // Lost against another transaction: serialization, deadlock, a lock not got in time.
+        "40001" | "40P01" | "55P03" => {
+            return Error::Busy { doing, target: target.to_owned(), source: Box::new(Told(cause)) };
+        }
+        "28P01" | "28000" => {
+            return unusable(
+                "the server did not let us in",
+                "check user and password (in the address, or PGUSER and PGPASSWORD), and pg_hba.conf",
+            );
+        }
+        "3D000" => {
+            return unusable(
+                "there is no such database",
+                "create it with `createdb`, or correct the address",
+            );
+        }
+        "42501" => {
+            return unusable(
+                &format!("this role may not {doing}"),
+                "ask the owner of the schema for GRANT USAGE on it and EXECUTE on its functions",
+            );
+        }
+        "25006" => {
+            return unusable(
+                "the server only reads, as a replica does",
+                "use the address of the primary, or add target_session_attrs=read-write to it",
+            );
+        }
+        // No such schema, function, table, column or type.
+        "3F000" | "42883" | "42P01" | "42703" | "42704" => {
+            return unusable("the schema is missing or too old", "run: tenure migrate up");
+        }
+        "53100" => {
+            return unusable(
+                "the server's disk is full; nothing of this call was stored",
+                "free some space and repeat it",
+            );
+        }
+        "53300" => (
+            "the server has no connection left",
+            "try again, and raise max_connections or put a pooler before it",
+        ),
+        "57014" => (
+            "the server broke the call off",
+            "repeat it, and look in pg_stat_activity for what it waits for",
+        ),
+        "57P01" | "57P02" | "57P03" => {
+            ("the server is starting or stopping", "repeat it in a moment")
+        }
+        // The rest of class 08, sessions that were idle for too long, an unknown outcome.
+        "57P05" | "25P03" | "40003" => LOST,
+        _ if code.starts_with("08") => LOST,
+        _ => return Error::Engine { doing, source: Box::new(Told(cause)) },
+    };
+    Error::Unavailable {
+        doing,
+        target: target.to_owned(),
+        problem: format!("{problem} ({message})"),
+        next: next.to_owned(),
+        source: Box::new(Told(cause)),
+    }
+}
+
+const LOST: (&str, &str) =
+    ("the connection was ended", "repeat it: whether it was done is not known");
+
+fn about_tls(cause: &rustls::Error) -> (String, String) {
+    use CertificateError as Bad;
+    let next = match cause {
+        rustls::Error::InvalidCertificate(Bad::UnknownIssuer) => {
+            "name the file of the authority that signed it with sslrootcert=FILE"
+        }
+        rustls::Error::InvalidCertificate(
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. },
+        ) => {
+            "connect by a name that is among the certificate's alternative names, or use \
+             sslmode=verify-ca"
+        }
+        rustls::Error::InvalidCertificate(_) => "renew the server's certificate",
+        _ => "check sslmode in the address, and the TLS settings of the server",
+    };
+    (format!("the server's TLS was not accepted: {cause}"), next.to_owned())
+}
+
+/// The driver does not tell a server without TLS from one that asks for a password; we know what
+/// was asked for.
+fn what_was_missing(address: &Address) -> &'static str {
+    match (address.encryption().mode >= Mode::Require, address.has_password()) {
+        (false, false) => "give a password in the address or as PGPASSWORD",
+        (true, false) => {
+            "check that the server has TLS, and give a password in the address or as PGPASSWORD"
+        }
+        (true, true) => "check that the server has TLS, or use sslmode=prefer",
+        (false, true) => "check how the server wants users to log in (pg_hba.conf)",
+    }
+}
+
+fn is_about_network(cause: &postgres::Error) -> bool {
+    // What cannot be written or read as a message is an io::Error too, of these two kinds.
+    let is_transport = |network: &io::Error| {
+        !matches!(network.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
+    };
+    cause.is_closed() || beneath::<io::Error>(cause).is_some_and(is_transport)
+}
+
+fn code(cause: &postgres::Error) -> Option<&str> {
+    cause.code().map(|code| code.code())
+}
+
+/// The error of one sort among the causes. An `io::Error` hides what it wraps, so it is opened.
+fn beneath<E: Source + 'static>(cause: &postgres::Error) -> Option<&E> {
+    let mut next = cause.source();
+    while let Some(cause) = next {
+        if let Some(found) = cause.downcast_ref::<E>() {
+            return Some(found);
+        }
+        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped),
+            None => cause.source(),
+        };
+    }
+    None
+}
+
+/// The driver's error with its words: by itself it prints as "db error".
+#[derive(Debug)]
+struct Told(postgres::Error);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(said) = self.0.as_db_error() {
+            return write!(f, "{} (SQLSTATE {})", said.message(), said.code().code());
+        }
+        write!(f, "{}", self.0)?;
+        let mut next = self.0.source();
+        while let Some(cause) = next {
+            write!(f, ": {cause}")?;
+            next = cause.source();
+        }
+        Ok(())
+    }
+}
+
+impl Source for Told {
+    fn source(&self) -> Option<&(dyn Source + 'static)> {
+        self.0.source()
+    }
+}
+
+#[cfg(test)]
+mod tests;

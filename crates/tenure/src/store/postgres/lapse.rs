@@ -1,0 +1,43 @@
+//! How a job is taken back from a holder whose lease is over.
+
+use postgres::types::Type;
+
+use super::row::{self, Stage};
+use super::schema::Schema;
+use super::session::Session;
+use super::settle;
+use crate::lease::Fence;
+use crate::store::Lapsed;
+
+pub(super) fn overdue(
+    session: &mut Session,
+    schema: &Schema,
+    limit: usize,
+) -> Result<Vec<Fence>, postgres::Error> {
+    const OVERDUE: &str = "SELECT job, token FROM tenure.overdue($1)";
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let rows = session.query(&schema.apply(OVERDUE), &[(&limit, Type::INT4)])?;
+    rows.iter()
+        .map(|row| Ok(Fence { job: row.try_get("job")?, token: row.try_get("token")? }))
+        .collect()
+}
+
+pub(super) fn lapse(
+    session: &mut Session,
+    schema: &Schema,
+    fences: &[Fence],
+) -> Result<Vec<Lapsed>, postgres::Error> {
+    const LAPSE: &str = "SELECT n, verdict, became FROM tenure.lapse_many($1, $2)";
+    let (jobs, tokens) = settle::lists(fences.iter().copied());
+    let rows = session
+        .query(&schema.apply(LAPSE), &[(&jobs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)])?;
+    let mut answers = vec![Lapsed::No; fences.len()];
+    for row in &rows {
+        answers[row::place(row, "n")?] = match row.try_get("verdict")? {
+            "lapsed" => row.try_get("became").map(|Stage(state, _)| Lapsed::Yes(state))?,
+            "busy" => Lapsed::Busy,
+            _ => Lapsed::No,
+        };
+    }
+    Ok(answers)
+}

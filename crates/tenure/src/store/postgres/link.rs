@@ -1,0 +1,150 @@
+//! The connection that the engine holds: it is made again when it is lost, and comes back clean
+//! from every call.
+//!
+//! A call is never repeated here after it was sent: whether it was applied is then unknown, and the
+//! port says what a caller may repeat. What can be known before sending is looked for: a connection
+//! that has been idle is asked first, since servers restart at night.
+
+use std::time::{Duration, Instant};
+
+use super::address::Address;
+use super::dial::Dialer;
+use super::error;
+use super::server::{self, Facts};
+use super::session::Session;
+use super::wake::Ears;
+use crate::clock;
+use crate::store::Result;
+
+/// After how long without a call a connection is asked whether it is still there. Below it, the
+/// round trip would cost more than it saves.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How long a server may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect, all steps together; `connect_timeout` in the address comes first.
+    pub connect: Duration,
+    /// For one statement.
+    pub statement: Duration,
+    /// To get one lock.
+    pub lock: Duration,
+    /// In a transaction between two statements, before the server gives up on us.
+    pub idle_in_transaction: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            connect: Duration::from_secs(10),
+            statement: Duration::from_secs(60),
+            lock: Duration::from_secs(10),
+            idle_in_transaction: Duration::from_secs(60),
+        }
+    }
+}
+
+/// One connection to one address, for one thread.
+pub(super) struct Link {
+    address: Address,
+    /// The address as errors show it.
+    target: String,
+    dialer: Dialer,
+    /// None after it was lost, until the next call.
+    session: Option<Session>,
+    facts: Facts,
+    /// False once a session turned out to be shared although it seemed not to be.
+    may_prepare: bool,
+    used: Instant,
+    pub(super) ears: Ears,
+}
+
+impl Link {
+    /// Connects, and looks whether the server can hold a store.
+    pub(super) fn open(address: &Address, timeouts: Timeouts) -> Result<Link> {
+        let mut dialer = Dialer::new(address, timeouts)?;
+        let target = address.to_string();
+        let (session, facts) = connect(&mut dialer, address, true)?;
+        Ok(Link {
+            address: address.clone(),
+            target,
+            dialer,
+            may_prepare: true,
+            session: Some(session),
+            facts,
+            used: clock::monotonic(),
+            ears: Ears::default(),
+        })
+    }
+
+    /// The address as it may be shown.
+    pub(super) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// What the server was when it was last connected to.
+    pub(super) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Does something over the connection, which is made first if there is none. What `work` fails
+    /// with is told as [`crate::store::Error`].
+    pub(super) fn run<T>(
+        &mut self,
+        doing: &'static str,
+        work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>,
+    ) -> Result<T> {
+        // Taken out, so that after a panic within there is no session rather than a broken one.
+        let mut session = self.take_session()?;
+        let answer = work(&mut session);
+        self.give_back(session, answer.as_ref().err());
+        answer.map_err(|cause| error::from_postgres(&self.target, doing, cause))
+    }
+
+    /// Whether the session has survived the last call.
+    pub(super) fn is_connected(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// A session that works as far as is known.
+    pub(super) fn take_session(&mut self) -> Result<Session> {
+        if let Some(mut session) = self.session.take().filter(Session::is_usable) {
+            let is_fresh = clock::monotonic() - self.used < IDLE;
+            if is_fresh || session.client().check_connection().is_ok() {
+                return Ok(session);
+            }
+        }
+        let (mut session, facts) = connect(&mut self.dialer, &self.address, self.may_prepare)?;
+        self.facts = facts;
+        self.ears.attach(&mut session, self.facts.is_direct).map_err(|cause| {
+            error::from_postgres(&self.target, "listen for changes again", cause)
+        })?;
+        Ok(session)
+    }
+
+    /// Keeps the session, unless it has ended.
+    pub(super) fn give_back(&mut self, mut session: Session, failed: Option<&postgres::Error>) {
+        self.used = clock::monotonic();
+        self.may_prepare &= session.may_prepare() || !self.facts.is_direct;
+        self.ears.collect(&mut session);
+        if session.is_usable() && !failed.is_some_and(error::ends_connection) {
+            self.session = Some(session);
+        }
+    }
+}
+
+fn connect(dialer: &mut Dialer, address: &Address, may_prepare: bool) -> Result<(Session, Facts)> {
+    let target = &address.to_string();
+    let line = dialer.dial(address)?;
+    let mut session = Session::new(line.client);
+    let facts = server::look(&mut session, line.mark.as_deref())
+        .map_err(|cause| error::from_postgres(target, "look at the server", cause))?;
+    server::check(&facts, target)?;
+    if facts.is_direct && may_prepare {
+        session.allow_preparing();
+    }
+    Ok((session, facts))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! How jobs are seen.
+
+use postgres::types::Type;
+
+use super::row;
+use super::schema::Schema;
+use super::session::Session;
+use crate::clock::Timestamp;
+use crate::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
+use crate::job::{JobId, JobRecord, Name, Tenant};
+use crate::store::row as spelling;
+
+pub(super) fn job(
+    session: &mut Session,
+    schema: &Schema,
+    id: JobId,
+) -> Result<Option<JobDetail>, postgres::Error> {
+    const JOB: &str = row::select_record!("tenure.look_at($1)");
+    const TIMELINE: &str = "SELECT job, at, verb, refused, token, attempt, worker, began, became, note \
+        FROM tenure.timeline_of($1)";
+    let rows = session.query(&schema.apply(JOB), &[(&id.0, Type::INT8)])?;
+    let Some(found) = rows.first() else { return Ok(None) };
+    let job = row::record(found)?;
+    let lines = session.query(&schema.apply(TIMELINE), &[(&id.0, Type::INT8)])?;
+    let timeline = lines.iter().map(row::timeline_entry).collect::<Result<_, _>>()?;
+    Ok(Some(JobDetail { job, timeline }))
+}
+
+pub(super) fn jobs(
+    session: &mut Session,
+    schema: &Schema,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Vec<JobRecord>, postgres::Error> {
+    const PAGE: &str = row::select_record!("tenure.page($1, $2, $3, $4, $5, $6)");
+    // Waiting is how the page is told "queued", since it stands for both.
+    let state = filter.state.map(|state| spelling::code(state, true));
+    let rows = session.query(
+        &schema.apply(PAGE),
+        &[
+            (&state, Type::INT2),
+            (&filter.queue.as_ref().map(Name::as_str), Type::TEXT),
+            (&filter.tenant.as_ref().map(Tenant::as_str), Type::TEXT),
+            (&filter.kind.as_ref().map(Name::as_str), Type::TEXT),
+            (&filter.before.map_or(i64::MAX, |id| id.0), Type::INT8),
+            (&i32::try_from(limit).unwrap_or(i32::MAX), Type::INT4),
+        ],
+    )?;
+    rows.iter().map(row::record).collect()
+}
+
+pub(super) fn overview(
+    session: &mut Session,
+    schema: &Schema,
+) -> Result<Overview, postgres::Error> {
+    // The time is there even if no queue is.
+    const OVERVIEW: &str = "SELECT coalesce(o.at, (extract(epoch FROM tenure.now()) * 1000)::bigint) AS at, o.queue, o.tenant, o.ready, \
+        o.waiting, o.running, o.parked, o.dead, o.oldest_wait_ms, o.succeeded_last_minute, o.died_last_minute \
+        FROM (SELECT 1) one LEFT JOIN tenure.overview() o ON true";
+    let mut at = Timestamp::from_millis(0);
+    let mut lines: Vec<OverviewLine> = Vec::new();
+    for row in &session.query(&schema.apply(OVERVIEW), &[])? {
+        at = row.try_get("at")?;
+        if row.try_get::<_, Option<&str>>("queue")?.is_some() {
+            lines.push(row::overview_line(row)?);
+        }
+    }
+    Ok(Overview { at, lines })
+}
+
+pub(super) fn leases(
+    session: &mut Session,
+    schema: &Schema,
+    limit: usize,
+) -> Result<Vec<LeaseView>, postgres::Error> {
+    const LEASES: &str =
+        "SELECT job, kind, token, worker, started_at, lease_until FROM tenure.leases($1)";
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let rows = session.query(&schema.apply(LEASES), &[(&limit, Type::INT4)])?;
+    rows.iter().map(row::lease_view).collect()
+}
+
+pub(super) fn queues(
+    session: &mut Session,
+    schema: &Schema,
+) -> Result<Vec<QueueSettings>, postgres::Error> {
+    const QUEUES: &str =
+        "SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure.queue_settings()";
+    let rows = session.query(&schema.apply(QUEUES), &[])?;
+    rows.iter().map(row::queue_settings).collect()
+}

@@ -1,0 +1,231 @@
+//! Between rows and values: the one place that knows how a job is spelled in PostgreSQL.
+
+use std::error::Error;
+
+use bytes::BytesMut;
+use postgres::Row;
+use postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
+
+use crate::clock::Timestamp;
+use crate::inspect::{LeaseView, OverviewLine, QueueSettings, TimelineEntry};
+use crate::job::{Fingerprint, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use crate::lease::{Fence, Lease, Token, WorkerId};
+use crate::lifecycle::Verb;
+use crate::store::{Attempt, row as spelling};
+
+type Read<T> = Result<T, postgres::Error>;
+type Failure = Box<dyn Error + Sync + Send>;
+
+/// A query for jobs: the columns that [`record`] reads, in their order.
+macro_rules! select_record {
+    ($from:literal) => {
+        concat!(
+            "SELECT id, state, queue, tenant, kind, args, priority, run_at, token, attempt, max_attempts, ",
+            "crashes, max_crashes, retry, max_runtime, key, trace, tags, parent, enqueued_at, worker, ",
+            "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason FROM ",
+            $from
+        )
+    };
+}
+pub(super) use select_record;
+
+/// A job, from the columns of `select_record`.
+pub(super) fn record(row: &Row) -> Read<JobRecord> {
+    let Stage(state, waiting) = row.try_get(1)?;
+    Ok(JobRecord {
+        id: row.try_get(0)?,
+        state,
+        waiting,
+        queue: row.try_get(2)?,
+        tenant: row.try_get(3)?,
+        kind: row.try_get(4)?,
+        args: row.try_get(5)?,
+        priority: row.try_get(6)?,
+        run_at: row.try_get(7)?,
+        token: row.try_get(8)?,
+        attempt: count(row, 9)?,
+        max_attempts: count(row, 10)?,
+        crashes: count(row, 11)?,
+        max_crashes: count(row, 12)?,
+        retry: retry(row, 13)?,
+        max_runtime_ms: row.try_get(14)?,
+        key: row.try_get(15)?,
+        trace: row.try_get(16)?,
+        tags: spelling::tags(row.try_get(17)?),
+        parent: row.try_get(18)?,
+        enqueued_at: row.try_get(19)?,
+        worker: row.try_get(20)?,
+        started_at: row.try_get(21)?,
+        leased_at: row.try_get(22)?,
+        lease_ms: row.try_get(23)?,
+        lease_until: row.try_get(24)?,
+        finished_at: row.try_get(25)?,
+        result: row.try_get(26)?,
+        reason: row.try_get(27)?,
+    })
+}
+
+/// A leased job, from a row of a claim.
+pub(super) fn attempt(row: &Row) -> Read<Attempt> {
+    let fence = Fence { job: row.try_get("job")?, token: row.try_get("token")? };
+    Ok(Attempt {
+        lease: Lease::granted(fence, row.try_get("lease_until")?),
+        kind: row.try_get("kind")?,
+        args: row.try_get("args")?,
+        queue: row.try_get("queue")?,
+        tenant: row.try_get("tenant")?,
+        attempt: count(row, "attempt")?,
+        max_attempts: count(row, "max_attempts")?,
+        crashes: count(row, "crashes")?,
+        max_crashes: count(row, "max_crashes")?,
+        retry: retry(row, "retry")?,
+        max_runtime_ms: row.try_get("max_runtime")?,
+        started_at: row.try_get("started_at")?,
+        enqueued_at: row.try_get("enqueued_at")?,
+        key: row.try_get("key")?,
+        trace: row.try_get("trace")?,
+        tags: spelling::tags(row.try_get("tags")?),
+    })
+}
+
+pub(super) fn timeline_entry(row: &Row) -> Read<TimelineEntry> {
+    let Stage(became, _) = row.try_get("became")?;
+    Ok(TimelineEntry {
+        job: row.try_get("job")?,
+        at: row.try_get("at")?,
+        verb: row.try_get("verb")?,
+        refused: row.try_get("refused")?,
+        token: row.try_get("token")?,
+        attempt: count(row, "attempt")?,
+        worker: row.try_get("worker")?,
+        from: row.try_get("began")?,
+        became,
+        note: row.try_get("note")?,
+    })
+}
+
+pub(super) fn queue_settings(row: &Row) -> Read<QueueSettings> {
+    Ok(QueueSettings {
+        queue: row.try_get("queue")?,
+        paused_at: row.try_get("paused_at")?,
+        keep_ms: row.try_get("keep_ms")?,
+        keep_dead_ms: row.try_get("keep_dead_ms")?,
+    })
+}
+
+pub(super) fn lease_view(row: &Row) -> Read<LeaseView> {
+    Ok(LeaseView {
+        job: row.try_get("job")?,
+        kind: row.try_get("kind")?,
+        token: row.try_get("token")?,
+        worker: row.try_get("worker")?,
+        started_at: row.try_get("started_at")?,
+        until: row.try_get("lease_until")?,
+    })
+}
+
+pub(super) fn overview_line(row: &Row) -> Read<OverviewLine> {
+    let number = |column| row.try_get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
+    Ok(OverviewLine {
+        queue: row.try_get("queue")?,
+        tenant: row.try_get("tenant")?,
+        ready: number("ready")?,
+        waiting: number("waiting")?,
+        running: number("running")?,
+        parked: number("parked")?,
+        dead: number("dead")?,
+        oldest_wait_ms: row.try_get("oldest_wait_ms")?,
+        succeeded_last_minute: number("succeeded_last_minute")?,
+        died_last_minute: number("died_last_minute")?,
+    })
+}
+
+/// The place in the batch that a row answers, counted from 0.
+pub(super) fn place(row: &Row, column: &str) -> Read<usize> {
+    Ok(usize::try_from(row.try_get::<_, i32>(column)? - 1).unwrap_or(usize::MAX))
+}
+
+fn count(row: &Row, column: impl postgres::row::RowIndex + std::fmt::Display) -> Read<u16> {
+    Ok(row.try_get::<_, Count>(column)?.0)
+}
+
+fn retry(row: &Row, column: impl postgres::row::RowIndex + std::fmt::Display) -> Read<RetryPolicy> {
+    Ok(row.try_get::<_, Option<RetryPolicy>>(column)?.unwrap_or_default())
+}
+
+/// A number of attempts or crashes.
+struct Count(u16);
+
+/// The number of a state.
+pub(super) struct Stage(pub(super) State, pub(super) bool);
+
+/// JSON text on its way in. It was checked when it became a [`Json`].
+#[derive(Debug)]
+pub(super) struct JsonText<'a>(pub(super) &'a str);
+
+impl ToSql for JsonText<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        out.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    accepts!(JSON);
+    to_sql_checked!();
+}
+
+impl ToSql for Fingerprint {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    accepts!(BYTEA);
+    to_sql_checked!();
+}
+
+/// What a column of some type is to the library.
+macro_rules! reads {
+    ($($name:ty, $kind:ident, $column:ty => $make:expr;)*) => {$(
+        impl<'a> FromSql<'a> for $name {
+            fn from_sql(kind: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+                let make: fn($column) -> Result<$name, Failure> = $make;
+                make(<$column>::from_sql(kind, raw)?)
+            }
+
+            accepts!($kind);
+        }
+    )*};
+}
+
+reads! {
+    JobId, INT8, i64 => |number| Ok(JobId(number));
+    Token, INT8, i64 => |number| Ok(Token(number));
+    Timestamp, INT8, i64 => |millis| Ok(Timestamp::from_millis(millis));
+    Count, INT4, i32 => |number| Ok(Count(u16::try_from(number)?));
+    Stage, INT2, i16 => |code| {
+        let (state, waiting) = spelling::state(i64::from(code)).ok_or_else(|| format!("unknown state {code}"))?;
+        Ok(Stage(state, waiting))
+    };
+    Name, TEXT, String => |text| Ok(Name::trusted(text));
+    Tenant, TEXT, String => |text| Ok(Tenant::trusted(text));
+    WorkerId, TEXT, String => |text| Ok(WorkerId::trusted(text));
+    Verb, TEXT, String => |name| {
+        Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| format!("unknown verb {name}").into())
+    };
+}
+
+impl<'a> FromSql<'a> for Json {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+        Ok(Json::trusted(std::str::from_utf8(raw)?.to_owned()))
+    }
+
+    accepts!(JSON);
+}
+
+impl<'a> FromSql<'a> for RetryPolicy {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+        Ok(spelling::retry(Some(std::str::from_utf8(raw)?))?)
+    }
+
+    accepts!(JSON);
+}

@@ -1,0 +1,89 @@
+//! The look at a server right after connecting: whether it can hold a store at all, and whether the
+//! session is ours alone. It knows nothing of tables.
+
+use super::session::Session;
+use crate::store::{Error, Result};
+
+/// The first version with what the schema needs.
+const OLDEST: i32 = 150_000;
+
+/// What a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its version as it says it, for example `15.6`.
+    pub version: String,
+    /// Its version as a number, for example `150006`.
+    pub version_number: i32,
+    /// The encoding of the database.
+    pub encoding: String,
+    /// Whether it follows another server.
+    pub is_replica: bool,
+    /// Whether this session cannot write.
+    pub is_read_only: bool,
+    /// Whether a commit is on disk before it is acknowledged.
+    pub is_synced: bool,
+    /// Whether the session is ours alone. Through a pooler it is not: it has no wake-ups, and its
+    /// timeouts are those of the pool.
+    pub is_direct: bool,
+}
+
+/// Asks in one round trip. `mark` is what the session was opened with, if it could be marked.
+pub(super) fn look(session: &mut Session, mark: Option<&str>) -> Result<Facts, postgres::Error> {
+    let row = session.query_one(include_str!("../../../sql/postgres/server.sql"), &[])?;
+    let seen: &str = row.try_get("mark")?;
+    Ok(Facts {
+        version: row.try_get("version")?,
+        version_number: row.try_get("version_number")?,
+        encoding: row.try_get("encoding")?,
+        is_replica: row.try_get("is_replica")?,
+        is_read_only: row.try_get("is_read_only")?,
+        is_synced: row.try_get("is_synced")?,
+        is_direct: mark == Some(seen),
+    })
+}
+
+/// Refuses a server that cannot hold a store.
+pub(super) fn check(facts: &Facts, target: &str) -> Result<()> {
+    let refuse = |problem: String, next: &str| {
+        Err(Error::Unusable { target: target.to_owned(), problem, next: next.to_owned() })
+    };
+    if facts.version_number < OLDEST {
+        return refuse(
+            format!("PostgreSQL {} is too old; 15 or newer is needed", facts.version),
+            "upgrade the server, or name another one",
+        );
+    }
+    if facts.encoding != "UTF8" {
+        return refuse(
+            format!(
+                "the database has the encoding {}, which cannot hold every text",
+                facts.encoding
+            ),
+            "make a database with: createdb --encoding=UTF8 --template=template0 NAME",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_or_cannot_hold_every_text_is_refused() {
+        let facts = |version_number, encoding: &str| Facts {
+            version: "14.9".into(),
+            version_number,
+            encoding: encoding.into(),
+            is_replica: false,
+            is_read_only: false,
+            is_synced: true,
+            is_direct: true,
+        };
+        assert!(check(&facts(150_000, "UTF8"), "db").is_ok());
+        let said = check(&facts(140_009, "UTF8"), "db").unwrap_err().to_string();
+        assert!(said.contains("PostgreSQL 14.9 is too old; 15 or newer is needed"), "{said}");
+        let said = check(&facts(150_000, "SQL_ASCII"), "db").unwrap_err().to_string();
+        assert!(said.contains("SQL_ASCII") && said.contains("createdb"), "{said}");
+    }
+}

@@ -1,0 +1,59 @@
+//! How a job is spelled in tables, the same on every engine: states as numbers, policies as JSON, lists
+//! as words. The engines' own `row.rs` read and write columns; this file knows no driver.
+
+use crate::job::{Name, RetryPolicy, State};
+
+/// The number of a state. Queued is two numbers: ready, or waiting for its time.
+pub(crate) fn code(state: State, waiting: bool) -> i16 {
+    match state {
+        State::Queued if waiting => 1,
+        State::Queued => 0,
+        State::Running => 2,
+        State::Parked => 3,
+        State::Succeeded => 4,
+        State::Dead => 5,
+        State::Cancelled => 6,
+    }
+}
+
+/// The state of a number, and whether it waits for its time.
+pub(crate) fn state(code: i64) -> Option<(State, bool)> {
+    Some(match code {
+        0 => (State::Queued, false),
+        1 => (State::Queued, true),
+        2 => (State::Running, false),
+        3 => (State::Parked, false),
+        4 => (State::Succeeded, false),
+        5 => (State::Dead, false),
+        6 => (State::Cancelled, false),
+        _ => return None,
+    })
+}
+
+/// The default policy is not written down, so that the everyday job costs no parsing.
+pub(crate) fn retry_column(policy: &RetryPolicy) -> Option<String> {
+    if *policy == RetryPolicy::default() { None } else { serde_json::to_string(policy).ok() }
+}
+
+/// The policy of a column.
+pub(crate) fn retry(column: Option<&str>) -> serde_json::Result<RetryPolicy> {
+    column.map_or_else(|| Ok(RetryPolicy::default()), serde_json::from_str)
+}
+
+/// Names contain no white space, so a list of them is its words.
+pub(crate) fn tags_column(tags: &[Name]) -> Option<String> {
+    if tags.is_empty() {
+        None
+    } else {
+        Some(tags.iter().map(Name::as_str).collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// The words of a column.
+pub(crate) fn tags(column: Option<&str>) -> Vec<Name> {
+    column
+        .into_iter()
+        .flat_map(|text| text.split(' '))
+        .map(|tag| Name::trusted(tag.into()))
+        .collect()
+}

@@ -95,10 +95,19 @@ pub fn explore(scope: &Scope) -> Result<Report, Violation> {
     Search::new(scope, Engines::lockstep(scope)).run()
 }
 
-/// Goes through `scope` on a SQLite whose SQL was patched. The model is left out: the invariants
-/// alone must notice.
-pub fn explore_patched(scope: &Scope, patches: &[Patch]) -> Result<Report, Violation> {
-    Search::new(scope, Engines::patched(scope, patches)).run()
+/// Goes through `scope` on a store whose SQL was patched. The model is left out: the invariants alone
+/// must notice.
+pub fn explore_patched(scope: &Scope, target: Patched) -> Result<Report, Violation> {
+    Search::new(scope, Engines::patched(scope, target)).run()
+}
+
+/// A store that lacks something.
+#[derive(Debug, Clone, Copy)]
+pub enum Patched {
+    /// In memory.
+    Sqlite(&'static [Patch]),
+    /// In a schema of its own.
+    Postgres(&'static [Patch]),
 }
 
 /// One call of a store.
@@ -143,9 +152,9 @@ struct Engines {
 
 impl Engines {
     fn lockstep(scope: &Scope) -> Engines {
+        let mut engines = Engines::patched(scope, Patched::Sqlite(&[]));
         let clock = Clock::manual(START);
         let model = Model::new(clock.clone(), tenure::job::Limits::default());
-        let mut engines = Engines::patched(scope, &[]);
         engines.stores.insert(0, (Box::new(model), clock));
         let clock = Clock::manual(START);
         let mut server = servers::fresh("tenure", &clock, &postgres::Options::default())
@@ -155,18 +164,22 @@ impl Engines {
         engines
     }
 
-    fn patched(scope: &Scope, patches: &[Patch]) -> Engines {
+    fn patched(scope: &Scope, target: Patched) -> Engines {
         let clock = Clock::manual(START);
-        let options = Options { clock: clock.clone(), ..Options::default() };
-        let mut store =
-            Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens");
-        let kind = Name::check("kind", "work").expect("a valid name");
-        let args = Json::check("args", "{}", 10).expect("valid JSON");
-        let job =
-            NewJob::new(kind, args).max_attempts(scope.max_attempts).max_crashes(scope.max_crashes);
-        tenure::store::Store::enqueue(&mut store, &vec![job; scope.jobs]).expect("enqueue answers");
-        let start = store.dump().expect("dump answers");
-        Engines { stores: vec![(Box::new(store), clock)], start }
+        let store: Box<dyn Explorable> = match target {
+            Patched::Sqlite(patches) => {
+                let options = Options { clock: clock.clone(), ..Options::default() };
+                Box::new(
+                    Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens"),
+                )
+            }
+            Patched::Postgres(patches) => {
+                let mut store = servers::patched(patches, &clock).expect("a patched store opens");
+                store.rehearse();
+                Box::new(store)
+            }
+        };
+        Engines { stores: vec![(store, clock)], start: start(scope) }
     }
 
     /// Runs one call from one state. All engines must agree; what they agree on is returned.
@@ -189,6 +202,17 @@ impl Engines {
         }
         agreed.ok_or_else(|| "no engine".into())
     }
+}
+
+/// The state in which a search begins: jobs in the queue, and nothing else.
+fn start(scope: &Scope) -> Dump {
+    let kind = Name::check("kind", "work").expect("a valid name");
+    let args = Json::check("args", "{}", 10).expect("valid JSON");
+    let job =
+        NewJob::new(kind, args).max_attempts(scope.max_attempts).max_crashes(scope.max_crashes);
+    let mut model = Model::new(Clock::manual(START), tenure::job::Limits::default());
+    tenure::store::Store::enqueue(&mut model, &vec![job; scope.jobs]).expect("enqueue answers");
+    model.dump().expect("dump answers")
 }
 
 fn worker(identity: u8) -> tenure::lease::WorkerId {

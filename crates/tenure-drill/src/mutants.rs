@@ -1,13 +1,14 @@
 //! The proof of the prover: each safeguard is taken out, one at a time, and the explorer must
 //! notice.
 //!
-//! A mutant is a patch of a SQL file, given to a throw-away store in memory. Nothing else can reach
-//! it. A comparison that is taken out is replaced by one that is always true, `x != -:x`, so that
-//! the statement keeps its parameters.
+//! A mutant is a patch of an engine's SQL files, given to a throw-away store: in memory, or in a schema
+//! of its own on the server that tests run on. Nothing else can reach it. On SQLite a comparison that
+//! is taken out is replaced by one that is always true, `x != -:x`, so that the statement keeps its
+//! parameters.
 
 use tenure::drill::Patch;
 
-use crate::explorer::{Invariant, SCOPES, explore_patched};
+use crate::explorer::{Invariant, Patched, SCOPES, explore_patched};
 
 /// A store with one safeguard missing.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +17,16 @@ pub struct Mutant {
     pub name: &'static str,
     /// The invariants of which at least one must be seen broken.
     pub broken: &'static [Invariant],
-    patches: &'static [Patch],
+    sqlite: &'static [Patch],
+    postgres: &'static [Patch],
+}
+
+/// The engine that a mutant was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Stock {
+    Sqlite,
+    Postgres,
 }
 
 /// How a mutant fared.
@@ -30,71 +40,116 @@ pub struct Fate {
     pub story: String,
 }
 
+/// The fence on PostgreSQL, for completions and for the rest.
+const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n            RETURNING s.n";
+const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2\n       FOR UPDATE;";
+
 /// All mutants.
 pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "no token bump on claim",
         broken: &[Invariant::I2],
-        patches: &[patch(
+        sqlite: &[patch(
             "claim",
             "token = max(token, :epoch << 40) + 1",
             "token = max(token, 1, :epoch << 40)",
+        )],
+        postgres: &[patch(
+            "verbs/claim",
+            "token = greatest(j.token, e << 40) + 1,",
+            "token = greatest(j.token, 1, e << 40),",
         )],
     },
     Mutant {
         name: "fence without token",
         broken: &[Invariant::I7],
-        patches: &[patch(
+        sqlite: &[patch(
             "settle",
             "token = :token AND state = 2",
             "token != -:token AND state = 2",
         )],
+        postgres: &[
+            patch("verbs/settle", BULK_FENCE, "AND j.state + 0 = 2\n            RETURNING s.n"),
+            patch("verbs/settle", FENCE, "AND j.state + 0 = 2\n       FOR UPDATE;"),
+        ],
     },
     Mutant {
         name: "fence without state",
         broken: &[Invariant::I4, Invariant::I10],
-        patches: &[patch("settle", "token = :token AND state = 2", "token = :token")],
+        sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
+        postgres: &[
+            patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
+            patch("verbs/settle", FENCE, "AND j.token = p_token\n       FOR UPDATE;"),
+        ],
     },
     Mutant {
         name: "no fence",
         broken: &[Invariant::I7, Invariant::I10],
-        patches: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
+        sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
+        postgres: &[
+            patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
+            patch("verbs/settle", FENCE, "FOR UPDATE;"),
+        ],
     },
     Mutant {
         name: "lapse without re-check of the lease",
         broken: &[Invariant::I8],
-        patches: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
+        sqlite: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
+        postgres: &[patch(
+            "verbs/lapse",
+            "AND j.lease_until + 0 <= t\n       FOR UPDATE",
+            "FOR UPDATE",
+        )],
     },
     Mutant {
         name: "lapse by id only",
         broken: &[Invariant::I8],
-        patches: &[
+        sqlite: &[
             patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
             patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now"),
         ],
+        postgres: &[patch(
+            "verbs/lapse",
+            "AND j.token = p_token AND j.state + 0 = 2\n       AND j.lease_until + 0 <= t\n       FOR UPDATE",
+            "AND j.state + 0 = 2\n       FOR UPDATE",
+        )],
     },
     Mutant {
         name: "renewal unfenced",
         broken: &[Invariant::I7],
-        patches: &[patch(
-            "renew",
-            "token = :token AND state = 2",
-            "token != -:token AND state = 2",
+        sqlite: &[patch("renew", "token = :token AND state = 2", "token != -:token AND state = 2")],
+        postgres: &[patch(
+            "verbs/renew",
+            "WHERE j.token = s.token AND j.state + 0 = 2\n           FOR NO KEY UPDATE",
+            "WHERE j.state + 0 = 2\n           FOR NO KEY UPDATE",
         )],
     },
     Mutant {
         name: "attempts counted at failure",
         broken: &[Invariant::I5],
-        patches: &[
+        sqlite: &[
             patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
             // A lapse changes the crashes, so this counts settlements only.
             patch("settle", "attempt = :attempt,", "attempt = :attempt + (crashes = :crashes),"),
+        ],
+        postgres: &[
+            patch("verbs/claim", "attempt = j.attempt + 1,", "attempt = j.attempt,"),
+            patch(
+                "verbs/record",
+                "attempt = p_attempt,",
+                "attempt = p_attempt + (j.crashes = p_crashes)::int,",
+            ),
         ],
     },
     Mutant {
         name: "repeated settlement not recognised",
         broken: &[Invariant::I10],
-        patches: &[patch("settle", "verb = :verb AND refused = 0", "verb = :verb AND refused = 9")],
+        sqlite: &[patch("settle", "verb = :verb AND refused = 0", "verb = :verb AND refused = 9")],
+        postgres: &[patch(
+            "verbs/record",
+            "l.verb = p_verb AND l.refused = false",
+            "l.verb = p_verb AND l.refused IS NULL",
+        )],
     },
 ];
 
@@ -102,10 +157,19 @@ const fn patch(file: &'static str, find: &'static str, replace: &'static str) ->
     Patch { file, find, replace }
 }
 
-/// Hunts one mutant through the scopes until something kills it.
-pub fn hunt(mutant: &Mutant) -> Fate {
-    for scope in &SCOPES {
-        if let Err(violation) = explore_patched(scope, mutant.patches) {
+/// Hunts one mutant through the scopes until something kills it. A server takes its time, so there it
+/// is only looked for where the same one of SQLite was found.
+pub fn hunt(mutant: &Mutant, stock: Stock) -> Fate {
+    let target = match stock {
+        Stock::Sqlite => Patched::Sqlite(mutant.sqlite),
+        Stock::Postgres => Patched::Postgres(mutant.postgres),
+    };
+    let trail = match stock {
+        Stock::Sqlite => None,
+        Stock::Postgres => hunt(mutant, Stock::Sqlite).killed.map(|(_, scope, _)| scope),
+    };
+    for scope in SCOPES.iter().filter(|scope| trail.is_none_or(|name| name == scope.name)) {
+        if let Err(violation) = explore_patched(scope, target) {
             let killed = Some((violation.invariant, scope.name, violation.states));
             return Fate { mutant: mutant.name, killed, story: format!("{violation:?}") };
         }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use postgres::{Client, NoTls};
 use tenure::clock::Clock;
-use tenure::drill::{Dump, Explorable};
+use tenure::drill::{Dump, Explorable, Patch};
 use tenure::store::Result;
 use tenure::store::migrate::Standing;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
@@ -58,15 +58,28 @@ pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres>
     Ok(store)
 }
 
+/// An empty store whose functions lack something, in a schema of its own.
+pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
+    const MUTANT: &str = "mutant";
+    let address = Address::parse(&address(&database(), MUTANT))?;
+    drop_schema(MUTANT);
+    Postgres::install_patched(&address, patches)?;
+    Postgres::with_test_clock(&address, &Options::default(), clock.clone())
+}
+
+fn drop_schema(schema: &str) {
+    let mut client = connect(&database());
+    client
+        .batch_execute(&format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE"))
+        .expect("an old schema can be dropped");
+}
+
 /// Brings the schema to what this binary has, whatever an earlier one left there.
 fn install(address: &Address, schema: &str) -> Result<()> {
     let mut migrations = Migrations::connect(address)?;
     let applied = |standing: &Standing| matches!(standing, Standing::Applied(_));
     if !migrations.status()?.iter().all(|step| applied(&step.standing)) {
-        let mut client = connect(&database());
-        client
-            .batch_execute(&format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE"))
-            .expect("an old schema can be dropped");
+        drop_schema(schema);
         migrations.up(Roles::Leave)?;
     }
     Ok(())

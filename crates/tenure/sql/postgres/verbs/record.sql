@@ -275,9 +275,11 @@ DECLARE
     pause CONSTANT bigint := 50;
     said  text := current_setting('tenure_session.announced', true);
 BEGIN
-    IF said IS NULL OR split_part(said, ' ', 1) <> p_queue
-       OR p_at - split_part(said, ' ', 2)::bigint NOT BETWEEN 0 AND pause THEN
-        PERFORM set_config('tenure_session.announced', p_queue || ' ' || p_at, false),
-                pg_notify(left('tenure.', -1), p_queue);
+    -- Anybody may set it, and through a pooler others share it: it is believed only if it is ours.
+    IF said ~ '^[^ ]+ [0-9]{1,15}$' AND split_part(said, ' ', 1) = p_queue
+       AND p_at - split_part(said, ' ', 2)::bigint BETWEEN 0 AND pause THEN
+        RETURN;
     END IF;
+    PERFORM set_config('tenure_session.announced', p_queue || ' ' || p_at, false),
+            pg_notify(left('tenure.', -1), p_queue);
 END $$;

@@ -27,7 +27,7 @@ use self::target::Target;
 #[derive(Parser)]
 #[command(name = "tenure", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 struct Cli {
-    /// The store: a file, or sqlite:FILE [default: tenure.db]
+    /// The store: a file, sqlite:FILE or postgres://… [default: tenure.db]
     #[arg(long, global = true, env = "TENURE_DB", hide_env_values = true)]
     #[arg(value_name = "URL", help_heading = EVERYWHERE)]
     db: Option<OsString>,
@@ -43,7 +43,7 @@ struct Cli {
 const EVERYWHERE: &str = "Options of every command";
 
 const AFTER_HELP: &str = "\
-The store is created on first use.
+A store in a file is created on first use, one in PostgreSQL by `tenure migrate up`.
 Exit codes: 0 done; 1 no: not found, a conflict, not possible; 2 wrong usage or input; 3 the store
 cannot be reached or used. Under --json, ids and tokens are strings, and times are RFC 3339.
 

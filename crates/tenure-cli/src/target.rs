@@ -1,42 +1,59 @@
-//! Where the store is, and how it is opened: the only place that knows which engines this build
-//! has.
+//! Where the store is, and all that depends on which engine keeps it: the only place that knows which
+//! engines there are. A store is in a [`file`] or on a [`server`]; each says the same things in the
+//! same order.
+
+mod file;
+mod server;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use tenure::store::Store;
 use tenure::store::migrate::Status;
-use tenure::store::sqlite::{Facts, Options, Sqlite};
-use tenure::store::{Error, Store};
+use tenure::store::postgres::{Address, Contents, Roles};
 
 use crate::args::BadInput;
-use crate::output::say;
+use crate::commands::doctor::Finding;
 
 /// The file that is used when nobody names one.
 const DEFAULT: &str = "tenure.db";
 
 /// A store that can be opened.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) file: PathBuf,
+#[derive(Debug)]
+pub(crate) enum Target {
+    File(PathBuf),
+    Server(Box<Address>),
+}
+
+/// What there is to remove.
+pub(crate) enum Removable {
+    /// A store with these jobs.
+    Store(Contents),
+    /// There is none.
+    Nothing,
+    /// It is not removed by a command: why, and what to do instead.
+    No(String),
 }
 
 impl Target {
-    /// Reads what `--db` or `TENURE_DB` says.
+    /// Reads what `--db` or `TENURE_DB` says. What it is read from is not repeated: it may hold a
+    /// password.
     pub(crate) fn parse(db: Option<&OsStr>) -> Result<Target> {
         let db = db.unwrap_or(OsStr::new(DEFAULT));
+        let text = db.to_string_lossy();
+        if is_meant_as_an_address(&text) {
+            let text = db.to_str().ok_or(BadInput("--db: the address is not UTF-8".into()))?;
+            return Ok(Target::Server(Box::new(Address::parse(text)?)));
+        }
         // What is not UTF-8 cannot be a URL, but may well be a file.
-        let Some(text) = db.to_str() else { return Ok(Target { file: db.into() }) };
+        let Some(text) = db.to_str() else { return Ok(Target::File(db.into())) };
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-        match scheme {
-            Some("postgres" | "postgresql") => return Err(no_postgres().into()),
-            Some("sqlite") | None => {}
-            Some(other) => {
-                let why = format!(
-                    "--db: {other}:// is no store of Tenure's; name a file, or sqlite:FILE"
-                );
-                return Err(BadInput(why).into());
-            }
+        if let Some(other) = scheme.filter(|scheme| *scheme != "sqlite") {
+            let why = format!(
+                "--db: {other}:// is no store of Tenure's; name a file, or write sqlite:FILE or postgres://…"
+            );
+            return Err(BadInput(why).into());
         }
         let file = text.strip_prefix("sqlite://").or(text.strip_prefix("sqlite:")).unwrap_or(text);
         match file {
@@ -48,45 +65,85 @@ impl Target {
                 "--db: a store in memory is gone when this command ends; name a file".into(),
             )
             .into()),
-            file => Ok(Target { file: file.into() }),
+            file => Ok(Target::File(file.into())),
         }
     }
 
-    /// Opens the store, and creates it where there is none.
+    /// The store's name for people, without what is secret.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Target::File(file) => file.display().to_string(),
+            Target::Server(address) => address.to_string(),
+        }
+    }
+
+    /// Opens the store. One in a file is created where there is none.
     pub(crate) fn open(&self) -> Result<Box<dyn Store>> {
-        let is_new = !self.file.exists();
-        let store = Sqlite::open(&self.file, &Options::default())?;
-        if is_new {
-            // Said aloud, because a slip in a path would otherwise look like an empty store.
-            say(&format!("created {}", self.file.display()));
+        match self {
+            Target::File(file) => file::open(file),
+            Target::Server(address) => server::open(address),
         }
-        Ok(Box::new(store))
-    }
-
-    /// Brings the schema up to date, also beside the tables of somebody else.
-    pub(crate) fn adopt(&self) -> Result<()> {
-        Sqlite::adopt(&self.file, &Options::default())?;
-        Ok(())
-    }
-
-    /// How the store is kept.
-    pub(crate) fn facts(&self) -> Result<Facts> {
-        Ok(Sqlite::open(&self.file, &Options::default())?.facts()?)
     }
 
     /// Where the schema stands. It changes nothing.
     pub(crate) fn status(&self) -> Result<Vec<Status>> {
-        Ok(Sqlite::status(&self.file)?)
+        match self {
+            Target::File(file) => file::status(file),
+            Target::Server(address) => server::status(address),
+        }
+    }
+
+    /// Brings the schema up to date, also beside the tables of somebody else.
+    pub(crate) fn migrate_up(&self, roles: Roles) -> Result<()> {
+        match self {
+            Target::File(file) => file::migrate_up(file, roles),
+            Target::Server(address) => server::migrate_up(address, roles),
+        }
+    }
+
+    /// The statements that give others their rights, where there are others.
+    pub(crate) fn grants(&self) -> Option<String> {
+        match self {
+            Target::File(_) => None,
+            Target::Server(address) => Some(server::grants(address)),
+        }
+    }
+
+    /// What a removal would take away. It changes nothing.
+    pub(crate) fn removable(&self) -> Result<Removable> {
+        match self {
+            Target::File(file) => Ok(file::removable(file)),
+            Target::Server(address) => server::removable(address),
+        }
+    }
+
+    /// Removes the store.
+    pub(crate) fn migrate_down(&self) -> Result<()> {
+        match self {
+            Target::File(file) => file::migrate_down(file),
+            Target::Server(address) => server::migrate_down(address),
+        }
+    }
+
+    /// What the promises of this store rest on, looked at.
+    pub(crate) fn examine(&self) -> Result<Vec<Finding>> {
+        match self {
+            Target::File(file) => file::examine(file),
+            Target::Server(address) => server::examine(address),
+        }
     }
 }
 
-/// The address is not repeated: it may hold a password.
-fn no_postgres() -> Error {
-    Error::Unusable {
-        target: "postgres://…".into(),
-        problem: "this build has only the embedded store, not PostgreSQL".into(),
-        next: "name a file with --db, for example --db tenure.db".into(),
-    }
+/// Whether somebody means a server, be it misspelled. Taken for a file, it would be shown whole, and
+/// created.
+fn is_meant_as_an_address(text: &str) -> bool {
+    let begins = |word: &str| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
+    let is_setting = |word: &str| {
+        ["host=", "hostaddr=", "user=", "password=", "dbname="]
+            .iter()
+            .any(|key| word.starts_with(key))
+    };
+    begins("postgres:") || begins("postgresql:") || text.split_whitespace().any(is_setting)
 }
 
 #[cfg(test)]
@@ -95,29 +152,60 @@ mod tests {
 
     use super::*;
 
+    fn parse(db: &str) -> Result<Target> {
+        Target::parse(Some(OsStr::new(db)))
+    }
+
     fn file(db: &str) -> PathBuf {
-        Target::parse(Some(OsStr::new(db))).unwrap().file
+        match parse(db).unwrap() {
+            Target::File(file) => file,
+            Target::Server(address) => panic!("{db} is not {address}"),
+        }
     }
 
     #[test]
     fn a_file_has_several_spellings() {
-        assert_eq!(Target::parse(None).unwrap().file, Path::new("tenure.db"));
+        assert_eq!(Target::parse(None).unwrap().name(), "tenure.db");
         assert_eq!(file("a.db"), Path::new("a.db"));
         assert_eq!(file("sqlite:a.db"), Path::new("a.db"));
         assert_eq!(file("sqlite://a/b.db"), Path::new("a/b.db"));
         assert_eq!(file("sqlite:///a/b.db"), Path::new("/a/b.db"));
+        assert_eq!(file("postgres.db"), Path::new("postgres.db"));
     }
 
     #[test]
-    fn a_password_in_an_address_is_not_repeated() {
-        let error = Target::parse(Some(OsStr::new("postgres://me:secret@host/db"))).unwrap_err();
-        assert!(!error.to_string().contains("secret"), "{error}");
+    fn a_server_has_several_spellings_and_its_password_is_not_shown() {
+        for db in [
+            "postgres://me:secret@h:1/d?schema=jobs",
+            "postgresql://me:secret@h:1/d?schema=jobs",
+            "host=h port=1 user=me password=secret dbname=d schema=jobs",
+        ] {
+            let target = parse(db).unwrap();
+            assert_eq!(target.name(), "postgres://me@h:1/d?schema=jobs", "{db}");
+            assert!(!format!("{target:?}").contains("secret"), "{db}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_as_an_address_is_never_taken_for_a_file() {
+        for db in [
+            "postgres:/me:secret@h/d",
+            "postgres:me:secret@h/d",
+            "Postgres://me:secret@h/d",
+            "POSTGRESQL:secret",
+            "user=me secret",
+            "postgres://me:secret@h:port/d",
+            "postgres://me:secret@h/d?nonsense=secret",
+        ] {
+            let error = parse(db).unwrap_err();
+            assert!(!format!("{error:#} {error:?}").contains("secret"), "{db}: {error:#}");
+        }
     }
 
     #[test]
     fn what_names_no_store_is_refused() {
         for db in ["", "sqlite:", "sqlite://", ":memory:", "mysql://host/db"] {
-            let error = Target::parse(Some(OsStr::new(db))).unwrap_err();
+            let error = parse(db).unwrap_err();
             assert!(error.is::<BadInput>(), "{db:?}: {error}");
         }
     }

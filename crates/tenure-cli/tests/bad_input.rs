@@ -8,7 +8,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use shell::Shell;
+use shell::{Shell, on_both_engines};
+
+on_both_engines!(
+    bad_input_is_refused_in_clear_words_and_changes_nothing,
+    a_bad_line_in_a_file_stores_nothing,
+    a_bad_line_in_a_pipe_says_how_many_were_stored_before_it,
+    an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not,
+    deleting_all_dead_jobs_is_asked_for_twice,
+);
 
 struct Case {
     name: &'static str,
@@ -139,13 +147,40 @@ const CASES: &[Case] = &[
     case("a store in memory", &["--db", ":memory:", "enqueue", "k"], 2, "name a file"),
     case("a store without a name", &["--db", "", "enqueue", "k"], 2, "names no file"),
     case("a store of another kind", &["--db", "mysql://h/d", "enqueue", "k"], 2, "no store of"),
-    case("a postgres URL", &["--db", "postgres://u:p@h/d", "stats"], 3, "only the embedded store"),
-    case("a postgresql URL", &["--db", "postgresql://h/d", "stats"], 3, "only the embedded store"),
+    case(
+        "a server with a bad port",
+        &["--db", "postgres://h:port/d", "stats"],
+        2,
+        "db: port cannot be read",
+    ),
+    case(
+        "a server with one slash",
+        &["--db", "postgres:/h/d", "stats"],
+        2,
+        "postgres://user@host/database",
+    ),
+    case("an unknown setting", &["--db", "postgresql://h/d?colour=red", "stats"], 2, "db: "),
+    case(
+        "an unknown mode of TLS",
+        &["--db", "postgres://h/d?sslmode=yes", "stats"],
+        2,
+        "db: sslmode",
+    ),
+    case(
+        "a bad schema name",
+        &["--db", "postgres://h/d?schema=a.b", "stats"],
+        2,
+        "db: schema is not a name",
+    ),
+    case(
+        "a schema of the server's",
+        &["--db", "postgres://h/d?schema=pg_x", "stats"],
+        2,
+        "not with pg_",
+    ),
 ];
 
-#[test]
-fn bad_input_is_refused_in_clear_words_and_changes_nothing() {
-    let shell = Shell::new();
+fn bad_input_is_refused_in_clear_words_and_changes_nothing(shell: &Shell) {
     assert_eq!(shell.ok(&["enqueue", "k", "--key", "taken"]), "1\n");
     let before = shell.jobs();
     let mut wrong = Vec::new();
@@ -173,9 +208,7 @@ fn bad_input_does_not_even_create_a_store() {
     assert_eq!(names_in(&shell), [""; 0]);
 }
 
-#[test]
-fn a_bad_line_in_a_file_stores_nothing() {
-    let shell = Shell::new();
+fn a_bad_line_in_a_file_stores_nothing(shell: &Shell) {
     shell.ok(&["enqueue", "first"]);
     let mut lines = vec!["{\"n\":1}"; 2_500];
     lines[1_700] = "{\"n\":";
@@ -190,9 +223,7 @@ fn a_bad_line_in_a_file_stores_nothing() {
     assert_eq!(shell.jobs().len(), 1);
 }
 
-#[test]
-fn a_bad_line_in_a_pipe_says_how_many_were_stored_before_it() {
-    let shell = Shell::new();
+fn a_bad_line_in_a_pipe_says_how_many_were_stored_before_it(shell: &Shell) {
     let ran = shell.run_with(&["enqueue", "k", "--file", "-"], b"{}\n\n[1]\nnope\n{}\n");
     ran.refused(2, "stdin line 4: args cannot be stored as JSON");
     ran.refused(2, "2 jobs before it were stored");
@@ -200,9 +231,7 @@ fn a_bad_line_in_a_pipe_says_how_many_were_stored_before_it() {
     assert_eq!(shell.jobs().len(), 2);
 }
 
-#[test]
-fn an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not() {
-    let shell = Shell::new();
+fn an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not(shell: &Shell) {
     shell.ok(&["enqueue", "k", "--count", "2"]);
     let ran = shell.run(&["jobs", "cancel", "1", "99", "2"]);
     ran.refused(1, "there is no job 99");
@@ -210,9 +239,7 @@ fn an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not() {
     assert_eq!(ran.stdout, "job 1 cancelled\njob 2 cancelled\n");
 }
 
-#[test]
-fn deleting_all_dead_jobs_is_asked_for_twice() {
-    let shell = Shell::new();
+fn deleting_all_dead_jobs_is_asked_for_twice(shell: &Shell) {
     shell.settled(tenure::lifecycle::Outcome::Bury { reason: "no".into() });
     shell.run(&["dead", "purge", "--all"]).refused(2, "delete 1 dead job for good");
     assert_eq!(shell.jobs().len(), 1);

@@ -1,4 +1,4 @@
-//! What each command does when all is well, as a person at a shell sees it.
+//! What each command does when all is well, as a person at a shell sees it. Every claim holds on both engines.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,11 +9,44 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde_json::json;
-use shell::{Ran, Shell, claim, settle_next};
+use shell::{Ran, Shell, claim, on_both_engines, settle_next};
 use tenure::job::{BATCH_LIMIT, JobId, Json, Limits, State};
 use tenure::lifecycle::Outcome;
-use tenure::store::sqlite::Sqlite;
 use tenure::store::{Attempt, Settled, Settlement, Store};
+
+on_both_engines!(
+    enqueue_prints_the_id_alone,
+    every_option_of_enqueue_reaches_the_job,
+    a_delay_counts_from_now,
+    args_can_come_from_stdin,
+    a_file_of_lines_is_a_job_for_each_line_that_is_not_blank,
+    lines_can_come_from_a_pipe_in_any_number,
+    many_copies_are_as_many_jobs_each_with_its_id,
+    the_same_key_prints_the_same_id_and_says_that_the_job_existed,
+    an_empty_store_says_what_to_do_first,
+    stats_and_list_show_what_was_enqueued_in_aligned_columns,
+    a_list_can_be_narrowed_and_turned_page_by_page,
+    a_list_longer_than_a_page_of_the_store_is_whole,
+    show_tells_the_facts_and_the_story_of_a_job,
+    text_from_a_job_cannot_command_the_terminal,
+    json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339,
+    every_command_answers_in_json,
+    wait_blocks_until_another_process_has_completed_the_job,
+    wait_for_a_job_without_a_result_prints_null,
+    wait_for_a_job_that_ended_badly_says_why,
+    wait_gives_up_when_its_time_is_over,
+    wait_for_a_job_that_is_deleted_at_once_ends_too,
+    a_cancelled_job_can_be_requeued,
+    a_parked_job_can_be_resumed,
+    a_running_job_can_be_cancelled_and_its_worker_is_refused,
+    several_jobs_in_json_are_each_answered,
+    dead_jobs_are_listed_with_their_reasons_requeued_and_purged,
+    what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs,
+    all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged,
+    a_paused_queue_is_shown_as_paused_until_it_is_resumed,
+    a_setting_for_a_queue_without_jobs_is_pointed_out,
+    the_time_of_keeping_is_set_and_what_is_not_named_stays,
+);
 
 fn bury(reason: &str) -> Outcome {
     Outcome::Bury { reason: reason.into() }
@@ -26,20 +59,15 @@ fn complete(result: &str) -> Outcome {
 
 // ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#[test]
-fn enqueue_prints_the_id_alone_and_says_that_it_created_the_store() {
-    let shell = Shell::new();
+fn enqueue_prints_the_id_alone(shell: &Shell) {
     let ran = shell.run(&["enqueue", "send_email", r#"{"to":"a@b.c"}"#]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "1\n"));
-    assert_eq!(ran.stderr, "created tenure.db\n");
     let again = shell.run(&["enqueue", "send_email"]);
     assert_eq!((again.stdout.as_str(), again.stderr.as_str()), ("2\n", ""));
     assert_eq!(shell.jobs()[1].args.as_str(), r#"{"to":"a@b.c"}"#);
 }
 
-#[test]
-fn every_option_of_enqueue_reaches_the_job() {
-    let shell = Shell::new();
+fn every_option_of_enqueue_reaches_the_job(shell: &Shell) {
     shell.ok(&[
         "enqueue",
         "k",
@@ -77,25 +105,19 @@ fn every_option_of_enqueue_reaches_the_job() {
     }
 }
 
-#[test]
-fn a_delay_counts_from_now() {
-    let shell = Shell::new();
+fn a_delay_counts_from_now(shell: &Shell) {
     shell.ok(&["enqueue", "k", "--delay", "2h"]);
     let job = &shell.jobs()[0];
     assert_eq!(job.run_at, job.enqueued_at + Duration::from_secs(7_200));
 }
 
-#[test]
-fn args_can_come_from_stdin() {
-    let shell = Shell::new();
+fn args_can_come_from_stdin(shell: &Shell) {
     let ran = shell.run_with(&["enqueue", "k", "-"], b"{\"from\":\"stdin\"}\n");
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "1\n"));
     assert_eq!(shell.jobs()[0].args.as_str(), r#"{"from":"stdin"}"#);
 }
 
-#[test]
-fn a_file_of_lines_is_a_job_for_each_line_that_is_not_blank() {
-    let shell = Shell::new();
+fn a_file_of_lines_is_a_job_for_each_line_that_is_not_blank(shell: &Shell) {
     fs::write(shell.path("lines"), "{\"n\":1}\n\n  \r\n{\"n\":2}\r\n\"three\"").unwrap();
     assert_eq!(shell.ok(&["enqueue", "k", "--file", "lines", "--queue", "q"]), "1\n2\n3\n");
     let args: Vec<_> = shell.jobs().iter().map(|job| job.args.to_string()).collect();
@@ -103,9 +125,7 @@ fn a_file_of_lines_is_a_job_for_each_line_that_is_not_blank() {
     assert!(shell.jobs().iter().all(|job| job.queue.as_str() == "q"));
 }
 
-#[test]
-fn lines_can_come_from_a_pipe_in_any_number() {
-    let shell = Shell::new();
+fn lines_can_come_from_a_pipe_in_any_number(shell: &Shell) {
     let lines: String = (1..=2_100).map(|n| format!("{n}\n")).collect();
     let ran = shell.run_with(&["enqueue", "k", "--file", "-", "--json"], lines.as_bytes());
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -115,18 +135,14 @@ fn lines_can_come_from_a_pipe_in_any_number() {
     assert_eq!(shell.json(&["jobs", "show", "2100"])["args"], json!(2_100));
 }
 
-#[test]
-fn many_copies_are_as_many_jobs_each_with_its_id() {
-    let shell = Shell::new();
+fn many_copies_are_as_many_jobs_each_with_its_id(shell: &Shell) {
     let ids = shell.ok(&["enqueue", "k", "--count", "2500"]);
     let expected: String = (1..=2_500).map(|id| format!("{id}\n")).collect();
     assert_eq!(ids, expected);
     assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
 }
 
-#[test]
-fn the_same_key_prints_the_same_id_and_says_that_the_job_existed() {
-    let shell = Shell::new();
+fn the_same_key_prints_the_same_id_and_says_that_the_job_existed(shell: &Shell) {
     assert_eq!(shell.ok(&["enqueue", "k", r#"{"a":1,"b":2}"#, "--key", "once"]), "1\n");
     let again = shell.run(&["enqueue", "k", r#"{ "b": 2, "a": 1 }"#, "--key", "once"]);
     assert_eq!((again.code, again.stdout.as_str()), (0, "1\n"));
@@ -136,18 +152,14 @@ fn the_same_key_prints_the_same_id_and_says_that_the_job_existed() {
 
 // ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#[test]
-fn an_empty_store_says_what_to_do_first() {
-    let shell = Shell::new();
+fn an_empty_store_says_what_to_do_first(shell: &Shell) {
     let ran = shell.run(&["stats"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
     assert!(ran.stderr.contains("tenure enqueue hello"), "{ran:?}");
     assert_eq!(shell.json(&["stats"])["lines"], json!([]));
 }
 
-#[test]
-fn stats_and_list_show_what_was_enqueued_in_aligned_columns() {
-    let shell = Shell::new();
+fn stats_and_list_show_what_was_enqueued_in_aligned_columns(shell: &Shell) {
     shell.ok(&["enqueue", "send_email", "--queue", "mail", "--tenant", "acme"]);
     shell.ok(&["enqueue", "report", "--delay", "1h"]);
     let stats = shell.ok(&["stats"]);
@@ -164,9 +176,7 @@ fn stats_and_list_show_what_was_enqueued_in_aligned_columns() {
     assert!(starts.iter().all(|start| *start == starts[0]), "{list}");
 }
 
-#[test]
-fn a_list_can_be_narrowed_and_turned_page_by_page() {
-    let shell = Shell::new();
+fn a_list_can_be_narrowed_and_turned_page_by_page(shell: &Shell) {
     shell.ok(&["enqueue", "a", "--count", "3"]);
     shell.ok(&["enqueue", "b", "--queue", "q", "--tenant", "t"]);
     let ids = |args: &[&str]| -> Vec<String> {
@@ -184,9 +194,7 @@ fn a_list_can_be_narrowed_and_turned_page_by_page() {
     assert!(!more(&["jobs", "list", "--limit", "4"]));
 }
 
-#[test]
-fn a_list_longer_than_a_page_of_the_store_is_whole() {
-    let shell = Shell::new();
+fn a_list_longer_than_a_page_of_the_store_is_whole(shell: &Shell) {
     shell.ok(&["enqueue", "k", "--count", "2500"]);
     let jobs = shell.json(&["jobs", "list", "--limit", "2300"]);
     let ids: Vec<&str> =
@@ -195,13 +203,11 @@ fn a_list_longer_than_a_page_of_the_store_is_whole() {
     assert_eq!(ids, expected);
 }
 
-#[test]
-fn show_tells_the_facts_and_the_story_of_a_job() {
-    let shell = Shell::new();
+fn show_tells_the_facts_and_the_story_of_a_job(shell: &Shell) {
     shell.ok(&["enqueue", "k", r#"{"doc":7}"#, "--max-attempts", "2"]);
     let retry = Outcome::Retry { after: Duration::ZERO, error: "connection refused".into() };
-    settle_next(&mut shell.store(), retry);
-    settle_next(&mut shell.store(), complete(r#"{"pages":3}"#));
+    settle_next(&mut *shell.store(), retry);
+    settle_next(&mut *shell.store(), complete(r#"{"pages":3}"#));
     let text = shell.ok(&["jobs", "show", "1"]);
     for part in ["succeeded", "2 of 2", r#"{"doc":7}"#, r#"{"pages":3}"#, "Z)"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -212,9 +218,7 @@ fn show_tells_the_facts_and_the_story_of_a_job() {
     assert!(places.is_sorted(), "{story}");
 }
 
-#[test]
-fn text_from_a_job_cannot_command_the_terminal() {
-    let shell = Shell::new();
+fn text_from_a_job_cannot_command_the_terminal(shell: &Shell) {
     let hostile = "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202e}line one\nline two";
     let id = shell.settled(bury(hostile)).to_string();
     let args = "{\"a\":\"\u{9b}31m\u{202e}\"}";
@@ -237,9 +241,7 @@ fn text_from_a_job_cannot_command_the_terminal() {
     assert_eq!(shell.json(&["jobs", "show", "2"])["args"]["a"], json!("\u{9b}31m\u{202e}"));
 }
 
-#[test]
-fn json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339() {
-    let shell = Shell::new();
+fn json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339(shell: &Shell) {
     let id = shell.settled(bury("no"));
     let job = shell.json(&["jobs", "show", &id.to_string()]);
     assert_eq!((&job["id"], &job["token"]), (&json!("1"), &json!("1")));
@@ -256,9 +258,7 @@ fn json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339() {
         .unwrap();
 }
 
-#[test]
-fn every_command_answers_in_json() {
-    let shell = Shell::new();
+fn every_command_answers_in_json(shell: &Shell) {
     shell.settled(bury("no"));
     for args in [
         &["enqueue", "k"][..],
@@ -285,9 +285,7 @@ fn every_command_answers_in_json() {
 
 // ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#[test]
-fn wait_blocks_until_another_process_has_completed_the_job() {
-    let shell = Shell::new();
+fn wait_blocks_until_another_process_has_completed_the_job(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
     // It says that it waits once it has seen that the job has not ended.
@@ -297,21 +295,17 @@ fn wait_blocks_until_another_process_has_completed_the_job() {
     assert_eq!(said, "waiting for job 1, which is queued\n");
     assert!(waiting.try_wait().unwrap().is_none());
 
-    settle_next(&mut shell.store(), complete(r#"{"pages": 3}"#));
+    settle_next(&mut *shell.store(), complete(r#"{"pages": 3}"#));
     let ran = Ran::of(waiting.wait_with_output().unwrap());
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "{\"pages\": 3}\n"));
 }
 
-#[test]
-fn wait_for_a_job_without_a_result_prints_null() {
-    let shell = Shell::new();
+fn wait_for_a_job_without_a_result_prints_null(shell: &Shell) {
     let id = shell.settled(Outcome::Complete { result: None });
     assert_eq!(shell.ok(&["jobs", "wait", &id.to_string()]), "null\n");
 }
 
-#[test]
-fn wait_for_a_job_that_ended_badly_says_why() {
-    let shell = Shell::new();
+fn wait_for_a_job_that_ended_badly_says_why(shell: &Shell) {
     let dead = shell.settled(bury("the address is unknown")).to_string();
     let ran = shell.run(&["jobs", "wait", &dead]);
     ran.refused(1, "job 1 is dead: the address is unknown");
@@ -322,24 +316,20 @@ fn wait_for_a_job_that_ended_badly_says_why() {
     assert_eq!(shell.run(&["jobs", "wait", "2", "--json"]).code, 1);
 }
 
-#[test]
-fn wait_gives_up_when_its_time_is_over() {
-    let shell = Shell::new();
+fn wait_gives_up_when_its_time_is_over(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     shell
         .run(&["jobs", "wait", "1", "--timeout", "1ms"])
         .refused(1, "job 1 is still queued after 1ms");
 }
 
-#[test]
-fn wait_for_a_job_that_is_deleted_at_once_ends_too() {
-    let shell = Shell::new();
+fn wait_for_a_job_that_is_deleted_at_once_ends_too(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     shell.ok(&["queues", "set", "default", "--keep", "0s"]);
     let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
     let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
     stderr.read_line(&mut String::new()).unwrap();
-    settle_next(&mut shell.store(), complete("1"));
+    settle_next(&mut *shell.store(), complete("1"));
     let mut said = String::new();
     stderr.read_line(&mut said).unwrap();
     assert!(said.contains("job 1 was deleted while waiting"), "{said}");
@@ -348,9 +338,7 @@ fn wait_for_a_job_that_is_deleted_at_once_ends_too() {
 
 // ── operating ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#[test]
-fn a_cancelled_job_can_be_requeued() {
-    let shell = Shell::new();
+fn a_cancelled_job_can_be_requeued(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     assert_eq!(shell.ok(&["jobs", "cancel", "1"]), "job 1 cancelled\n");
     assert_eq!(shell.jobs()[0].state, State::Cancelled);
@@ -359,30 +347,24 @@ fn a_cancelled_job_can_be_requeued() {
     assert_eq!(shell.jobs()[0].state, State::Queued);
 }
 
-#[test]
-fn a_parked_job_can_be_resumed() {
-    let shell = Shell::new();
+fn a_parked_job_can_be_resumed(shell: &Shell) {
     let id = shell.settled(Outcome::Park { reason: "needs a person".into() }).to_string();
     assert!(shell.ok(&["jobs", "list", "--state", "parked"]).contains("needs a person"));
     assert_eq!(shell.ok(&["jobs", "resume", &id]), "job 1 resumed\n");
     assert_eq!(shell.jobs()[0].state, State::Queued);
 }
 
-#[test]
-fn a_running_job_can_be_cancelled_and_its_worker_is_refused() {
-    let shell = Shell::new();
+fn a_running_job_can_be_cancelled_and_its_worker_is_refused(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let mut store = shell.store();
-    let fence = claim(&mut store, 1)[0].lease.fence();
+    let fence = claim(&mut *store, 1)[0].lease.fence();
     shell.ok(&["jobs", "cancel", "1"]);
     let answer = store.settle(&[Settlement::new(fence, complete("1"))]).unwrap();
     assert!(matches!(answer[0], Settled::Stale(_)), "{answer:?}");
     assert!(shell.ok(&["jobs", "show", "1"]).contains("stale_write_blocked"));
 }
 
-#[test]
-fn several_jobs_in_json_are_each_answered() {
-    let shell = Shell::new();
+fn several_jobs_in_json_are_each_answered(shell: &Shell) {
     shell.settled(complete("1"));
     shell.ok(&["enqueue", "k"]);
     let ran = shell.run(&["jobs", "cancel", "1", "2", "99", "--json"]);
@@ -398,9 +380,7 @@ fn several_jobs_in_json_are_each_answered() {
     );
 }
 
-#[test]
-fn dead_jobs_are_listed_with_their_reasons_requeued_and_purged() {
-    let shell = Shell::new();
+fn dead_jobs_are_listed_with_their_reasons_requeued_and_purged(shell: &Shell) {
     for reason in ["no such address", "no such host", "no such luck"] {
         shell.settled(bury(reason));
     }
@@ -413,9 +393,7 @@ fn dead_jobs_are_listed_with_their_reasons_requeued_and_purged() {
     shell.run(&["dead", "purge", "1"]).refused(1, "job 1 is queued, not dead");
 }
 
-#[test]
-fn what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs() {
-    let shell = Shell::new();
+fn what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs(shell: &Shell) {
     shell.settled(complete("1"));
     shell.ok(&["enqueue", "k"]);
     shell.ok(&["jobs", "cancel", "2"]);
@@ -427,12 +405,10 @@ fn what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs() {
     assert_eq!(shell.jobs(), before);
 }
 
-#[test]
-fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged() {
-    let shell = Shell::new();
+fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged(shell: &Shell) {
     shell.ok(&["enqueue", "a", "--count", "1200"]);
     shell.ok(&["enqueue", "b", "--count", "3"]);
-    bury_all(&mut shell.store(), 1_203);
+    bury_all(&mut *shell.store(), 1_203);
     assert_eq!(shell.ok(&["dead", "requeue", "--all", "--kind", "b"]), "3 jobs requeued\n");
     assert_eq!(shell.ok(&["dead", "purge", "--all", "--queue", "other", "--yes"]), "");
     assert_eq!(shell.ok(&["dead", "purge", "--all", "--yes"]), "1200 jobs purged\n");
@@ -441,7 +417,7 @@ fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged() {
 }
 
 /// Claims and buries so many jobs of the default queue.
-fn bury_all(store: &mut Sqlite, count: usize) {
+fn bury_all(store: &mut dyn Store, count: usize) {
     let mut buried = 0;
     while buried < count {
         let attempts = claim(store, BATCH_LIMIT);
@@ -452,9 +428,7 @@ fn bury_all(store: &mut Sqlite, count: usize) {
     }
 }
 
-#[test]
-fn a_paused_queue_is_shown_as_paused_until_it_is_resumed() {
-    let shell = Shell::new();
+fn a_paused_queue_is_shown_as_paused_until_it_is_resumed(shell: &Shell) {
     shell.ok(&["enqueue", "k", "--queue", "mail"]);
     let state = || {
         let list = shell.ok(&["queues", "list"]);
@@ -467,17 +441,13 @@ fn a_paused_queue_is_shown_as_paused_until_it_is_resumed() {
     assert_eq!(state(), "open");
 }
 
-#[test]
-fn a_setting_for_a_queue_without_jobs_is_pointed_out() {
-    let shell = Shell::new();
+fn a_setting_for_a_queue_without_jobs_is_pointed_out(shell: &Shell) {
     let ran = shell.run(&["queues", "pause", "mial"]);
     assert_eq!(ran.code, 0);
     assert!(ran.stderr.contains("queue mial has no jobs"), "{ran:?}");
 }
 
-#[test]
-fn the_time_of_keeping_is_set_and_what_is_not_named_stays() {
-    let shell = Shell::new();
+fn the_time_of_keeping_is_set_and_what_is_not_named_stays(shell: &Shell) {
     shell.ok(&["queues", "set", "mail", "--keep", "12h", "--keep-dead", "90d"]);
     shell.ok(&["queues", "set", "mail", "--keep", "1d"]);
     let queue = &shell.json(&["queues", "list"])[0];

@@ -7,10 +7,21 @@ mod shell;
 use std::fs;
 use std::io::{Read, Write};
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::json;
-use shell::{Ran, Shell, claim, settle_next};
+use shell::{Ran, Shell, claim_for, on_both_engines, settle_next};
 use tenure::lifecycle::Outcome;
+
+on_both_engines!(
+    doctor_says_that_all_is_well_or_what_to_do,
+    doctor_sees_a_lease_that_is_over,
+    a_reader_that_has_gone_is_no_reason_to_panic,
+    jobs_are_all_stored_even_if_nobody_reads_their_ids,
+    talk_about_an_answer_comes_after_it,
+    an_answer_that_cannot_be_written_is_an_error,
+    lines_that_arrive_slowly_are_still_whole_lines,
+);
 
 // ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -24,6 +35,20 @@ fn migrate_status_changes_nothing_and_up_creates_the_store() {
     let up = shell.run(&["migrate", "up"]);
     assert!(up.stdout.contains("applied") && up.stderr.contains("applied 1 of 1"), "{up:?}");
     assert!(shell.run(&["migrate", "up"]).stderr.contains("up to date"));
+}
+
+#[test]
+fn a_store_in_a_file_is_created_aloud_and_removed_by_hand() {
+    let shell = Shell::new();
+    assert_eq!(shell.run(&["migrate", "down", "--yes"]).code, 0);
+    assert_eq!(shell.run(&["enqueue", "k"]).stderr, "created tenure.db\n");
+    for args in [&["migrate", "down"][..], &["migrate", "down", "--yes"]] {
+        let ran = shell.run(args);
+        ran.refused(1, "rm tenure.db tenure.db-wal tenure.db-shm tenure.db-turn");
+        ran.refused(1, "begins with tenure_");
+    }
+    assert_eq!(shell.jobs().len(), 1);
+    shell.run(&["migrate", "up", "--roles"]).refused(2, "a file has no roles");
 }
 
 #[test]
@@ -53,15 +78,13 @@ fn the_store_is_named_by_option_or_by_environment() {
     assert!(shell.path("c.db").exists() && !shell.path("tenure.db").exists());
 }
 
-#[test]
-fn doctor_says_that_all_is_well_or_what_to_do() {
-    let shell = Shell::new();
+fn doctor_says_that_all_is_well_or_what_to_do(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let well = shell.run(&["doctor"]);
     assert_eq!(well.code, 0, "{well:?}");
     assert!(well.stdout.lines().skip(1).all(|line| line.contains("  ok  ")), "{well:?}");
 
-    settle_next(&mut shell.store(), Outcome::Bury { reason: "no".into() });
+    settle_next(&mut *shell.store(), Outcome::Bury { reason: "no".into() });
     shell.ok(&["queues", "pause", "mail"]);
     let ill = shell.run(&["doctor"]);
     assert_eq!(ill.code, 1, "{ill:?}");
@@ -70,17 +93,11 @@ fn doctor_says_that_all_is_well_or_what_to_do() {
     }
 }
 
-#[test]
-fn doctor_sees_a_lease_that_is_over() {
-    use tenure::clock::{Clock, Timestamp};
-    use tenure::store::sqlite::{Options, Sqlite};
-    let shell = Shell::new();
-    // The job is claimed in 1970, so by now its lease is over.
-    let clock = Clock::manual(Timestamp::from_millis(0));
-    let options = Options { clock, ..Options::default() };
-    let mut past = Sqlite::open(shell.path("tenure.db"), &options).unwrap();
-    shell.ok(&["enqueue", "k", "--at", "1970-01-01T00:00:00Z"]);
-    assert_eq!(claim(&mut past, 1).len(), 1);
+fn doctor_sees_a_lease_that_is_over(shell: &Shell) {
+    shell.ok(&["enqueue", "k"]);
+    let mut store = shell.store();
+    assert_eq!(claim_for(&mut *store, 1, Duration::from_millis(1)).len(), 1);
+    while store.overdue(1).unwrap().is_empty() {}
     let ran = shell.run(&["doctor"]);
     assert_eq!(ran.code, 1);
     assert!(ran.stdout.contains("1 lease is overdue"), "{ran:?}");
@@ -111,9 +128,7 @@ fn help_is_an_answer_and_goes_to_stdout() {
     }
 }
 
-#[test]
-fn a_reader_that_has_gone_is_no_reason_to_panic() {
-    let shell = Shell::new();
+fn a_reader_that_has_gone_is_no_reason_to_panic(shell: &Shell) {
     shell.ok(&["enqueue", "k", "--count", "10"]);
     for args in [
         &["jobs", "list"][..],
@@ -123,15 +138,13 @@ fn a_reader_that_has_gone_is_no_reason_to_panic() {
         &["completions", "bash"],
         &["--help"],
     ] {
-        let ran = run_without_a_reader(&shell, args);
+        let ran = run_without_a_reader(shell, args);
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
     }
 }
 
-#[test]
-fn jobs_are_all_stored_even_if_nobody_reads_their_ids() {
-    let shell = Shell::new();
-    let ran = run_without_a_reader(&shell, &["enqueue", "k", "--count", "2500"]);
+fn jobs_are_all_stored_even_if_nobody_reads_their_ids(shell: &Shell) {
+    let ran = run_without_a_reader(shell, &["enqueue", "k", "--count", "2500"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
 }
@@ -142,9 +155,7 @@ fn run_without_a_reader(shell: &Shell, args: &[&str]) -> Ran {
     Ran::of(shell.command(args).stdout(writer).output().unwrap())
 }
 
-#[test]
-fn talk_about_an_answer_comes_after_it() {
-    let shell = Shell::new();
+fn talk_about_an_answer_comes_after_it(shell: &Shell) {
     shell.settled(Outcome::Bury { reason: "no such address".into() });
     // As on a terminal, where both share a screen.
     let (mut screen, writer) = std::io::pipe().unwrap();
@@ -158,18 +169,14 @@ fn talk_about_an_answer_comes_after_it() {
     assert!(text.starts_with("ID"), "{text}");
 }
 
-#[test]
-fn an_answer_that_cannot_be_written_is_an_error() {
-    let shell = Shell::new();
+fn an_answer_that_cannot_be_written_is_an_error(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ran = Ran::of(shell.command(&["jobs", "list"]).stdout(full).output().unwrap());
     ran.refused(1, "cannot write the answer");
 }
 
-#[test]
-fn lines_that_arrive_slowly_are_still_whole_lines() {
-    let shell = Shell::new();
+fn lines_that_arrive_slowly_are_still_whole_lines(shell: &Shell) {
     let mut child =
         shell.command(&["enqueue", "k", "--file", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

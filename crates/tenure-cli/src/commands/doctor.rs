@@ -1,14 +1,11 @@
 //! `tenure doctor`: looks at a store and says of each thing that it is well, or what to do.
 
-use std::path::Path;
-
 use anyhow::Result;
 use serde::Serialize;
 use tenure::clock::Timestamp;
 use tenure::job::BATCH_LIMIT;
 use tenure::store::Store;
 use tenure::store::migrate::{Standing, Status};
-use tenure::store::sqlite::Facts;
 
 use crate::output::{Column, Table};
 use crate::time::{now, relative};
@@ -21,20 +18,24 @@ pub(crate) struct Args {}
 
 /// One thing that was looked at.
 #[derive(Serialize)]
-struct Finding {
-    check: &'static str,
-    ok: bool,
+pub(crate) struct Finding {
+    pub(crate) check: &'static str,
+    pub(crate) ok: bool,
     found: String,
     /// What to do, where it is not well.
     next: Option<String>,
 }
 
 impl Finding {
-    fn well(check: &'static str, found: impl Into<String>) -> Finding {
+    pub(crate) fn well(check: &'static str, found: impl Into<String>) -> Finding {
         Finding { check, ok: true, found: found.into(), next: None }
     }
 
-    fn ill(check: &'static str, found: impl Into<String>, next: impl Into<String>) -> Finding {
+    pub(crate) fn ill(
+        check: &'static str,
+        found: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Finding {
         Finding { check, ok: false, found: found.into(), next: Some(next.into()) }
     }
 }
@@ -42,9 +43,8 @@ impl Finding {
 pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let mut store = target.open()?;
-    let mut findings = vec![Finding::well("store", format!("{} opens", target.file.display()))];
-    findings.push(file(&target.file));
-    findings.extend(durability(&target.facts()?));
+    let mut findings = vec![Finding::well("store", format!("{} opens", target.name()))];
+    findings.extend(target.examine()?);
     findings.push(schema(&target.status()?));
     findings.push(queues(&mut *store, now())?);
     findings.push(leases(&mut *store)?);
@@ -73,32 +73,6 @@ fn table(findings: &[Finding]) -> Table {
     table
 }
 
-/// What the file itself tells.
-fn file(path: &Path) -> Finding {
-    let size = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        Path::new(&name).metadata().map_or(0, |file| file.len())
-    };
-    let sizes = format!("{}, and {} in its log", bytes(size("")), bytes(size("-wal")));
-    Finding::well("size", sizes)
-}
-
-/// How commits are kept.
-fn durability(facts: &Facts) -> Vec<Finding> {
-    let next = "find the program that changed it with PRAGMA journal_mode";
-    let journal = match facts.journal_mode.as_str() {
-        "wal" => Finding::well("journal", "write-ahead log"),
-        other => Finding::ill("journal", format!("{other}, not a write-ahead log"), next),
-    };
-    let commits = if facts.is_synced {
-        Finding::well("commits", "on disk before they are acknowledged")
-    } else {
-        Finding::ill("commits", "acknowledged before they are on disk", "use an unchanged build")
-    };
-    vec![Finding::well("sqlite", facts.version), journal, commits]
-}
-
 fn schema(status: &[Status]) -> Finding {
     let mut version = 0;
     for Status { version: number, name, standing } in status {
@@ -110,11 +84,9 @@ fn schema(status: &[Status]) -> Finding {
             }
             Standing::Differs(_) => {
                 let found = format!("migration {number} ({name}) differs from this binary's");
-                return Finding::ill(
-                    "schema",
-                    found,
-                    "use the binary that this store was made with",
-                );
+                let next = "use the binary that this store was made with, or if this one is newer: \
+                            tenure migrate up";
+                return Finding::ill("schema", found, next);
             }
             Standing::Newer(_) | Standing::NeedsUpgrade(_) => {
                 let found = format!("migration {number} ({name}) is newer than this binary");
@@ -162,25 +134,4 @@ fn dead(store: &mut dyn Store) -> Result<Finding> {
         1 => Finding::ill("dead", "1 dead job", "see why with: tenure dead list"),
         n => Finding::ill("dead", format!("{n} dead jobs"), "see why with: tenure dead list"),
     })
-}
-
-/// A size as people read it.
-fn bytes(size: u64) -> String {
-    match size {
-        0..1024 => format!("{size} bytes"),
-        1024..1_048_576 => format!("{} KiB", size / 1024),
-        _ => format!("{}.{} MiB", size / 1_048_576, size % 1_048_576 * 10 / 1_048_576),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_told_in_the_unit_that_fits() {
-        assert_eq!(bytes(1_023), "1023 bytes");
-        assert_eq!(bytes(4_096), "4 KiB");
-        assert_eq!(bytes(1_048_576 * 5 / 2), "2.5 MiB");
-    }
 }

@@ -1,62 +1,157 @@
-//! `tenure migrate`: where the schema stands, and bringing it up to date.
+//! `tenure migrate`: where the schema stands, bringing it up to date, and removing it.
 //!
-//! A file of Tenure's own is migrated whenever it is opened. `up` is for saying so beforehand, and
-//! for a database of somebody else, which gets Tenure's tables only on this request.
+//! A file of Tenure's own is migrated whenever it is opened. `up` is for saying so beforehand, for a
+//! database of somebody else, which gets Tenure's tables only on this request, and for a server, where
+//! it is an owner's decision.
 
 use anyhow::Result;
 use serde::Serialize;
 use tenure::clock::Timestamp;
 use tenure::store::migrate::{Standing, Status};
+use tenure::store::postgres::{Contents, Roles};
 
 use crate::output::{Column, Table};
+use crate::target::{Removable, Target};
 use crate::time::{now, relative};
 use crate::view::Rfc3339;
 use crate::{Answer, Session};
 
-/// Bring the schema up to date, or see where it stands
+/// Bring the schema up to date, see where it stands, or remove it
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Apply what is missing; also adds Tenure's tables to a SQLite database that has others
-    Up,
+    /// Apply what is missing; any number may call it at once
+    #[command(after_help = UP)]
+    Up {
+        /// On PostgreSQL, make the roles SCHEMA_worker, SCHEMA_enqueuer and SCHEMA_reader with their rights
+        #[arg(long)]
+        roles: bool,
+    },
+    /// Remove the schema with all jobs, on PostgreSQL
+    #[command(after_help = DOWN)]
+    Down {
+        /// Do it; without this, it says what would be removed
+        #[arg(long)]
+        yes: bool,
+    },
     /// Show each migration and whether it is applied; changes nothing
     Status,
 }
 
+const UP: &str = "\
+It also adds Tenure's tables to a SQLite database that has others. On PostgreSQL it prints the
+statements that give a worker, an enqueuer and a reader their rights, unless --roles does it:
+  tenure migrate up > grants.sql";
+
+const DOWN: &str = "\
+If something else depends on the schema or is kept in it, nothing is removed. Roles stay. A store in a
+file is removed by deleting the file.";
+
 pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
     match command {
-        Command::Up => up(session),
+        Command::Up { roles: true } => up(Roles::Make, session),
+        Command::Up { roles: false } => up(Roles::Leave, session),
+        Command::Down { yes } => down(*yes, session),
         Command::Status => status(session),
     }
 }
 
-fn up(session: &mut Session) -> Result<Answer> {
+fn up(roles: Roles, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
-    let pending = count_pending(&target.status()?);
-    target.adopt()?;
+    // Where that cannot be told, the next call says why.
+    let before = target.status().unwrap_or_default();
+    target.migrate_up(roles)?;
     let after = target.status()?;
-    if !session.out.is_json() {
-        let file = target.file.display();
-        match pending {
-            0 => session.out.say(&format!("{file} is up to date"))?,
-            n => session.out.say(&format!("{file}: applied {n} of {} migrations", after.len()))?,
+    let grants = target.grants().filter(|_| roles == Roles::Leave);
+    if session.out.is_json() {
+        let up = Up { migrations: views(&after), grants: grants.as_deref() };
+        session.out.document(&up)?;
+        return Ok(Answer::Yes);
+    }
+    let name = target.name();
+    match after.iter().filter(|step| !before.contains(step)).count() {
+        0 => session.out.say(&format!("{name} is up to date"))?,
+        n => session.out.say(&format!("{name}: applied {n} of {} migrations", after.len()))?,
+    }
+    match grants {
+        None => session.out.table(&table(&after))?,
+        Some(grants) => {
+            session.out.say(
+                "to give roles of yours the rights of a worker, an enqueuer or a reader, put their \
+                 names into these statements and run them as the owner:",
+            )?;
+            grants.lines().try_for_each(|line| session.out.line(line))?;
         }
     }
-    show(&after, session)?;
     Ok(Answer::Yes)
+}
+
+fn down(yes: bool, session: &mut Session) -> Result<Answer> {
+    let target = session.target()?;
+    let contents = match target.removable()? {
+        Removable::Store(contents) => contents,
+        Removable::No(why) => return Ok(Answer::No(why)),
+        Removable::Nothing => {
+            session
+                .out
+                .say(&format!("{} has no store; there is nothing to remove", target.name()))?;
+            return Ok(Answer::Yes);
+        }
+    };
+    if !yes {
+        return Ok(Answer::No(ask(&target, &contents)));
+    }
+    target.migrate_down()?;
+    if session.out.is_json() {
+        let Contents { live, ended } = contents;
+        session.out.document(&Down { live, ended })?;
+    } else {
+        session.out.line(&format!("removed {} with {}", target.name(), count(&contents)))?;
+    }
+    Ok(Answer::Yes)
+}
+
+fn ask(target: &Target, contents: &Contents) -> String {
+    format!(
+        "this would remove {} with {} for good; if that is meant: tenure migrate down --yes",
+        target.name(),
+        count(contents)
+    )
+}
+
+fn count(Contents { live, ended }: &Contents) -> String {
+    let number = |n: u64| match n {
+        Contents::MOST.. => format!("{} or more", Contents::MOST),
+        n => n.to_string(),
+    };
+    format!("{} live and {} ended jobs", number(*live), number(*ended))
 }
 
 fn status(session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let status = target.status()?;
-    show(&status, session)?;
-    if count_pending(&status) > 0 {
+    if session.out.is_json() {
+        session.out.document(&views(&status))?;
+    } else {
+        session.out.table(&table(&status))?;
+    }
+    if status.iter().any(|step| step.standing == Standing::Pending) {
         session.out.say("apply what is pending with: tenure migrate up")?;
     }
     Ok(Answer::Yes)
 }
 
-fn count_pending(status: &[Status]) -> usize {
-    status.iter().filter(|step| step.standing == Standing::Pending).count()
+#[derive(Serialize)]
+struct Up<'a> {
+    migrations: Vec<View<'a>>,
+    /// The statements that give others their rights, where there are others and they have none yet.
+    grants: Option<&'a str>,
+}
+
+/// What was removed.
+#[derive(Serialize)]
+struct Down {
+    live: u64,
+    ended: u64,
 }
 
 #[derive(Serialize)]
@@ -67,14 +162,19 @@ struct View<'a> {
     at: Option<Rfc3339>,
 }
 
-fn show<'a>(status: &'a [Status], session: &mut Session) -> Result<()> {
-    if session.out.is_json() {
-        let view = |step: &'a Status| {
-            let (standing, at) = spell(&step.standing);
-            View { version: step.version, name: &step.name, standing, at: at.map(Rfc3339) }
-        };
-        return session.out.document(&status.iter().map(view).collect::<Vec<_>>());
-    }
+fn views(status: &[Status]) -> Vec<View<'_>> {
+    let steps = status.iter().map(|step| (step, spell(&step.standing)));
+    steps
+        .map(|(step, (standing, at))| View {
+            version: step.version,
+            name: &step.name,
+            standing,
+            at: at.map(Rfc3339),
+        })
+        .collect()
+}
+
+fn table(status: &[Status]) -> Table {
     let now = now();
     let mut table = Table::new(&[
         Column::Number("VERSION"),
@@ -87,7 +187,7 @@ fn show<'a>(status: &'a [Status], session: &mut Session) -> Result<()> {
         let when = at.map(|at| format!("{} ({at})", relative(at, now))).unwrap_or_default();
         table.row(vec![step.version.to_string(), step.name.clone(), standing.into(), when]);
     }
-    session.out.table(&table)
+    table
 }
 
 /// Where the store stands, as the library's JSON spells it too.

@@ -22,7 +22,7 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
         session.out.say(&format!(
             "nothing is queued, running or dead in {}; enqueue a job with: \
              tenure enqueue hello '{{\"name\":\"you\"}}'",
-            target.file.display()
+            target.name()
         ))?;
     } else {
         session.out.table(&table(&overview))?;

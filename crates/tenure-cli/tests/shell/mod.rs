@@ -1,6 +1,9 @@
-//! A person at a shell: an empty directory, and the real binary run in it.
+//! A person at a shell: an empty directory, and the real binary run in it, with a store in a file there
+//! or in a database of a server.
 
-#![allow(dead_code, reason = "each test file uses what it needs")]
+#![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses what it needs")]
+
+pub(crate) mod database;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,12 +15,31 @@ use tenure::inspect::Filter;
 use tenure::job::{JobId, JobRecord, Name};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
-use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::postgres::{self, Postgres};
+use tenure::store::sqlite::{self, Sqlite};
 use tenure::store::{Attempt, Claim, Cursor, Settled, Settlement, Store};
+
+use self::database::Database;
 
 pub(crate) struct Shell {
     dir: TempDir,
+    /// Where the store is, if not in a file of the directory.
+    database: Option<Database>,
 }
+
+/// Makes two tests of each claim about a [`Shell`], one for each engine. A claim that is not listed is
+/// dead code, which the lints refuse.
+macro_rules! on_both_engines {
+    ($($claim:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[test] fn $claim() { super::$claim(&super::Shell::new()); })+
+        }
+        mod postgres {
+            $(#[test] fn $claim() { super::$claim(&super::Shell::on_server()); })+
+        }
+    };
+}
+pub(crate) use on_both_engines;
 
 /// What a command answered.
 #[derive(Debug)]
@@ -28,8 +50,26 @@ pub(crate) struct Ran {
 }
 
 impl Shell {
+    /// With nothing there yet.
     pub(crate) fn new() -> Shell {
-        Shell { dir: tempfile::tempdir().unwrap() }
+        Shell { dir: tempfile::tempdir().unwrap(), database: None }
+    }
+
+    /// With an empty store on a server.
+    pub(crate) fn on_server() -> Shell {
+        let shell = Shell::before_migrating();
+        shell.ok(&["migrate", "up"]);
+        shell
+    }
+
+    /// With an empty database on a server.
+    pub(crate) fn before_migrating() -> Shell {
+        Shell { database: Some(Database::lend()), ..Shell::new() }
+    }
+
+    /// The database on the server.
+    pub(crate) fn database(&self) -> &Database {
+        self.database.as_ref().unwrap()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -40,6 +80,9 @@ impl Shell {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(args).current_dir(self.dir.path()).env_remove("TENURE_DB");
+        if let Some(database) = &self.database {
+            command.env("TENURE_DB", database.url());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -69,13 +112,22 @@ impl Shell {
     }
 
     /// The default store of this directory, through the library.
-    pub(crate) fn store(&self) -> Sqlite {
-        Sqlite::open(self.path("tenure.db"), &Options::default()).unwrap()
+    pub(crate) fn store(&self) -> Box<dyn Store> {
+        match &self.database {
+            None => {
+                let options = sqlite::Options::default();
+                Box::new(Sqlite::open(self.path("tenure.db"), &options).unwrap())
+            }
+            Some(database) => {
+                let address = postgres::Address::parse(&database.url()).unwrap();
+                Box::new(Postgres::open(&address, &postgres::Options::default()).unwrap())
+            }
+        }
     }
 
     /// All jobs of the default store; none where there is no store.
     pub(crate) fn jobs(&self) -> Vec<JobRecord> {
-        if !self.path("tenure.db").exists() {
+        if self.database.is_none() && !self.path("tenure.db").exists() {
             return Vec::new();
         }
         self.store().jobs(&Filter::default(), 1_000).unwrap()
@@ -84,7 +136,7 @@ impl Shell {
     /// Enqueues a job and settles its only attempt so.
     pub(crate) fn settled(&self, outcome: Outcome) -> JobId {
         let id = JobId::parse(self.ok(&["enqueue", "settled"]).trim()).unwrap();
-        settle_next(&mut self.store(), outcome);
+        settle_next(&mut *self.store(), outcome);
         id
     }
 }
@@ -106,20 +158,25 @@ impl Ran {
 }
 
 /// Claims up to `n` jobs of the default queue.
-pub(crate) fn claim(store: &mut Sqlite, n: usize) -> Vec<Attempt> {
+pub(crate) fn claim(store: &mut dyn Store, n: usize) -> Vec<Attempt> {
+    claim_for(store, n, Duration::from_secs(60))
+}
+
+/// Claims up to `n` jobs of the default queue for this long.
+pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec<Attempt> {
     let ask = Claim {
         worker: WorkerId::unique(),
         queues: vec![Name::default_queue()],
         kinds: None,
         n,
-        lease: Duration::from_secs(60),
+        lease,
         cursor: Cursor::default(),
     };
     store.claim(&ask).unwrap().attempts
 }
 
 /// Claims the next job of the default queue and settles it.
-pub(crate) fn settle_next(store: &mut Sqlite, outcome: Outcome) {
+pub(crate) fn settle_next(store: &mut dyn Store, outcome: Outcome) {
     let fence = claim(store, 1)[0].lease.fence();
     let settled = store.settle(&[Settlement::new(fence, outcome)]).unwrap();
     assert!(matches!(settled[0], Settled::Yes(_)), "{settled:?}");

@@ -1,40 +1,33 @@
--- Removes the schema and all that is Tenure's in it. Nothing is dropped that somebody else has made: what
--- depends on it makes this fail, and then nothing is removed.
-DO $$
-DECLARE
-    home  oid := 'tenure.jobs'::regclass::oid;
-    thing record;
-BEGIN
-    SELECT c.relnamespace INTO home FROM pg_class c WHERE c.oid = home;
-    FOR thing IN
-        -- The views that look at the others come last in the order of making, and so first here.
-        SELECT format('DROP VIEW %s', c.oid::regclass) AS drop FROM pg_class c
-         WHERE c.relnamespace = home AND c.relkind = 'v' AND c.relname IN ('job', 'event', 'stats')
-    LOOP
-        EXECUTE thing.drop;
-    END LOOP;
-    FOR thing IN
-        SELECT format('DROP TRIGGER %I ON %s', t.tgname, t.tgrelid::regclass) AS drop FROM pg_trigger t
-          JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = home AND NOT t.tgisinternal
-    LOOP
-        EXECUTE thing.drop;
-    END LOOP;
-    FOR thing IN
-        SELECT format('DROP ROUTINE %s', p.oid::regprocedure) AS drop FROM pg_proc p WHERE p.pronamespace = home
-         -- Those that are used in the text of others, which the database remembers, come after them.
-         ORDER BY p.prolang = (SELECT l.oid FROM pg_language l WHERE l.lanname = 'sql'), p.oid DESC
-    LOOP
-        EXECUTE thing.drop;
-    END LOOP;
-    DROP VIEW IF EXISTS tenure.record;
-    DROP TYPE IF EXISTS tenure.claim_row;
-    FOR thing IN
-        SELECT format('DROP TABLE %s', c.oid::regclass) AS drop FROM pg_class c
-         WHERE c.relnamespace = home AND c.relkind = 'r'
-           AND c.relname IN ('migrations', 'meta', 'clock', 'jobs', 'done', 'payloads', 'timeline', 'keys', 'queues', 'fences')
-    LOOP
-        EXECUTE thing.drop;
-    END LOOP;
-    DROP SEQUENCE IF EXISTS tenure.job_id;
-    EXECUTE format('DROP SCHEMA %s', home::regnamespace);
-END $$
+-- The statements that remove what is Tenure's from a schema, and the schema. $1 is its name, $2 the parts that are
+-- ours, such as 'table jobs'. None says CASCADE: where somebody else's object depends on ours, or is in the schema, one
+-- of them fails, and with it all.
+WITH ours AS (SELECT split_part(part, ' ', 1) AS sort, split_part(part, ' ', 2) AS name FROM unnest($2::text[]) part),
+home AS (SELECT n.oid, n.nspname FROM pg_namespace n WHERE n.nspname = $1),
+relation AS (
+    SELECT o.sort, c.relname, format('%I.%I', h.nspname, c.relname) AS name
+      FROM home h JOIN pg_class c ON c.relnamespace = h.oid
+      JOIN ours o ON o.name = c.relname
+       AND o.sort = CASE c.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' END)
+-- Views look at functions and functions answer in rows of the view record, so that one comes after them. Within a
+-- sort they go together, since they need each other.
+SELECT 1 AS turn, 'DROP VIEW ' || string_agg(r.name, ', ') AS statement
+  FROM relation r WHERE r.sort = 'view' AND r.relname <> 'record' HAVING count(*) > 0
+UNION ALL
+SELECT 2, format('DROP TRIGGER %I ON %I.%I', t.tgname, h.nspname, c.relname)
+  FROM home h JOIN pg_class c ON c.relnamespace = h.oid JOIN pg_trigger t ON t.tgrelid = c.oid
+  JOIN ours o ON o.sort = 'trigger' AND o.name = t.tgname WHERE NOT t.tgisinternal
+UNION ALL
+SELECT 3, 'DROP FUNCTION ' || string_agg(format('%I.%I(%s)', h.nspname, p.proname, pg_get_function_identity_arguments(p.oid)), ', ')
+  FROM home h JOIN pg_proc p ON p.pronamespace = h.oid
+ WHERE EXISTS (SELECT 1 FROM ours o WHERE o.sort = 'function' AND o.name = p.proname) HAVING count(*) > 0
+UNION ALL
+SELECT 4, 'DROP VIEW ' || r.name FROM relation r WHERE r.sort = 'view' AND r.relname = 'record'
+UNION ALL
+SELECT 5, 'DROP TYPE ' || r.name FROM relation r WHERE r.sort = 'type'
+UNION ALL
+SELECT 6, 'DROP TABLE ' || string_agg(r.name, ', ') FROM relation r WHERE r.sort = 'table' HAVING count(*) > 0
+UNION ALL
+SELECT 7, 'DROP SEQUENCE ' || r.name FROM relation r WHERE r.sort = 'sequence'
+UNION ALL
+SELECT 8, format('DROP SCHEMA %I', h.nspname) FROM home h
+ ORDER BY 1

@@ -1,22 +1,16 @@
--- Roles for those who work, enqueue and read. None of them has a right on any table.
+-- Roles for those who work, enqueue and read. They belong to the whole server.
 DO $$
 DECLARE
     role text;
 BEGIN
     FOREACH role IN ARRAY ARRAY['tenure_worker', 'tenure_enqueuer', 'tenure_reader'] LOOP
-        IF NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = role) THEN
-            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
-        END IF;
+        BEGIN
+            IF NOT EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = role) THEN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            END IF;
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            -- Somebody made it at this moment, for another database.
+            NULL;
+        END;
     END LOOP;
-END $$;
--- Rights.
-GRANT USAGE ON SCHEMA tenure TO tenure_worker, tenure_enqueuer, tenure_reader;
-GRANT EXECUTE ON FUNCTION tenure.history, tenure.now TO tenure_worker, tenure_enqueuer, tenure_reader;
-GRANT EXECUTE ON FUNCTION tenure.enqueue, tenure.enqueue_many, tenure.fingerprint TO tenure_worker, tenure_enqueuer;
-GRANT EXECUTE ON FUNCTION tenure.claim, tenure.claim_many, tenure.settle_and_claim, tenure.held,
-    tenure.renew, tenure.renew_many, tenure.overdue, tenure.lapse_many,
-    tenure.complete, tenure.fail, tenure.snooze, tenure.release, tenure.bury, tenure.park, tenure.settle_many,
-    tenure.fence, tenure.hold, tenure.hold_many, tenure.refused, tenure.follow_refused, tenure.prune TO tenure_worker;
-GRANT SELECT ON tenure.job, tenure.event, tenure.stats TO tenure_reader;
-GRANT EXECUTE ON FUNCTION tenure.at, tenure.state_name, tenure.look_at, tenure.timeline_of, tenure.page, tenure.overview,
-    tenure.leases, tenure.overdue, tenure.queue_settings TO tenure_reader;
+END $$

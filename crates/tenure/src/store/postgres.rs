@@ -36,7 +36,7 @@ pub use self::address::Address;
 pub use self::drill::Rehearsal;
 use self::link::Link;
 pub use self::link::Timeouts;
-pub use self::migrate::{Migrations, Roles};
+pub use self::migrate::{Contents, Migrations, Roles};
 use self::operate::{OfEnded, OfJobs};
 use self::schema::Schema;
 pub use self::server::Facts;

@@ -13,6 +13,11 @@ DO $$ BEGIN
         kind text, args json, queue text, tenant text, attempt int, max_attempts int, crashes int, max_crashes int,
         retry json, max_runtime bigint, started_at bigint, enqueued_at bigint, lease_until bigint, key text, trace text,
         tags text, cursor bigint, due_ms bigint, marks text);
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$;
+
+-- Where claims begin while dead entries are in their way: see the end of this file.
+DO $$ BEGIN
     CREATE TYPE tenure.marks AS (
         waiting_from bigint, waiting_until bigint, running_from bigint, running_until bigint, ready_until bigint,
         lanes bigint[], priorities smallint[], run_at bigint[], ids bigint[]);
@@ -198,23 +203,23 @@ DECLARE
     found_lanes  bigint[];
 BEGIN
     IF known.lanes IS NULL THEN
-    WITH RECURSIVE side(low, high) AS (
-        SELECT p_first << 17, (p_last + 1) << 17
-        UNION ALL SELECT (p_first << 17) + suspect_lane, ((p_last + 1) << 17) + suspect_lane WHERE p_suspects),
-    walk(lane, high, group_, found) AS (
-        SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high
-                 ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0
-          FROM side s
-        UNION ALL
-        SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane > w.lane AND j.lane < w.high
-                 ORDER BY j.lane LIMIT 1),
-               w.high, CASE WHEN served THEN w.lane >> 17 ELSE w.group_ END,
-               w.found + (served AND w.lane >> 17 IS DISTINCT FROM w.group_)::int
-          FROM walk w CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds) AS served) k
-         -- One group more than is wanted, so that all lanes of the last one are known.
-         WHERE w.lane IS NOT NULL AND w.found <= p_limit)
-    SELECT array_agg(w.lane) INTO found_lanes FROM walk w
-     WHERE w.lane IS NOT NULL AND (p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds));
+        WITH RECURSIVE side(low, high) AS (
+            SELECT p_first << 17, (p_last + 1) << 17
+            UNION ALL SELECT (p_first << 17) + suspect_lane, ((p_last + 1) << 17) + suspect_lane WHERE p_suspects),
+        walk(lane, high, group_, found) AS (
+            SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high
+                     ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0
+              FROM side s
+            UNION ALL
+            SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane > w.lane AND j.lane < w.high
+                     ORDER BY j.lane LIMIT 1),
+                   w.high, CASE WHEN served THEN w.lane >> 17 ELSE w.group_ END,
+                   w.found + (served AND w.lane >> 17 IS DISTINCT FROM w.group_)::int
+              FROM walk w CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds) AS served) k
+             -- One group more than is wanted, so that all lanes of the last one are known.
+             WHERE w.lane IS NOT NULL AND w.found <= p_limit)
+        SELECT array_agg(w.lane) INTO found_lanes FROM walk w
+         WHERE w.lane IS NOT NULL AND (p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds));
     ELSE
         found_lanes := tenure.walk_past_marks(p_first << 17, (p_last + 1) << 17, p_kinds, p_limit, known);
         IF p_suspects THEN

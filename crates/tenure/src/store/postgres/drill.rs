@@ -6,7 +6,7 @@ use postgres::types::Type;
 use serde_json::{Value, json};
 
 use super::address::Address;
-use super::migrate::{Migrations, Roles};
+use super::migrate::Migrations;
 use super::schema::Schema;
 use super::session::{Isolation, Session};
 use super::{Options, Postgres, row};
@@ -44,8 +44,7 @@ impl Postgres {
 
     /// Installs the schema with a safeguard taken out.
     pub fn install_patched(address: &Address, patches: &[Patch]) -> Result<()> {
-        Migrations::connect(address)?
-            .up_with(Roles::Leave, |file, text| Patch::apply(patches, file, text))
+        Migrations::connect(address)?.up_edited(|file, text| Patch::apply(patches, file, text))
     }
 
     /// From now on nothing is committed: each state that is loaded begins in a transaction of its own,

@@ -2,7 +2,7 @@
 //! do.
 //!
 //! SQLSTATEs decide, never the words, which servers translate. The words are shown, except for
-//! details and hints, which may quote a row. The driver tells only the server's errors apart by
+//! details and hints, which may quote a row, where it is not known that they do not. The driver tells only the server's errors apart by
 //! code; what it says itself is told apart by what lies beneath: an error of the network, of TLS, or
 //! neither.
 
@@ -23,9 +23,35 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 14] = [
-    "args", "job", "keep", "key", "kind", "lease", "limit", "queue", "queues", "result", "retry",
-    "tags", "tenant", "worker",
+const FIELDS: [&str; 28] = [
+    "after",
+    "args",
+    "batch",
+    "delay",
+    "fingerprint",
+    "job",
+    "keep",
+    "key",
+    "key_window",
+    "kind",
+    "lease",
+    "max_attempts",
+    "max_crashes",
+    "max_runtime",
+    "n",
+    "priority",
+    "queue",
+    "queues",
+    "result",
+    "retry",
+    "retry_in",
+    "run_at",
+    "tag",
+    "tags",
+    "tenant",
+    "trace",
+    "verb",
+    "worker",
 ];
 
 /// An error of the driver while doing something to `target`.
@@ -141,9 +167,7 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
     let code = said.code().code();
     let (problem, next) = match code {
         BAD_REQUEST => {
-            let column = said.column().unwrap_or_default();
-            let field = FIELDS.into_iter().find(|field| *field == column).unwrap_or("request");
-            return Invalid::Value { field, why: message.to_owned() }.into();
+            return about_request(said).into();
         }
         // Lost against another transaction: serialization, deadlock, a lock not got in time.
         "40001" | "40P01" | "55P03" => {
@@ -164,13 +188,23 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
         "42501" => {
             return unusable(
                 &format!("this role may not {doing}"),
-                "ask the owner of the schema for GRANT USAGE on it and EXECUTE on its functions",
+                "connect as the owner of the schema, or ask them for the rights that `tenure migrate up` prints",
             );
         }
         "25006" => {
             return unusable(
                 "the server only reads, as a replica does",
                 "use the address of the primary, or add target_session_attrs=read-write to it",
+            );
+        }
+        // The server says what depends on it in the detail; no row is quoted there.
+        "2BP01" => {
+            return unusable(
+                &format!(
+                    "something else depends on it, and nothing was removed: {}",
+                    said.detail().unwrap_or_default().replace('\n', ", ")
+                ),
+                "drop that first, then repeat this",
             );
         }
         // No such schema, function, table, column or type.
@@ -206,6 +240,26 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
         next: next.to_owned(),
         source: Box::new(Told(cause)),
     }
+}
+
+/// What the functions say of a request, in the form of the library's own checks. Their hints are theirs, and quote
+/// nothing.
+fn about_request(said: &DbError) -> Invalid {
+    let column = said.column().unwrap_or_default();
+    let field = FIELDS.into_iter().find(|field| *field == column).unwrap_or("request");
+    let message = said.message();
+    let problem = message.strip_prefix(&format!("{column}: ")).unwrap_or(message);
+    let why = match said.hint() {
+        None => problem.to_owned(),
+        Some(hint) => format!("{problem}; {}", as_next_step(hint)),
+    };
+    Invalid::Value { field, why }
+}
+
+/// A sentence as the end of another one.
+fn as_next_step(hint: &str) -> String {
+    let mut rest = hint.strip_suffix('.').unwrap_or(hint).chars();
+    rest.next().map_or_else(String::new, |first| first.to_lowercase().chain(rest).collect())
 }
 
 const LOST: (&str, &str) =

@@ -1,40 +1,23 @@
 //! The schema and its versions: what is applied, what is missing, and bringing it up or down.
 //!
-//! Two things are installed. Tables come by numbered migrations, once each. Functions come from the
-//! binary as a whole and are replaced by every `up`, since replacing one costs nothing and breaks
-//! nobody: a signature that was released does not change. Everything happens in one transaction
-//! under a lock of its own, so that any number of processes may ask for it at once.
+//! Two things are installed. Tables come by numbered migrations, once each. Functions come from the binary as a whole
+//! and replace those of another one: a signature that was released does not change, so whoever is calling goes on.
+//! Everything happens in one transaction under a lock of its own, so that any number of processes may ask for it at
+//! once. Where there is nothing to do, nothing is locked.
+
+mod about;
+mod texts;
 
 use postgres::types::Type;
 
+use self::about::{About, Refusal};
+use self::texts::{Functions, MIGRATIONS};
 use super::address::Address;
 use super::link::{Link, Timeouts};
 use super::schema::Schema;
 use super::session::{Isolation, Session};
-use crate::clock::Timestamp;
-use crate::store::migrate::{Applied, CLIENT, Migration, Standing, Status, checksum, compare};
+use crate::store::migrate::{CLIENT, Status};
 use crate::store::{Error, Result};
-
-const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "kernel",
-    min_client: 1,
-    sql: include_str!("../../../sql/postgres/schema/0001_kernel.sql"),
-}];
-
-macro_rules! sql {
-    ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../sql/postgres/", $file, ".sql")))),+] };
-}
-
-/// The functions, in an order in which each finds what it is made of.
-const FUNCTIONS: [(&str, &str); 14] = sql! {
-    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/settle" "verbs/lapse" "verbs/operate"
-    "verbs/look" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/operate" "single/views"
-};
-
-const ROLES: &str = include_str!("../../../sql/postgres/roles.sql");
-const REMOVE: &str = include_str!("../../../sql/postgres/remove.sql");
-const ABOUT: &str = include_str!("../../../sql/postgres/about.sql");
 
 /// Whether roles are made for those who work, enqueue and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +26,20 @@ pub enum Roles {
     Make,
     /// The owner grants rights to roles of their own.
     Leave,
+}
+
+/// What a store holds, as far as it matters to who removes it. Counting ends at [`Contents::MOST`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contents {
+    /// Jobs that are queued, running or parked.
+    pub live: u64,
+    /// Jobs that have ended.
+    pub ended: u64,
+}
+
+impl Contents {
+    /// So many jobs, or more.
+    pub const MOST: u64 = 1_000_000;
 }
 
 /// The schema of one database.
@@ -60,72 +57,134 @@ impl Migrations {
 
     /// Where the schema stands. It changes nothing.
     pub fn status(&mut self) -> Result<Vec<Status>> {
-        let schema = &self.schema;
-        let about = self.link.run("look at the schema", |session| About::of(session, schema))?;
-        Ok(about.status())
+        let about = look(&mut self.link, &self.schema)?;
+        about.status().map_err(|refusal| self.refused(refusal))
     }
 
-    /// Applies what is missing and replaces the functions.
+    /// Applies what is missing, and replaces the functions if they are not this binary's.
     pub fn up(&mut self, roles: Roles) -> Result<()> {
-        self.up_with(roles, |_, text| text.to_owned())
+        self.up_with(roles, &Functions::own())
     }
 
     /// The same, with files that `edit` has had in its hands.
-    pub(super) fn up_with(
-        &mut self,
-        roles: Roles,
-        edit: impl Fn(&str, &str) -> String,
-    ) -> Result<()> {
+    #[cfg(feature = "drill")]
+    pub(super) fn up_edited(&mut self, edit: impl Fn(&str, &str) -> String) -> Result<()> {
+        self.up_with(Roles::Leave, &Functions::edited(edit))
+    }
+
+    fn up_with(&mut self, roles: Roles, functions: &Functions) -> Result<()> {
         let Migrations { link, schema } = self;
-        let refused = link.run("bring the schema up to date", |session| {
+        let wanted = |about: &About| {
+            about.can_go_up()?;
+            if roles == Roles::Make { about.can_have_roles() } else { Ok(()) }
+        };
+        let about = look(link, schema)?;
+        if roles == Roles::Leave && wanted(&about).is_ok() && about.is_current(functions) {
+            return Ok(());
+        }
+        let done = link.run("bring the schema up to date", |session| {
             session.transaction(Isolation::ReadCommitted, |session| {
                 lock(session, schema)?;
                 let about = About::of(session, schema)?;
-                if let Some(refusal) = about.refusal() {
-                    return Ok(Some(refusal));
+                if let Err(refusal) = wanted(&about) {
+                    return Ok(Err(refusal));
                 }
-                install(session, schema, &about, &edit)?;
                 if roles == Roles::Make {
-                    session.batch(&grants(schema, Roles::Make))?;
+                    session.batch(&make_roles(schema))?;
                 }
-                Ok(None)
+                if about.acts_for_another() {
+                    // So that what a superuser adds does not run with the rights of a superuser.
+                    let owner = (&about.owner as &_, Type::TEXT);
+                    session.query("SELECT set_config('role', $1, true)", &[owner])?;
+                }
+                if !about.is_current(functions) {
+                    install(session, schema, &about, functions)?;
+                }
+                if roles == Roles::Make {
+                    session.batch(&grants(schema))?;
+                }
+                Ok(Ok(()))
             })
         })?;
-        match refused {
-            None => Ok(()),
-            Some((problem, next)) => {
-                Err(Error::Unusable { target: self.link.target().to_owned(), problem, next })
-            }
-        }
+        done.map_err(|refusal| self.refused(refusal))
     }
 
-    /// Removes the schema and everything in it, unless something else depends on it.
+    /// What a removal would take away; None if there is no store. Refuses what [`Migrations::down`] would refuse.
+    pub fn contents(&mut self) -> Result<Option<Contents>> {
+        const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM tenure.TABLE LIMIT $1) counted";
+        let about = look(&mut self.link, &self.schema)?;
+        about.can_be_removed().map_err(|refusal| self.refused(refusal))?;
+        if !about.is_there() {
+            return Ok(None);
+        }
+        let Migrations { link, schema } = self;
+        let most = i64::try_from(Contents::MOST).unwrap_or(i64::MAX);
+        let mut count = |table: &str| -> Result<u64> {
+            if !about.has(&format!("table {table}")) {
+                return Ok(0);
+            }
+            let sql = COUNT.replace("TABLE", table);
+            let n: i64 = link.run("count jobs", |session| {
+                session.query_one(&schema.apply(&sql), &[(&most, Type::INT8)])?.try_get(0)
+            })?;
+            Ok(n.unsigned_abs())
+        };
+        Ok(Some(Contents { live: count("jobs")?, ended: count("done")? }))
+    }
+
+    /// Removes the schema and what is Tenure's in it. If it holds anything else, or something else depends on it,
+    /// nothing is removed. Roles stay: they belong to the server.
     pub fn down(&mut self) -> Result<()> {
         let Migrations { link, schema } = self;
-        link.run("remove the schema", |session| {
+        let done = link.run("remove the schema", |session| {
             session.transaction(Isolation::ReadCommitted, |session| {
                 lock(session, schema)?;
-                session.batch(&schema.apply(REMOVE))
+                let about = About::of(session, schema)?;
+                if let Err(refusal) = about.can_be_removed() {
+                    return Ok(Err(refusal));
+                }
+                if about.is_there() {
+                    remove(session, schema)?;
+                }
+                Ok(Ok(()))
             })
-        })
+        })?;
+        done.map_err(|refusal| self.refused(refusal))
     }
 
     /// The statements that give roles their rights, for a person to run.
-    pub fn grants(&self) -> String {
-        grants(&self.schema, Roles::Leave)
+    pub fn grants(address: &Address) -> String {
+        grants(&Schema::new(address.schema()))
     }
 
-    /// The address as it may be shown.
-    pub fn target(&self) -> &str {
-        self.link.target()
+    fn refused(&self, refusal: Refusal) -> Error {
+        unusable(&self.link, refusal)
     }
 }
 
-/// Whoever migrates the same schema waits here, and no longer than a person would: the others are
-/// doing what we want done.
+/// Refuses a schema that this binary cannot work with, and says what would help.
+pub(super) fn check(link: &mut Link, schema: &Schema) -> Result<()> {
+    let about = look(link, schema)?;
+    about.can_be_used().map_err(|refusal| unusable(link, refusal))
+}
+
+fn look(link: &mut Link, schema: &Schema) -> Result<About> {
+    link.run("look at the schema", |session| About::of(session, schema))
+}
+
+fn unusable(link: &Link, Refusal { problem, next }: Refusal) -> Error {
+    Error::Unusable { target: link.target().to_owned(), problem, next }
+}
+
+/// Whoever migrates the same schema waits here, and no longer than a person would: the others are doing what we want
+/// done.
 fn lock(session: &mut Session, schema: &Schema) -> Result<(), postgres::Error> {
     const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('tenure schema ' || $1, 0))";
-    session.batch("SET LOCAL lock_timeout = '60s'")?;
+    // A step that takes its time is not broken off, and names in the files mean what they say whatever the role's
+    // own path is.
+    session.batch(
+        "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '60s'; SET LOCAL search_path = pg_catalog, pg_temp",
+    )?;
     session.query(LOCK, &[(&schema.name(), Type::TEXT)])?;
     // From here on a lock is one on a table that others use: better to fail than to hold them up.
     session.batch("SET LOCAL lock_timeout = '5s'")
@@ -135,7 +194,7 @@ fn install(
     session: &mut Session,
     schema: &Schema,
     about: &About,
-    edit: &impl Fn(&str, &str) -> String,
+    functions: &Functions,
 ) -> Result<(), postgres::Error> {
     const APPLIED: &str = "INSERT INTO tenure.migrations (version, name, checksum, min_client, applied_at) \
         VALUES ($1, $2, $3, $4, tenure.clock_ms())";
@@ -143,20 +202,19 @@ fn install(
     if !about.exists {
         session.batch(&format!("CREATE SCHEMA {}", schema.quoted()))?;
     }
-    let pending: Vec<_> = MIGRATIONS
-        .iter()
-        .filter(|migration| about.applied.iter().all(|done| done.version != migration.version))
-        .collect();
-    for migration in &pending {
+    let is_missing = |version| about.applied().iter().all(|done| done.version != version);
+    let pending = || MIGRATIONS.iter().filter(|step| is_missing(step.version));
+    for migration in pending() {
         session.batch(&schema.apply(migration.sql))?;
     }
-    for (file, text) in FUNCTIONS {
-        session.batch(&schema.apply(&edit(file, text)))?;
+    for text in &functions.files {
+        session.batch(&schema.apply(text))?;
     }
     // Nobody but its owner may call anything until it is granted.
     session
         .batch(&format!("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {} FROM PUBLIC", schema.quoted()))?;
-    for migration in pending {
+    // Last, because the clock is one of the functions.
+    for migration in pending() {
         session.execute(
             &schema.apply(APPLIED),
             &[
@@ -169,186 +227,50 @@ fn install(
     }
     session.execute(
         &schema.apply(INSTALLED),
-        &[(&functions_checksum(), Type::TEXT), (&i64::from(CLIENT), Type::INT8)],
+        &[(&functions.checksum, Type::TEXT), (&i64::from(CLIENT), Type::INT8)],
     )?;
     Ok(())
 }
 
-/// What tells the functions of two binaries apart.
-fn functions_checksum() -> String {
-    checksum(&FUNCTIONS.map(|(_, text)| text).concat())
+fn remove(session: &mut Session, schema: &Schema) -> Result<(), postgres::Error> {
+    const REMOVE: &str = include_str!("../../../sql/postgres/remove.sql");
+    let ours = texts::all_parts();
+    let name = (&schema.name() as &_, Type::TEXT);
+    for row in session.query(REMOVE, &[name, (&ours, Type::TEXT_ARRAY)])? {
+        session.batch(row.try_get("statement")?)?;
+    }
+    Ok(())
 }
 
-/// The grants for roles named after the schema.
-fn grants(schema: &Schema, roles: Roles) -> String {
-    let named = ROLES.replace("tenure_", &format!("{}_", schema.name()));
-    let named = if schema.name() == "tenure" {
-        named
-    } else {
-        // Role names need quotes where the schema's name does.
-        ["worker", "enqueuer", "reader"].iter().fold(named, |text, role| {
-            let name = format!("{}_{role}", schema.name());
-            text.replace(&name, &format!("\"{name}\""))
-        })
-    };
-    let text =
-        schema.apply(&named).replace("SCHEMA tenure ", &format!("SCHEMA {} ", schema.quoted()));
-    let (make, grant) = text.split_once("-- Rights.\n").unwrap_or(("", &text));
-    match roles {
-        Roles::Make => format!("{make}{grant}"),
-        Roles::Leave => grant.to_owned(),
-    }
+fn make_roles(schema: &Schema) -> String {
+    // The names stand in quotes there, which no name of a schema contains.
+    include_str!("../../../sql/postgres/roles.sql")
+        .replace("'tenure_", &format!("'{}_", schema.name()))
 }
 
-/// What is known of a schema without being allowed to read it.
-struct About {
-    exists: bool,
-    /// Whether the role may use it.
-    is_usable: bool,
-    /// The tables that are there, of those that belong there.
-    tables: i64,
-    /// How many other objects of the database's are in it.
-    others: i64,
-    /// Whether the functions that tell about it are there.
-    tells: bool,
-    applied: Vec<Applied>,
-    functions: Option<(String, u32, Timestamp)>,
+fn grants(schema: &Schema) -> String {
+    let named = include_str!("../../../sql/postgres/grants.sql")
+        // The roles first: the schema's own name may begin like theirs.
+        .replace("\"tenure_", &format!("\"{}_", schema.name()))
+        .replace("\"tenure\"", &format!("\"{}\"", schema.name()));
+    schema.apply(&named).into_owned()
 }
 
-impl About {
-    /// The tables of a whole schema.
-    const TABLES: i64 = 10;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn of(session: &mut Session, schema: &Schema) -> Result<About, postgres::Error> {
-        let mut about = About {
-            exists: false,
-            is_usable: false,
-            tables: 0,
-            others: 0,
-            tells: false,
-            applied: vec![],
-            functions: None,
-        };
-        for row in session.query(ABOUT, &[(&schema.name(), Type::TEXT)])? {
-            about.exists = row.try_get("exists")?;
-            about.is_usable = row.try_get("is_usable")?;
-            about.tables = row.try_get("tables")?;
-            about.others = row.try_get("others")?;
-            about.tells = row.try_get("tells")?;
+    #[test]
+    fn rights_are_given_to_roles_that_are_named_after_the_schema() {
+        for name in ["tenure", "tenure_jobs", "Job Queue-2", "my tenure"] {
+            let text = grants(&Schema::new(name));
+            let first = format!(
+                "GRANT USAGE ON SCHEMA \"{name}\" TO \"{name}_worker\", \"{name}_enqueuer\", \"{name}_reader\";"
+            );
+            assert!(text.contains(&first), "{text}");
+            let home = Schema::new(name);
+            assert!(text.contains(&format!("FUNCTION {}.history, ", home.quoted())), "{text}");
+            assert!(make_roles(&home).contains(&format!("ARRAY['{name}_worker', ")), "{name}");
         }
-        if about.tells && about.is_usable {
-            const HISTORY: &str =
-                "SELECT version, name, checksum, min_client, applied_at FROM tenure.history()";
-            for row in session.query(&schema.apply(HISTORY), &[])? {
-                let number = |column| {
-                    row.try_get::<_, i64>(column).map(|n| u32::try_from(n).unwrap_or(u32::MAX))
-                };
-                let (name, checksum) = (row.try_get("name")?, row.try_get("checksum")?);
-                let (version, min_client) = (number("version")?, number("min_client")?);
-                let applied_at = row.try_get("applied_at")?;
-                if version == 0 {
-                    about.functions = Some((checksum, min_client, applied_at));
-                } else {
-                    about.applied.push(Applied { version, name, checksum, min_client, applied_at });
-                }
-            }
-        }
-        Ok(about)
-    }
-
-    fn status(&self) -> Vec<Status> {
-        let mut status = compare(&MIGRATIONS, &self.applied);
-        let standing = match &self.functions {
-            None => Standing::Pending,
-            Some((checksum, _, at)) if *checksum == functions_checksum() => Standing::Applied(*at),
-            Some((_, client, at)) if *client > CLIENT => Standing::Newer(*at),
-            Some((_, _, at)) => Standing::Differs(*at),
-        };
-        status.push(Status { version: CLIENT, name: "functions".into(), standing });
-        status
-    }
-
-    /// Why the schema cannot be brought up to date, and what to do instead.
-    fn refusal(&self) -> Option<(String, String)> {
-        let too_old = |done: &&Applied| done.min_client > CLIENT;
-        if let Some(newer) = self.applied.iter().find(too_old) {
-            return Some((
-                format!("migration {} ({}) is newer than this binary", newer.version, newer.name),
-                "upgrade tenure here too".into(),
-            ));
-        }
-        if self.functions.as_ref().is_some_and(|(_, client, _)| *client > CLIENT) {
-            return Some((
-                "its functions come from a newer binary".into(),
-                "upgrade tenure here too, or leave them: this binary can work with them".into(),
-            ));
-        }
-        if self.exists && self.tables == 0 && self.others > 0 {
-            return Some((
-                format!("the schema holds {} objects that are not Tenure's", self.others),
-                "choose another one with ?schema=NAME in the address".into(),
-            ));
-        }
-        (self.tables > 0 && (!self.tells || self.tables < About::TABLES)).then(|| {
-            (
-                format!("the schema is half installed: {} of {} tables are there", self.tables, About::TABLES),
-                "restore the database from a backup, or begin anew with: tenure migrate down --yes, then tenure migrate up".into(),
-            )
-        })
-    }
-}
-
-/// Refuses a schema that this binary cannot work with, and says what would help.
-pub(super) fn check(link: &mut Link, schema: &Schema) -> Result<()> {
-    let about = link.run("look at the schema", |session| About::of(session, schema))?;
-    let refuse = |problem: String, next: &str| {
-        Err(Error::Unusable { target: link.target().to_owned(), problem, next: next.into() })
-    };
-    let name = schema.name();
-    if !about.exists || about.tables == 0 {
-        return refuse(
-            format!("the database has no schema {name} of Tenure's"),
-            "make it with: tenure migrate up",
-        );
-    }
-    if !about.is_usable {
-        return refuse(
-            format!("this role may not use the schema {name}"),
-            "ask its owner for the rights that `tenure migrate up` prints, or for membership in a role that has them",
-        );
-    }
-    if let Some((problem, next)) = about
-        .refusal()
-        .filter(|_| about.functions.as_ref().is_none_or(|(_, client, _)| *client <= CLIENT))
-    {
-        return refuse(problem, &next);
-    }
-    let pending = compare(&MIGRATIONS, &about.applied)
-        .into_iter()
-        .find(|step| matches!(step.standing, Standing::Pending | Standing::Differs(_)));
-    if let Some(step) = pending {
-        return match step.standing {
-            Standing::Pending => refuse(
-                format!(
-                    "migration {} ({}) of the schema {name} is missing",
-                    step.version, step.name
-                ),
-                "apply it with: tenure migrate up",
-            ),
-            _ => refuse(
-                format!(
-                    "migration {} ({}) of the schema {name} differs from this binary's",
-                    step.version, step.name
-                ),
-                "use the binary that this store was made with",
-            ),
-        };
-    }
-    match &about.functions {
-        Some((_, client, _)) if *client >= CLIENT => Ok(()),
-        _ => refuse(
-            format!("the functions of the schema {name} are older than this binary"),
-            "replace them with: tenure migrate up",
-        ),
     }
 }

@@ -40,9 +40,7 @@ impl Schema {
         if self.name == Schema::USUAL {
             return Cow::Borrowed(sql);
         }
-        let named = sql.replace("tenure.", &format!("{}.", self.quoted));
-        // Roles are named after the schema.
-        Cow::Owned(named)
+        Cow::Owned(sql.replace("tenure.", &format!("{}.", self.quoted)))
     }
 
     /// The channel in which ready jobs are announced: what the text `tenure.` becomes, without its dot.

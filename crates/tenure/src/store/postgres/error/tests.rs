@@ -62,6 +62,29 @@ fn a_request_that_makes_no_sense_names_what_is_wrong_with_it() {
 }
 
 #[test]
+fn every_field_that_the_functions_name_is_known() {
+    let sql = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/postgres");
+    let files =
+        ["verbs", "single"].into_iter().flat_map(|name| std::fs::read_dir(sql.join(name)).unwrap());
+    let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let text = texts.collect::<Vec<_>>().concat();
+    let mut named: Vec<&str> = ["invalid", "check_names", "check_json", "ms"]
+        .iter()
+        .flat_map(|call| text.split(&format!("tenure.{call}('")[..]).skip(1).collect::<Vec<_>>())
+        .filter_map(|rest| rest.split('\'').next())
+        .collect();
+    named.sort_unstable();
+    named.dedup();
+    assert_eq!(named, FIELDS);
+}
+
+#[test]
+fn a_hint_becomes_the_end_of_the_sentence() {
+    assert_eq!(as_next_step("Use 0 for at once."), "use 0 for at once");
+    assert_eq!(as_next_step(""), "");
+}
+
+#[test]
 fn what_nobody_expects_keeps_its_words_and_its_code() {
     let error = refused(|_| Some("XX000"));
     assert!(matches!(error, Error::Engine { .. }), "{error:?}");

@@ -1,0 +1,104 @@
+//! A store in a file of this machine: SQLite.
+
+use std::path::Path;
+
+use anyhow::Result;
+use tenure::store::Store;
+use tenure::store::migrate::Status;
+use tenure::store::postgres::Roles;
+use tenure::store::sqlite::{Options, Sqlite};
+
+use super::Removable;
+use crate::args::BadInput;
+use crate::commands::doctor::Finding;
+use crate::output::say;
+
+pub(super) fn open(file: &Path) -> Result<Box<dyn Store>> {
+    let is_new = !file.exists();
+    let store = Sqlite::open(file, &Options::default())?;
+    if is_new {
+        // Said aloud, because a slip in a path would otherwise look like an empty store.
+        say(&format!("created {}", file.display()));
+    }
+    Ok(Box::new(store))
+}
+
+pub(super) fn status(file: &Path) -> Result<Vec<Status>> {
+    Ok(Sqlite::status(file)?)
+}
+
+pub(super) fn migrate_up(file: &Path, roles: Roles) -> Result<()> {
+    if roles == Roles::Make {
+        let why = "--roles: a file has no roles; leave it out, and see to who may write the file";
+        return Err(BadInput(why.into()).into());
+    }
+    Sqlite::adopt(file, &Options::default())?;
+    Ok(())
+}
+
+/// A file is its owner's to delete, and one that holds other tables is not for us to take apart.
+pub(super) fn removable(file: &Path) -> Removable {
+    if !file.exists() {
+        return Removable::Nothing;
+    }
+    let name = file.display();
+    Removable::No(format!(
+        "a store in a file is removed with the file; end whoever uses it, and then: \
+         rm {name} {name}-wal {name}-shm {name}-turn; or, if it holds tables of yours too, drop what \
+         begins with tenure_, the views first"
+    ))
+}
+
+pub(super) fn migrate_down(file: &Path) -> Result<()> {
+    match removable(file) {
+        Removable::No(why) => Err(anyhow::anyhow!(why)),
+        Removable::Store(_) | Removable::Nothing => Ok(()),
+    }
+}
+
+pub(super) fn examine(file: &Path) -> Result<Vec<Finding>> {
+    let facts = Sqlite::open(file, &Options::default())?.facts()?;
+    let next = "find the program that changed it with PRAGMA journal_mode";
+    let journal = match facts.journal_mode.as_str() {
+        "wal" => Finding::well("journal", "write-ahead log"),
+        other => Finding::ill("journal", format!("{other}, not a write-ahead log"), next),
+    };
+    let commits = if facts.is_synced {
+        Finding::well("commits", "on disk before they are acknowledged")
+    } else {
+        Finding::ill("commits", "acknowledged before they are on disk", "use an unchanged build")
+    };
+    Ok(vec![size(file), Finding::well("sqlite", facts.version), journal, commits])
+}
+
+/// What the file itself tells.
+fn size(path: &Path) -> Finding {
+    let size = |suffix: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        Path::new(&name).metadata().map_or(0, |file| file.len())
+    };
+    let sizes = format!("{}, and {} in its log", bytes(size("")), bytes(size("-wal")));
+    Finding::well("size", sizes)
+}
+
+/// A size as people read it.
+fn bytes(size: u64) -> String {
+    match size {
+        0..1024 => format!("{size} bytes"),
+        1024..1_048_576 => format!("{} KiB", size / 1024),
+        _ => format!("{}.{} MiB", size / 1_048_576, size % 1_048_576 * 10 / 1_048_576),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_told_in_the_unit_that_fits() {
+        assert_eq!(bytes(1_023), "1023 bytes");
+        assert_eq!(bytes(4_096), "4 KiB");
+        assert_eq!(bytes(1_048_576 * 5 / 2), "2.5 MiB");
+    }
+}

@@ -1,0 +1,128 @@
+//! What is installed, as text: the migrations, which come once each, and the functions, which come as a whole. And
+//! what there must be afterwards, read from the same text.
+
+use crate::store::migrate::{Applied, Migration, checksum};
+
+/// The tables.
+pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "kernel",
+    min_client: 1,
+    sql: include_str!("../../../../sql/postgres/schema/0001_kernel.sql"),
+}];
+
+macro_rules! sql {
+    ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../../sql/postgres/", $file, ".sql")))),+] };
+}
+
+/// The functions, in an order in which each finds what it is made of.
+const FUNCTIONS: [(&str, &str); 14] = sql! {
+    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/settle" "verbs/lapse" "verbs/operate"
+    "verbs/look" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/operate" "single/views"
+};
+
+/// The functions that an `up` brings.
+pub(super) struct Functions {
+    pub(super) files: Vec<String>,
+    /// What tells them from those of another binary.
+    pub(super) checksum: String,
+}
+
+impl Functions {
+    /// Those of this binary, after `edit` has had each file in its hands.
+    pub(super) fn edited(edit: impl Fn(&str, &str) -> String) -> Functions {
+        let files: Vec<_> = FUNCTIONS.iter().map(|(file, text)| edit(file, text)).collect();
+        let checksum = checksum(&files.concat());
+        Functions { files, checksum }
+    }
+
+    /// Those of this binary.
+    pub(super) fn own() -> Functions {
+        Functions::edited(|_, text| text.to_owned())
+    }
+}
+
+/// What the functions' files make: sort and name, such as `function claim`. What is there twice has one name for two.
+pub(super) fn function_parts() -> Vec<String> {
+    FUNCTIONS.iter().flat_map(|(_, text)| made_by(text)).collect()
+}
+
+/// What the migrations make that were applied.
+pub(super) fn table_parts(applied: &[Applied]) -> Vec<String> {
+    let is_applied = |step: &&Migration| applied.iter().any(|done| done.version == step.version);
+    MIGRATIONS.iter().filter(is_applied).flat_map(|step| made_by(step.sql)).collect()
+}
+
+/// Everything that is ours in a schema, at whatever version.
+pub(super) fn all_parts() -> Vec<String> {
+    MIGRATIONS.iter().flat_map(|step| made_by(step.sql)).chain(function_parts()).collect()
+}
+
+/// What `wanted` has and `found` lacks. Each is used up by its like, so that of two functions of one name both must be
+/// there.
+pub(super) fn lacking(wanted: Vec<String>, found: &[String]) -> Vec<String> {
+    let mut found = found.to_vec();
+    let is_lacking = |part: &String| match found.iter().position(|other| other == part) {
+        Some(place) => {
+            found.swap_remove(place);
+            false
+        }
+        None => true,
+    };
+    wanted.into_iter().filter(is_lacking).collect()
+}
+
+fn made_by(sql: &str) -> Vec<String> {
+    const BEGINNINGS: [(&str, &str); 6] = [
+        ("CREATE TABLE tenure.", "table"),
+        ("CREATE SEQUENCE tenure.", "sequence"),
+        ("CREATE TYPE tenure.", "type"),
+        ("CREATE OR REPLACE VIEW tenure.", "view"),
+        ("CREATE OR REPLACE FUNCTION tenure.", "function"),
+        ("CREATE CONSTRAINT TRIGGER ", "trigger"),
+    ];
+    let part = |line: &str| {
+        BEGINNINGS.iter().find_map(|(beginning, sort)| {
+            let rest = line.trim_start().strip_prefix(beginning)?;
+            let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
+            Some(format!("{sort} {name}"))
+        })
+    };
+    sql.lines().filter_map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_files_make_is_read_from_them() {
+        let parts = all_parts();
+        for part in [
+            "table migrations",
+            "table fences",
+            "sequence job_id",
+            "type claim_row",
+            "view record",
+            "view stats",
+            "function claim_many",
+            "function ms",
+            "trigger fence",
+        ] {
+            assert!(parts.iter().any(|found| found == part), "{part}");
+        }
+        let made =
+            |text: &str| text.matches("CREATE ").count() - text.matches("CREATE INDEX").count();
+        let texts = MIGRATIONS.iter().map(|step| step.sql).chain(FUNCTIONS.map(|(_, text)| text));
+        assert_eq!(texts.map(made).sum::<usize>(), parts.len(), "every CREATE is known");
+    }
+
+    #[test]
+    fn of_two_functions_with_one_name_both_are_missed() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let wanted = || names(&["function ms", "function ms", "view job"]);
+        assert_eq!(lacking(wanted(), &names(&["view job", "function ms"])), ["function ms"]);
+        assert_eq!(lacking(wanted(), &wanted()), [""; 0]);
+    }
+}

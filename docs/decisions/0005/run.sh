@@ -23,7 +23,7 @@ cell() { # title, tenants, waiting, unhandled, held horizon, clients, batch, scr
     lane=$(psql -Atc "SELECT tenure.lane('default', '', 'work', 0)")
     transactions=$((jobs / $7 / $6 - 2))
     rate=$(pgbench -n -M prepared -c "$6" -j 2 -t "$transactions" -D ids='{}' -D tokens='{}' -D verbs='{}' -D none='{}' \
-        -D marks= -D cursor=0 -D n="$7" -D lane="$lane" -f "$here/$8.pgbench" 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
+        -D marks='{}' -D cursor=0 -D n="$7" -D lane="$lane" -f "$here/$8.pgbench" 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p')
     [ -z "$holder" ] || kill "$holder"
     echo "$1: $(echo "$rate $7" | awk '{ printf "%d", $1 * $2 }') jobs/s"
 }

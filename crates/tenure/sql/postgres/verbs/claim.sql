@@ -61,6 +61,7 @@ DECLARE
     answer  tenure.claim_row;
     known   tenure.marks;
     read    bigint;     -- entries of an index read so far
+    saved   bigint;     -- for how long a mark there would be used
     ours    bigint[] := '{}';
     seen    int;
 BEGIN
@@ -83,8 +84,10 @@ BEGIN
          WHERE j.id = due.id AND j.state + 0 = 1;
         GET DIAGNOSTICS seen = ROW_COUNT;
     END IF;
-    IF seen < promote_limit THEN
-        known := tenure.mark_waiting(known, tenure.entries_read('tenure.jobs_waiting') - read, t);
+    saved := tenure.mark_for(tenure.entries_read('tenure.jobs_waiting') - read);
+    IF saved IS NOT NULL AND seen < promote_limit THEN
+        known.waiting_from := t;
+        known.waiting_until := coalesce(known.waiting_until, t + saved);
     END IF;
     -- Leases that are over are taken back, so that nothing else need be running for progress.
     read := tenure.entries_read('tenure.jobs_running');
@@ -102,8 +105,10 @@ BEGIN
         RETURN NEXT answer;
     END LOOP;
 
-    IF seen < lapse_limit THEN
-        known := tenure.mark_running(known, tenure.entries_read('tenure.jobs_running') - read, t);
+    saved := tenure.mark_for(tenure.entries_read('tenure.jobs_running') - read);
+    IF saved IS NOT NULL AND seen < lapse_limit THEN
+        known.running_from := t;
+        known.running_until := coalesce(known.running_until, t + saved);
     END IF;
 
     SELECT array_agg(DISTINCT q) INTO queues FROM unnest(p_queues) q
@@ -329,32 +334,13 @@ BEGIN
     RETURN known;
 END $$;
 
-CREATE OR REPLACE FUNCTION tenure.mark_waiting(known tenure.marks, dead bigint, t bigint) RETURNS tenure.marks
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF dead > 10000 THEN
-        known.waiting_from := t;
-        known.waiting_until := coalesce(known.waiting_until, t + tenure.mark_for(dead));
-    END IF;
-    RETURN known;
-END $$;
-
-CREATE OR REPLACE FUNCTION tenure.mark_running(known tenure.marks, dead bigint, t bigint) RETURNS tenure.marks
-LANGUAGE plpgsql AS $$
-BEGIN
-    IF dead > 10000 THEN
-        known.running_from := t;
-        known.running_until := coalesce(known.running_until, t + tenure.mark_for(dead));
-    END IF;
-    RETURN known;
-END $$;
-
 -- Begins each lane after the last job that was taken from it: those before are taken too, or dead.
 CREATE OR REPLACE FUNCTION tenure.mark_ready(known tenure.marks, p_jobs bigint[], dead bigint, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    IF known.lanes IS NULL AND dead - 3 * cardinality(p_jobs) <= 10000 OR cardinality(p_jobs) = 0 THEN
+    -- Each job that was taken was read twice, once on the way to its lane.
+    IF cardinality(p_jobs) = 0 OR known.lanes IS NULL AND tenure.mark_for(dead - 2 * cardinality(p_jobs)) IS NULL THEN
         RETURN known;
     END IF;
     known.ready_until := coalesce(known.ready_until, t + tenure.mark_for(dead));

@@ -6,6 +6,7 @@
 //! 4. [`explorer`]: every interleaving of a few workers' calls, with crashes and lost replies, checked against the
 //!    invariants after each step; and [`mutants`], which it must kill.
 //! 5. [`processes`]: real processes on one file, some of which are killed.
+//! 6. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
 
 #![forbid(unsafe_code)]
 
@@ -17,3 +18,4 @@ pub mod model;
 pub mod mutants;
 pub mod processes;
 pub mod servers;
+pub mod sessions;

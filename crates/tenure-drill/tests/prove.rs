@@ -16,6 +16,7 @@ use tenure_drill::differential::run;
 use tenure_drill::engines::Engine;
 use tenure_drill::explorer::{WIDE_SCOPES, explore};
 use tenure_drill::processes::contend;
+use tenure_drill::sessions;
 
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
@@ -112,5 +113,15 @@ fn fifty_random_sequences_agree_on_postgresql() {
     let directory = tempfile::tempdir().unwrap();
     for seed in 5_000..5_050 {
         run(seed, 300, &[Engine::Model, Engine::Postgres], directory.path()).unwrap();
+    }
+}
+
+/// About a minute of it, each round in a database that was emptied.
+#[test]
+fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
+    for seed in 100..110 {
+        let report = sessions::contend(8, 1_000, seed);
+        println!("seed {seed}: {report:?}");
+        assert!(report.wrong.is_empty(), "seed {seed}: {:#?}", report.wrong);
     }
 }

@@ -32,7 +32,13 @@ BEGIN
     IF answer.verdict IN ('lost', 'gone') THEN
         PERFORM tenure.stale(renew.job, renew.token, 'renew');
     ELSIF answer.verdict = 'busy' THEN
-        RETURN (SELECT tenure.at(j.lease_until) FROM tenure.jobs j WHERE j.id = renew.job);
+        SELECT j.lease_until INTO answer.lease_until FROM tenure.jobs j
+         WHERE j.id = renew.job
+           AND j.token = renew.token AND j.state + 0 = 2;
+        IF NOT FOUND THEN
+            -- Whoever had it locked has settled it since.
+            PERFORM tenure.stale(renew.job, renew.token, 'renew');
+        END IF;
     END IF;
     RETURN tenure.at(answer.lease_until);
 END $$;

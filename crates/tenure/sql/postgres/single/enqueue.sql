@@ -18,7 +18,8 @@ BEGIN
     ELSIF priority IS NULL OR priority NOT BETWEEN -32768 AND 32767 THEN
         PERFORM tenure.invalid('priority', 'outside -32768 to 32767', 'Lower numbers run first; leave it out for 0.');
     END IF;
-    PERFORM tenure.check_json('args', args, 262144);
+    -- Tags are kept in one line with spaces between them, so each is looked at while it is still alone.
+    PERFORM tenure.check_json('args', args, 262144), tenure.check_names('tag', tags);
     SELECT e.verdict, e.job INTO verdict, job
       FROM tenure.enqueue_many(
         ARRAY[kind], ARRAY[args], ARRAY[coalesce(queue, 'default')], ARRAY[coalesce(tenant, '')],
@@ -37,12 +38,15 @@ BEGIN
 END $$;
 
 -- The fingerprint of a request under a key: SHA-256 over the kind, a NUL and the canonical args. It is the
--- library's own, so that a request may be repeated from another language.
+-- library's own, so that a request may be repeated from another language; and it refuses what the library refuses.
 CREATE OR REPLACE FUNCTION tenure.fingerprint(kind text, args json) RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN sha256(convert_to(kind, 'UTF8') || '\x00'::bytea || convert_to(tenure.canonical(args), 'UTF8'));
+    IF args IS NOT NULL THEN
+        PERFORM tenure.check_json('args', args, 16777216);
+    END IF;
+    RETURN sha256(convert_to(kind, 'UTF8') || decode('00', 'hex') || convert_to(tenure.canonical(args), 'UTF8'));
 END $$;
 
 -- The one spelling of a JSON value: object keys sorted bytewise, no white space, the last of duplicate keys,
@@ -83,7 +87,7 @@ BEGIN
         PERFORM value::jsonb;
     EXCEPTION WHEN data_exception OR untranslatable_character OR program_limit_exceeded THEN
         PERFORM tenure.invalid(field, 'cannot be stored as JSON: ' || SQLERRM,
-            'Leave out \u0000, halves of surrogate pairs, and numbers beyond all measure.');
+            E'Leave out \\u0000, halves of surrogate pairs, and numbers beyond all measure.');
     END;
     -- A look at each level costs a pass, so it is taken only where there are enough brackets to be too deep.
     IF size - length(translate(value::text, '[{', '')) > 127 AND tenure.depth(value, 128) > 127 THEN

@@ -50,15 +50,13 @@ DO $$ BEGIN
     END IF;
 END $$;
 
--- A settlement proves the fences of its own transaction.
+-- A settlement proves the fences of its own transaction. settle_many calls it, and only where there are some.
 CREATE OR REPLACE FUNCTION tenure.prove_fences(p_jobs bigint[], p_tokens bigint[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF current_setting('tenure_session.fenced', true) = 'yes' THEN
-        DELETE FROM tenure.fences f USING unnest(p_jobs, p_tokens) s(id, token)
-         WHERE f.job_id = s.id AND f.token = s.token;
-    END IF;
+    DELETE FROM tenure.fences f USING unnest(p_jobs, p_tokens) s(id, token)
+     WHERE f.job_id = s.id AND f.token = s.token;
 END $$;
 
 -- Locks the job for the rest of the transaction, and answers until when the lease holds. Call it first in a
@@ -93,7 +91,7 @@ BEGIN
             'Use the verb that the message of TN001 begins with.');
     END IF;
     SELECT c.token, c.state INTO found_ FROM tenure.current(job) c;
-    IF found_.token IS NULL OR found_.token = refused.token AND found_.state = 2 THEN
+    IF found_.token IS NULL OR refused.token IS NULL OR found_.token = refused.token AND found_.state = 2 THEN
         RETURN false;
     END IF;
     -- The timeline knows the verbs of jobs; a fence, a hold and a commit are steps towards a completion.

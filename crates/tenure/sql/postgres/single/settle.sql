@@ -16,24 +16,46 @@ BEGIN
             WHEN now_.token = shown THEN format('already_settled: the attempt has ended, and the job is %s.', tenure.state_name(now_.state))
             ELSE format('token_mismatch: the job''s token is %s, and it is %s.', now_.token, tenure.state_name(now_.state))
         END,
-        HINT = format('Somebody else has the job, or it has ended. Stop working on it. To leave a trace, call tenure.refused(%s, %s, %L) in a new transaction.', job, shown, verb);
+        HINT = format('Somebody else has the job, or it has ended. Stop working on it. To leave a trace, call tenure.refused(%s, %s, %L) in a new transaction.',
+                      coalesce(job::text, 'NULL'), coalesce(shown::text, 'NULL'), verb);
 END $$;
 
--- One settlement, or TN001.
+-- One settlement, or TN001. A repeated call is answered with yes, unless its transaction has written something
+-- before it: that would be committed beside a settlement which another transaction has made, and so once more.
+-- After a COMMIT whose answer was lost, this tells that it went through.
 CREATE OR REPLACE FUNCTION tenure.settle(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text, p_result json)
 RETURNS text
 LANGUAGE plpgsql
 AS $$
 DECLARE
     answer record;
+    wrote  boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
 BEGIN
     SELECT s.verdict, s.became INTO answer
       FROM tenure.settle_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_after_ms],
                               ARRAY[left(p_note, 2048)], ARRAY[p_result]) s;
     IF answer.verdict IN ('stale', 'gone') THEN
         PERFORM tenure.stale(p_job, p_token, p_verb);
+    ELSIF answer.verdict = 'repeated' AND wrote AND NOT tenure.is_settled_here(p_job, p_token, p_verb) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TN001',
+            MESSAGE = format('%s refused: token %s has done so before to job %s', p_verb, p_token, p_job),
+            DETAIL = format('already_settled: an earlier transaction made it %s. What this one has written is not part of that.',
+                            tenure.state_name(answer.became)),
+            HINT = 'Roll back. If you are repeating a transaction whose COMMIT was not answered: it went through.';
     END IF;
     RETURN tenure.state_name(answer.became);
+END $$;
+
+-- Whether it was this very transaction that settled so. What was done under a savepoint is not found.
+CREATE OR REPLACE FUNCTION tenure.is_settled_here(p_job bigint, p_token bigint, p_verb text) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    here xid := pg_current_xact_id()::xid;
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM tenure.done d WHERE d.id = p_job AND d.token = p_token AND d.xmin = here)
+        OR EXISTS (SELECT 1 FROM tenure.timeline l WHERE l.job_id = p_job AND l.token = p_token AND l.verb = p_verb
+                      AND NOT l.refused AND l.xmin = here);
 END $$;
 
 -- It is done.

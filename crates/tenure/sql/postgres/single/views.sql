@@ -18,5 +18,5 @@ SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token
 -- All queues at a glance.
 CREATE OR REPLACE VIEW tenure.stats AS
 SELECT o.queue, o.tenant, o.ready, o.waiting, o.running, o.parked, o.dead,
-       o.oldest_wait_ms * interval '1 millisecond' AS oldest_wait, o.succeeded_last_minute, o.died_last_minute
+       least(o.oldest_wait_ms, 253402207200000) * interval '1 millisecond' AS oldest_wait, o.succeeded_last_minute, o.died_last_minute
   FROM tenure.overview() o;

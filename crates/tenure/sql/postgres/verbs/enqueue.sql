@@ -163,7 +163,7 @@ BEGIN
         PERFORM tenure.invalid('retry', 'not a policy that can be followed',
             'Write {"exponential":{"base_ms":1000,"cap_ms":300000}}, {"fixed":{"ms":500}} or {"list":{"ms":[100,200]}} with 1 to 64 delays.');
     ELSIF EXISTS (SELECT 1 FROM unnest(p_keys) k
-                   WHERE octet_length(k) NOT BETWEEN 1 AND 255 OR k ~ '[\u0001-\u001f\u007f-\u009f]') THEN
+                   WHERE octet_length(k) NOT BETWEEN 1 AND 255 OR k ~ E'[\\u0001-\\u001f\\u007f-\\u009f]') THEN
         PERFORM tenure.invalid('key', 'a key has 1 to 255 bytes and no control characters', 'Use another key.');
     ELSIF 0 > ANY (p_windows_ms) THEN
         PERFORM tenure.invalid('key_window', 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
@@ -186,9 +186,9 @@ CREATE OR REPLACE FUNCTION tenure.is_retry_policy(retry json) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
-    whole CONSTANT text := '^(0|[1-9][0-9]{0,18})$';
     policy text;
     rule   json;
+    fields bigint;
 BEGIN
     IF retry IS NULL THEN
         RETURN true;
@@ -199,16 +199,23 @@ BEGIN
     IF json_typeof(rule) <> 'object' THEN
         RETURN false;
     END IF;
+    SELECT count(*) INTO fields FROM json_object_keys(rule);
     RETURN CASE policy
-        WHEN 'exponential' THEN coalesce(rule ->> 'base_ms' ~ whole AND rule ->> 'cap_ms' ~ whole
-            AND json_typeof(rule -> 'base_ms') = 'number' AND json_typeof(rule -> 'cap_ms') = 'number'
-            AND (SELECT count(*) FROM json_object_keys(rule)) = 2, false)
-        WHEN 'fixed' THEN coalesce(rule ->> 'ms' ~ whole AND json_typeof(rule -> 'ms') = 'number'
-            AND (SELECT count(*) FROM json_object_keys(rule)) = 1, false)
-        WHEN 'list' THEN coalesce(json_typeof(rule -> 'ms') = 'array'
-            AND (SELECT count(*) FROM json_object_keys(rule)) = 1
+        WHEN 'exponential' THEN fields = 2 AND tenure.is_delay(rule -> 'base_ms') AND tenure.is_delay(rule -> 'cap_ms')
+        WHEN 'fixed' THEN fields = 1 AND tenure.is_delay(rule -> 'ms')
+        WHEN 'list' THEN coalesce(fields = 1 AND json_typeof(rule -> 'ms') = 'array'
             AND json_array_length(rule -> 'ms') BETWEEN 1 AND 64
-            AND (SELECT bool_and(json_typeof(m) = 'number' AND m #>> '{}' ~ whole) FROM json_array_elements(rule -> 'ms') m), false)
+            AND (SELECT bool_and(tenure.is_delay(m)) FROM json_array_elements(rule -> 'ms') m), false)
         ELSE false
     END;
+END $$;
+
+-- Whether it is a whole number that fits the library's 64 bits.
+CREATE OR REPLACE FUNCTION tenure.is_delay(value json) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    RETURN coalesce(json_typeof(value) = 'number', false)
+       AND value #>> '{}' ~ '^(0|[1-9][0-9]{0,19})$'
+       AND CASE WHEN length(value #>> '{}') = 20 THEN (value #>> '{}')::numeric <= 18446744073709551615 ELSE true END;
 END $$;

@@ -11,6 +11,7 @@ AS $$
 DECLARE
     t bigint := tenure.clock_ms();
 BEGIN
+    PERFORM tenure.check_batch(p_limit);
     RETURN QUERY SELECT j.id, j.token FROM tenure.jobs j
                   WHERE j.state = 2 AND j.lease_until <= t
                   ORDER BY j.lease_until, j.id LIMIT p_limit;

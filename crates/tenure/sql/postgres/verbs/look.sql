@@ -106,7 +106,7 @@ BEGIN
               FROM tenure.done d
              WHERE d.queue = h.queue AND d.state IN (4, 5) AND d.finished_at > t - 60000 GROUP BY d.tenant) r)
     SELECT t, l.queue, l.tenant, sum(l.ready)::bigint, sum(l.waiting)::bigint, sum(l.running)::bigint,
-           sum(l.parked)::bigint, sum(l.dead)::bigint, CASE WHEN min(l.oldest) IS NOT NULL THEN greatest(t - min(l.oldest), 0) END,
+           sum(l.parked)::bigint, sum(l.dead)::bigint, CASE WHEN min(l.oldest) IS NOT NULL THEN greatest(least(t - min(l.oldest)::numeric, 9223372036854775807), 0)::bigint END,
            sum(l.succeeded_lately)::bigint, sum(l.died_lately)::bigint
       FROM line l GROUP BY l.queue, l.tenant ORDER BY l.queue, l.tenant;
 END $$;

@@ -25,9 +25,12 @@ CREATE OR REPLACE FUNCTION tenure.later(start bigint, length bigint) RETURNS big
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time()) $$;
 
+-- A number from before the calendar begins is shown as its first day, so that one such job does not
+-- make a whole view fail.
 CREATE OR REPLACE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT timestamptz 'epoch' + ms * interval '1 millisecond' $$;
+$$ SELECT timestamptz 'epoch'
+        + CASE WHEN ms < -210866803200000 THEN -210866803200000 ELSE ms END * interval '1 millisecond' $$;
 
 -- The time on the store's clock, for people.
 CREATE OR REPLACE FUNCTION tenure.now() RETURNS timestamptz
@@ -94,6 +97,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF size IS NULL THEN
         PERFORM tenure.invalid('batch', 'NULL is not a batch', 'Pass a list, which may be empty.');
+    ELSIF size < 0 THEN
+        PERFORM tenure.invalid('batch', size || ' is less than nothing', 'Ask for 0 to 1000.');
     ELSIF size > 1000 THEN
         PERFORM tenure.invalid('batch', 'a batch of ' || size || ' is above the limit of 1000', 'Send it in parts.');
     ELSIF EXISTS (SELECT 1 FROM unnest(others) o WHERE o IS DISTINCT FROM size) THEN
@@ -141,7 +146,8 @@ BEGIN
     IF policy = 'exponential' THEN
         delay := least(delay, (rule ->> 'cap_ms')::numeric);
     END IF;
-    RETURN least(delay, tenure.end_of_time())::bigint;
+    -- Not cut to the end of time yet: half of it may still be chance.
+    RETURN least(delay, 9223372036854775807)::bigint;
 END $$;
 
 -- ── a job ─────────────────────────────────────────────────────────────────────────────────────────
@@ -192,7 +198,7 @@ BEGIN
 END $$;
 
 -- Makes a refusal visible, once per job, token and verb, and answers what the job is; no row if there
--- is no such job.
+-- is no such job. Who shows no token at all is nobody that a timeline could name.
 CREATE OR REPLACE FUNCTION tenure.refuse(p_job bigint, p_shown bigint, p_verb text, p_at bigint,
     OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql AS $$
@@ -200,11 +206,27 @@ DECLARE
     tried int;
 BEGIN
     SELECT c.token, c.state, c.attempt INTO token, state, tried FROM tenure.current(p_job) c;
-    IF token IS NOT NULL THEN
+    IF token IS NOT NULL AND p_shown IS NOT NULL AND tenure.is_kept(p_job) THEN
         PERFORM tenure.note(p_job, p_at, p_verb, true, p_shown, tried, NULL, NULL, state,
             CASE WHEN token = p_shown THEN 'already_settled' ELSE 'token_mismatch' END
             || ': the job''s token is ' || token);
     END IF;
+END $$;
+
+-- Whether a line about this job will not outlive it. An ended job is kept from being deleted until the line is
+-- committed, and so is a live one whose queue forgets at once; what is being deleted at this moment gets no line.
+-- It never waits: a renewal comes by here.
+CREATE OR REPLACE FUNCTION tenure.is_kept(p_job bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM tenure.done d WHERE d.id = p_job FOR KEY SHARE SKIP LOCKED;
+    IF FOUND THEN
+        RETURN true;
+    ELSIF EXISTS (SELECT 1 FROM tenure.jobs j JOIN tenure.queues q ON q.queue = j.queue AND q.keep_ms = 0 WHERE j.id = p_job) THEN
+        PERFORM 1 FROM tenure.jobs j WHERE j.id = p_job FOR KEY SHARE SKIP LOCKED;
+        RETURN FOUND;
+    END IF;
+    RETURN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = p_job);
 END $$;
 
 -- What this verb under this token made of the job, if it was heard before; else NULL.

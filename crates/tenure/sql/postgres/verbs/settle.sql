@@ -16,6 +16,7 @@ DECLARE
     size      int := cardinality(p_jobs);
     distinct_ boolean;   -- no job is there twice
     plain     boolean;   -- and all are completions
+    fenced    boolean := coalesce(current_setting('tenure_session.fenced', true) = 'yes', false);
     forgetful text[];    -- queues whose succeeded jobs are deleted at once
     heard     int[];
     forgotten bigint[];
@@ -28,7 +29,6 @@ BEGIN
         cardinality(p_notes), cardinality(p_results));
     SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
       FROM unnest(p_jobs, p_verbs) u(id, verb);
-    PERFORM tenure.prove_fences(p_jobs, p_tokens);
     t := tenure.clock_ms();
     SELECT m.epoch INTO e FROM tenure.meta m;
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
@@ -61,6 +61,12 @@ BEGIN
         SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.queue = ANY (forgetful)) INTO heard, forgotten
           FROM ended d;
         PERFORM tenure.forget(forgotten) WHERE forgotten IS NOT NULL;
+        -- Only what was settled here proves a fence: a stale settlement, which is a mere value to its caller, must
+        -- not open the way for the writes beside it.
+        IF fenced THEN
+            PERFORM tenure.prove_fences(array_agg(u.id), array_agg(u.token))
+               FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) WHERE u.n = ANY (heard);
+        END IF;
         RETURN QUERY SELECT h.n, 'settled', 4::smallint, NULL::bigint, NULL::smallint FROM unnest(heard) h(n);
         IF cardinality(heard) = size THEN
             RETURN;
@@ -76,6 +82,9 @@ BEGIN
         n := shown.n;
         SELECT s.verdict, s.became, s.token, s.state INTO verdict, became, token, state
           FROM tenure.settle_one(shown.id, shown.token, shown.verb, shown.after_ms, shown.note, shown.result, t, e, forgetful) s;
+        IF fenced AND verdict = 'settled' THEN
+            PERFORM tenure.prove_fences(ARRAY[shown.id], ARRAY[shown.token]);
+        END IF;
         RETURN NEXT;
     END LOOP;
 END $$;

@@ -1,0 +1,182 @@
+//! A database to try the SQL API in, with its clock in the caller's hand.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use postgres::error::{DbError, SqlState};
+use postgres::{Client, Error};
+use tenure::clock::{Clock, monotonic};
+use tenure::store::postgres::{Address, Migrations, Options, Roles};
+
+use crate::engines::START;
+use crate::servers;
+
+/// Databases of this process that nobody uses now. Making one takes longer than most tests.
+static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// How long anything here may take before it counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A database with the schema, its roles, and an empty table `public.effects`, which stands for
+/// whatever a user writes. Its time stands still until it is moved.
+pub struct Lab {
+    database: String,
+    owner: Client,
+}
+
+impl Lab {
+    /// An empty one.
+    #[expect(clippy::new_without_default, reason = "it is a whole database, not a value")]
+    pub fn new() -> Lab {
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // A thread of its own, because databases are lent to threads, and tests have many of those.
+        let database = free.unwrap_or_else(|| {
+            thread::spawn(install).join().expect("a database for tests can be made")
+        });
+        let mut owner = connect(&database);
+        owner
+            .batch_execute(
+                "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FROM tenure.payloads;
+                 DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues;
+                 DELETE FROM tenure.clock; DELETE FROM public.effects;
+                 SELECT setval('tenure.job_id', 1, false)",
+            )
+            .expect("the tables can be emptied");
+        let mut lab = Lab { database, owner };
+        let set = "INSERT INTO tenure.clock (one, at) VALUES (1, $1)";
+        lab.owner.execute(set, &[&START.as_millis()]).expect("the clock can be set");
+        lab
+    }
+
+    /// The database's name.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Where the library finds it.
+    pub fn address(&self) -> Address {
+        Address::parse(&servers::address(&self.database, "tenure")).expect("a valid address")
+    }
+
+    /// A session of the owner's.
+    pub fn session(&self) -> Client {
+        connect(&self.database)
+    }
+
+    /// A session of somebody who is a member of one of Tenure's roles and nothing else:
+    /// `"worker"`, `"enqueuer"` or `"reader"`; or of none, for `"nobody"`.
+    pub fn session_as(&self, role: &str) -> Client {
+        let mut session = self.session();
+        session
+            .batch_execute(&format!("SET SESSION AUTHORIZATION \"{}\"", self.member(role)))
+            .expect("the member exists");
+        session
+    }
+
+    /// The name of the member of a role.
+    pub fn member(&self, role: &str) -> String {
+        format!("{}_{role}", self.database)
+    }
+
+    /// The owner's own session, to look around and to do what operators do.
+    pub fn owner(&mut self) -> &mut Client {
+        &mut self.owner
+    }
+
+    /// Moves the clock.
+    pub fn advance(&mut self, ms: i64) {
+        let moved = self.owner.execute("UPDATE tenure.clock SET at = at + $1", &[&ms]);
+        assert_eq!(moved.expect("the clock can be moved"), 1, "the server's own clock runs");
+    }
+
+    /// Lets the server's own clock run.
+    pub fn run_clock(&mut self) {
+        self.owner.execute("DELETE FROM tenure.clock", &[]).expect("the clock can be let go");
+    }
+
+    /// A whole number that a query answers.
+    pub fn number(&mut self, sql: &str) -> i64 {
+        self.owner.query_one(sql, &[]).expect("a query of the test's own").get(0)
+    }
+
+    /// A text that a query answers.
+    pub fn text(&mut self, sql: &str) -> String {
+        self.owner.query_one(sql, &[]).expect("a query of the test's own").get(0)
+    }
+
+    /// Waits until a query answers true.
+    ///
+    /// # Panics
+    ///
+    /// If it does not within half a minute.
+    pub fn wait_until(&mut self, sql: &str) {
+        let deadline = monotonic() + PATIENCE;
+        while !self.owner.query_one(sql, &[]).expect("a question").get::<_, bool>(0) {
+            assert!(monotonic() < deadline, "never came true: {sql}");
+        }
+    }
+
+    /// Waits until the session with this process id waits for another.
+    pub fn wait_until_blocked(&mut self, pid: i32) {
+        self.wait_until(&format!("SELECT cardinality(pg_blocking_pids({pid})) > 0"));
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.database.clone());
+    }
+}
+
+/// A plain session. What it makes is in `public`, even if its user has the name of the schema, which PostgreSQL
+/// would otherwise take for their own.
+fn connect(database: &str) -> Client {
+    let mut session = servers::connect(database);
+    session.batch_execute("SET search_path = public").expect("a search path can be set");
+    session
+}
+
+/// Takes a database for good, and puts into it what a lab has.
+fn install() -> String {
+    let database = servers::database();
+    drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).expect("a store"));
+    let address = Address::parse(&servers::address(&database, "tenure")).expect("an address");
+    let mut migrations = Migrations::connect(&address).expect("the server answers");
+    migrations.up(Roles::Make).expect("the roles can be made");
+    let mut owner = servers::connect(&database);
+    for role in ["worker", "enqueuer", "reader", "nobody"] {
+        let member = format!("{database}_{role}");
+        let known = "SELECT 1 FROM pg_roles WHERE rolname = $1";
+        if owner.query_opt(known, &[&member]).expect("a look at the roles").is_none() {
+            owner.batch_execute(&format!("CREATE ROLE \"{member}\"")).expect("a role can be made");
+        }
+        if role != "nobody" {
+            owner
+                .batch_execute(&format!("GRANT tenure_{role} TO \"{member}\""))
+                .expect("a role can have members");
+        }
+    }
+    owner
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS public.effects (job bigint, token bigint, note text);
+             GRANT SELECT, INSERT ON public.effects TO PUBLIC",
+        )
+        .expect("a table of the tests' own");
+    database
+}
+
+/// The SQLSTATE of an error, or what else it says.
+pub fn code(error: &Error) -> String {
+    error.code().map(SqlState::code).map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// What the server says went wrong.
+///
+/// # Panics
+///
+/// If nothing did, or not on the server.
+pub fn fault<T>(answer: Result<T, Error>) -> DbError {
+    let error = answer.err().expect("this is refused");
+    error.as_db_error().unwrap_or_else(|| panic!("the server did not say so: {error}")).clone()
+}

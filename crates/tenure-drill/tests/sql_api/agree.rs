@@ -1,0 +1,223 @@
+//! The rule of retries and crashes: decided in lifecycle.rs for the library, in SQL for everybody else, and by one
+//! table of cases for both.
+
+use std::time::Duration;
+
+use tenure::clock::{Jitter, Timestamp};
+use tenure::job::{RetryPolicy, State};
+use tenure::lifecycle::{
+    Again, Next, Outcome, Standing, after_lapse, after_settling, attempt_counts, retry_delay,
+};
+use tenure_drill::engines::START;
+use tenure_drill::sessions::Lab;
+
+/// The policies, as the library has them. What SQL gets is their JSON.
+fn policies() -> Vec<RetryPolicy> {
+    let exponential = |base_ms, cap_ms| RetryPolicy::Exponential { base_ms, cap_ms };
+    let end = Timestamp::MAX.as_millis().unsigned_abs();
+    vec![
+        RetryPolicy::default(),
+        exponential(0, 0),
+        exponential(1, u64::MAX),
+        exponential(7, 1_000),
+        exponential(1_000, 1),
+        exponential(u64::MAX, u64::MAX),
+        exponential(u64::MAX, 5),
+        exponential(i64::MAX.unsigned_abs(), u64::MAX),
+        exponential(1 << 62, u64::MAX),
+        exponential((1 << 62) + 1, u64::MAX),
+        exponential(end, end),
+        exponential(end * 2 + 1, u64::MAX),
+        RetryPolicy::Fixed { ms: 0 },
+        RetryPolicy::Fixed { ms: 70 },
+        RetryPolicy::Fixed { ms: u64::MAX },
+        RetryPolicy::List { ms: vec![5] },
+        RetryPolicy::List { ms: vec![100, 0, 300] },
+        RetryPolicy::List { ms: (1..=64).collect() },
+        RetryPolicy::List { ms: vec![u64::MAX, 1] },
+    ]
+}
+
+fn spelled(policy: &RetryPolicy) -> String {
+    serde_json::to_string(policy).unwrap()
+}
+
+/// Delays end with time itself: whoever adds them to a clock cannot tell more.
+fn bounded(ms: u128) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).min(Timestamp::MAX.as_millis())
+}
+
+#[test]
+fn the_delay_before_a_retry_is_the_same_in_sql() {
+    let mut lab = Lab::new();
+    let failures = [0, 1, 2, 3, 4, 10, 31, 32, 33, 52, 53, 62, 63, 64, 65, 66, 1_000, u16::MAX];
+    let jitters = [0, 1, u32::MAX / 2, 1 << 31, u32::MAX];
+    let ask = "SELECT least(tenure.retry_delay($1::text::json, $2, $3), tenure.end_of_time())";
+    let ask = lab.owner().prepare(ask).unwrap();
+    let mut cases = 0;
+    for policy in policies() {
+        let json = spelled(&policy);
+        for failures in failures {
+            for jitter in jitters {
+                let arguments: [&(dyn postgres::types::ToSql + Sync); 3] =
+                    [&json, &i32::from(failures), &i64::from(jitter)];
+                let sql: i64 = lab.owner().query_one(&ask, &arguments).unwrap().get(0);
+                let library = retry_delay(&policy, failures, Jitter(jitter)).as_millis();
+                assert_eq!(sql, bounded(library), "{json} after {failures} with {jitter}");
+                cases += 1;
+            }
+        }
+        let accepted: bool = lab
+            .owner()
+            .query_one("SELECT tenure.is_retry_policy($1::text::json)", &[&json])
+            .unwrap()
+            .get(0);
+        assert!(accepted, "{json}");
+    }
+    assert_eq!(cases, 19 * 18 * 5);
+    // No policy at all is the default one.
+    let none = "SELECT tenure.retry_delay(NULL, 3, 4294967295)";
+    assert_eq!(lab.number(none), 3_999);
+}
+
+/// How much of a job's patience is used up.
+fn standings() -> Vec<Standing> {
+    let mut standings = Vec::new();
+    for retry in policies() {
+        for (attempt, max_attempts) in
+            [(1, 1), (1, 6), (5, 6), (6, 6), (u16::MAX, u16::MAX), (64, 70)]
+        {
+            for (crashes, max_crashes) in [(0, 1), (0, 3), (1, 3), (2, 3), (63, 99), (98, 99)] {
+                standings.push(Standing {
+                    attempt,
+                    max_attempts,
+                    crashes,
+                    max_crashes,
+                    retry: retry.clone(),
+                });
+            }
+        }
+    }
+    standings
+}
+
+/// A database with one running job, due since a second before it was claimed, at `START`. Its token is 1, and its lease
+/// of a millisecond is just over.
+fn lab() -> Lab {
+    let mut lab = Lab::new();
+    lab.owner()
+        .batch_execute(
+            "SELECT tenure.enqueue('work', run_at => tenure.now() - interval '1 s');
+             SELECT * FROM tenure.claim('ann', lease => '1 ms')",
+        )
+        .unwrap();
+    lab.advance(1);
+    lab
+}
+
+/// What became of a job.
+#[derive(Debug, PartialEq)]
+struct Became {
+    state: String,
+    /// After `START`, in milliseconds.
+    run_at: i64,
+    attempt: i32,
+    crashes: i32,
+    note: Option<String>,
+}
+
+/// Lets the job stand so, makes a call, and tells what became of it. Nothing of it is kept.
+fn rehearse(lab: &mut Lab, standing: &Standing, call: &str) -> Became {
+    let n = |n: u16| i32::from(n);
+    let (attempt, max_attempts) = (n(standing.attempt), n(standing.max_attempts));
+    let (crashes, max_crashes) = (n(standing.crashes), n(standing.max_crashes));
+    let retry = spelled(&standing.retry);
+    let mut undone = lab.owner().transaction().unwrap();
+    let sql = "UPDATE tenure.jobs SET attempt = $1, max_attempts = $2, crashes = $3, max_crashes = $4, retry = $5::text::json";
+    undone.execute(sql, &[&attempt, &max_attempts, &crashes, &max_crashes, &retry]).unwrap();
+    undone.batch_execute(&format!("SELECT tenure.{call}")).unwrap();
+    let sql = "SELECT tenure.state_name(state), run_at - $1, attempt, crashes, (SELECT note FROM tenure.timeline) FROM tenure.record";
+    let row = undone.query_one(sql, &[&START.as_millis()]).unwrap();
+    Became {
+        state: row.get(0),
+        run_at: row.get(1),
+        attempt: row.get(2),
+        crashes: row.get(3),
+        note: row.get(4),
+    }
+}
+
+/// When a job is due that goes on so, after `START`. It is a millisecond later now.
+fn due(next: Next) -> i64 {
+    let end = Timestamp::MAX.as_millis() - START.as_millis();
+    match next {
+        Next::Queue(Again::In(delay)) => bounded(delay.as_millis()).saturating_add(1).min(end),
+        // In its old place; and what has ended or waits keeps it too.
+        Next::Queue(Again::AsBefore) | Next::Park | Next::End(_) => -1_000,
+    }
+}
+
+#[test]
+fn a_lapse_becomes_the_same_in_sql() {
+    let mut lab = lab();
+    for standing in standings() {
+        let (next, why) = after_lapse(&standing);
+        let expected = Became {
+            state: next.state().name().into(),
+            run_at: due(next),
+            attempt: standing.attempt.into(),
+            crashes: i32::from(standing.crashes) + 1,
+            note: Some(why.into()),
+        };
+        assert_eq!(
+            rehearse(&mut lab, &standing, "lapse_many('{1}', '{1}')"),
+            expected,
+            "{standing:?}"
+        );
+    }
+}
+
+/// The calls of the single forms, and the outcome that each of them is to the library.
+fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
+    let after = Duration::from_millis(1_234);
+    let error = String::from("why");
+    let own = retry_delay(&standing.retry, standing.attempt, Jitter(0));
+    vec![
+        ("complete(1, 1)", Outcome::Complete { result: None }),
+        ("fail(1, 1, 'why', '1234 ms')", Outcome::Retry { after, error: error.clone() }),
+        ("fail(1, 1, 'why')", Outcome::Retry { after: own, error: error.clone() }),
+        ("snooze(1, 1, '1234 ms')", Outcome::Snooze { after }),
+        ("release(1, 1)", Outcome::Release),
+        ("bury(1, 1, 'why')", Outcome::Bury { reason: error.clone() }),
+        ("park(1, 1, 'why')", Outcome::Park { reason: error }),
+    ]
+}
+
+#[test]
+fn a_settlement_becomes_the_same_in_sql() {
+    let mut lab = lab();
+    for standing in standings() {
+        for (call, outcome) in outcomes(&standing) {
+            let next = after_settling(&standing, &outcome);
+            let mut became = rehearse(&mut lab, &standing, call);
+            let expected = Became {
+                state: next.state().name().into(),
+                run_at: due(next),
+                attempt: i32::from(standing.attempt) - i32::from(!attempt_counts(outcome.verb())),
+                crashes: standing.crashes.into(),
+                note: outcome.note(),
+            };
+            if next.state() == State::Queued && call == "fail(1, 1, 'why')" {
+                // The server's own chance: between what is certain and the whole.
+                let most = retry_delay(&standing.retry, standing.attempt, Jitter(u32::MAX));
+                let most = due(Next::Queue(Again::In(most)));
+                assert!(
+                    (expected.run_at..=most).contains(&became.run_at),
+                    "{became:?} for {standing:?}"
+                );
+                became.run_at = expected.run_at;
+            }
+            assert_eq!(became, expected, "{call}: {standing:?}");
+        }
+    }
+}

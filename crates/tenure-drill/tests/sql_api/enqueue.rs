@@ -1,0 +1,230 @@
+//! How a job gets in by SQL: every parameter, its default, and what is refused.
+
+use tenure_drill::sessions::{Lab, fault};
+
+use crate::{as_each, claim};
+
+#[test]
+fn a_job_of_which_only_the_kind_is_said_has_the_defaults() {
+    as_each(|lab, who| {
+        let job: i64 =
+            who.session(lab).query_one("SELECT tenure.enqueue('work')", &[]).unwrap().get(0);
+        let row = lab.text(&format!(
+            "SELECT concat_ws('|', state, queue, tenant, kind, args, priority, attempt, max_attempts, crashes, max_crashes, token,
+             run_at = tenure.now(), enqueued_at = tenure.now(), num_nonnulls(worker, key, trace, tags, parent))
+             FROM tenure.job WHERE id = {job}"
+        ));
+        assert_eq!(row, "queued|default||work|{}|0|0|6|0|3|0|t|t|0");
+    });
+}
+
+#[test]
+fn every_parameter_can_be_given_by_name_and_is_kept() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        session
+            .batch_execute(
+                r#"SELECT tenure.enqueue(kind => 'work', args => '{"a": [1, 2.50]}', queue => 'mail', tenant => 'acme', key => 'k 1',
+                priority => -7, delay => '1 min 500 ms', max_attempts => 2, max_crashes => 4, max_runtime => '90 s',
+                retry => '{"list":{"ms":[100,200]}}', key_window => '1 h', trace => '00-abc-def-01', tags => '{red,blue}',
+                parent => 77)"#,
+            )
+            .unwrap();
+        let row = lab.text(
+            "SELECT concat_ws('|', state, queue, tenant, kind, args, priority, max_attempts, max_crashes, key, trace, tags, parent,
+             run_at - tenure.now()) FROM tenure.job",
+        );
+        assert_eq!(
+            row,
+            r#"queued|mail|acme|work|{"a": [1, 2.50]}|-7|2|4|k 1|00-abc-def-01|{red,blue}|77|00:01:00.5"#
+        );
+        let inner = "SELECT concat_ws('|', max_runtime, retry, (SELECT expires_at - c.at FROM tenure.keys, tenure.clock c))
+                     FROM tenure.jobs";
+        assert_eq!(lab.text(inner), r#"90000|{"list":{"ms":[100,200]}}|3600000"#);
+    });
+}
+
+#[test]
+fn a_job_is_due_when_it_says_and_not_before() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let due = "SELECT tenure.enqueue('work', run_at => tenure.now() + interval '2 s')";
+        session.batch_execute(due).unwrap();
+        lab.advance(1_999);
+        assert!(crate::claim_many(&mut session, 1, 300).is_empty());
+        lab.advance(1);
+        claim(&mut session, 300);
+        // What lies in the past is due at once, and first.
+        session.batch_execute("SELECT tenure.enqueue('late', run_at => '4713-01-01 BC')").unwrap();
+        claim(&mut session, 300);
+        let never = "SELECT tenure.enqueue('never', delay => '170000000 years')";
+        session.batch_execute(never).unwrap();
+        let shown = lab.text("SELECT run_at::timestamptz AT TIME ZONE 'UTC' || '' FROM tenure.job WHERE kind = 'never'");
+        assert_eq!(shown, "9999-12-30 22:00:00", "time ends there");
+    });
+}
+
+#[test]
+fn the_same_request_under_a_key_gets_the_same_job_and_another_one_is_a_conflict() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let mut ask = |sql: &str| session.query_one(sql, &[]).map(|row| row.get::<_, i64>(0));
+        let job = ask(r#"SELECT tenure.enqueue('work', '{"a":1,"b":2}', key => 'k')"#).unwrap();
+        let again =
+            r#"SELECT tenure.enqueue('work', '{ "b": 2, "a": 1 }', key => 'k', priority => 5)"#;
+        assert_eq!(ask(again).unwrap(), job, "spelling does not matter");
+        for other in ["'work', '{}', key => 'k'", r#"'play', '{"a":1,"b":2}', key => 'k'"#] {
+            let conflict = fault(ask(&format!("SELECT tenure.enqueue({other})")));
+            assert_eq!(conflict.code().code(), "TN002");
+            assert_eq!(
+                conflict.message(),
+                format!("key 'k' belongs to job {job}, which was another request")
+            );
+            assert!(conflict.hint().unwrap().contains("another key"), "{conflict:?}");
+        }
+        let elsewhere =
+            ask("SELECT tenure.enqueue('work', '{}', key => 'k', tenant => 'acme')").unwrap();
+        assert_ne!(elsewhere, job, "keys are a tenant's own");
+        lab.advance(24 * 60 * 60 * 1_000);
+        assert_ne!(
+            ask("SELECT tenure.enqueue('work', '{}', key => 'k')").unwrap(),
+            job,
+            "forgotten after a day"
+        );
+        assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 3);
+    });
+}
+
+/// What is refused, as arguments after the kind; and the field that the error must name.
+const REFUSED: [(&str, &str); 49] = [
+    ("queue", "queue => ''"),
+    ("queue", "queue => 'Mail'"),
+    ("queue", "queue => E'mail\\n'"),
+    ("queue", "queue => '-mail'"),
+    ("queue", "queue => 'a b'"),
+    ("queue", "queue => repeat('a', 64)"),
+    ("queue", "queue => 'é'"),
+    ("tenant", "tenant => 'Acme'"),
+    ("tenant", "tenant => ' '"),
+    ("priority", "priority => 32768"),
+    ("priority", "priority => -32769"),
+    ("priority", "priority => NULL"),
+    ("delay", "delay => '-1 ms'"),
+    ("delay", "delay => '1 s', run_at => now()"),
+    ("run_at", "run_at => 'infinity'"),
+    ("run_at", "run_at => '-infinity'"),
+    ("max_attempts", "max_attempts => 0"),
+    ("max_attempts", "max_attempts => -1"),
+    ("max_attempts", "max_attempts => 65536"),
+    ("max_crashes", "max_crashes => 0"),
+    ("max_crashes", "max_crashes => 65536"),
+    ("max_runtime", "max_runtime => '0 s'"),
+    ("max_runtime", "max_runtime => '-1 s'"),
+    ("retry", "retry => 'null'"),
+    ("retry", "retry => '{}'"),
+    ("retry", "retry => '\"fixed\"'"),
+    ("retry", r#"retry => '{"fixed":{}}'"#),
+    ("retry", r#"retry => '{"fixed":{"ms":-1}}'"#),
+    ("retry", r#"retry => '{"fixed":{"ms":1.5}}'"#),
+    ("retry", r#"retry => '{"fixed":{"ms":"1"}}'"#),
+    ("retry", r#"retry => '{"fixed":{"ms":18446744073709551616}}'"#),
+    ("retry", r#"retry => '{"list":{"ms":[]}}'"#),
+    ("retry", r#"retry => '{"list":{"ms":[1,null]}}'"#),
+    (
+        "retry",
+        r#"retry => json_build_object('list', json_build_object('ms', array_fill(1, ARRAY[65])))"#,
+    ),
+    ("retry", r#"retry => '{"exponential":{"base_ms":1}}'"#),
+    ("retry", r#"retry => '{"fixed":{"ms":1},"list":{"ms":[1]}}'"#),
+    ("retry", r#"retry => '{"linear":{"ms":1}}'"#),
+    ("key", "key => ''"),
+    ("key", "key => repeat('k', 256)"),
+    ("key", "key => repeat('é', 128)"),
+    ("key", "key => E'a\\tb'"),
+    ("key", "key => E'a\\u007f'"),
+    ("key", "key => E'a\\u0085'"),
+    ("key_window", "key => 'k', key_window => '-1 s'"),
+    ("trace", "trace => 'é'"),
+    ("trace", "trace => repeat('x', 513)"),
+    ("tags", "tags => array_fill('a'::text, ARRAY[17])"),
+    ("tag", "tags => '{ok,Not}'"),
+    ("tag", "tags => '{\"two words\"}'"),
+];
+
+fn refusal(lab: &Lab, call: &str) -> postgres::error::DbError {
+    let sql = format!("SELECT tenure.enqueue({call})");
+    let answer = lab.session_as("enqueuer").batch_execute(&sql);
+    assert!(answer.is_err(), "accepted: {call}");
+    fault(answer)
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_field_and_a_hint() {
+    let mut lab = Lab::new();
+    for (field, arguments) in REFUSED {
+        let refusal = refusal(&lab, &format!("'work', {arguments}"));
+        assert_eq!(refusal.code().code(), "TN003", "{arguments}: {refusal}");
+        assert_eq!(refusal.column(), Some(field), "{arguments}: {refusal}");
+        assert!(refusal.message().starts_with(&format!("{field}: ")), "{arguments}: {refusal}");
+        assert!(refusal.hint().is_some_and(|hint| hint.ends_with('.')), "{arguments}: {refusal}");
+    }
+    for kind in ["''", "NULL", "'A'", "repeat('a', 64)", "'a''; DROP TABLE x'"] {
+        let refusal = refusal(&lab, kind);
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("kind")), "{kind}");
+    }
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 0, "nothing was stored");
+}
+
+#[test]
+fn args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters() {
+    let lab = Lab::new();
+    let text = |n: usize| format!("('\"' || repeat('x', {}) || '\"')::json", n - 2);
+    let deep = |n: usize| format!("(repeat('[', {n}) || repeat(']', {n}))::json");
+    for (args, why) in [
+        ("NULL".to_owned(), "NULL is not JSON"),
+        (text(262_145), "262145 bytes are above the limit of 262144 bytes"),
+        (deep(128), "nested more than 127 deep"),
+        (r#"'"\u0000"'"#.into(), "cannot be stored as JSON"),
+        (r#"'{"\u0000":1}'"#.into(), "cannot be stored as JSON"),
+        (r#"'"\ud800"'"#.into(), "cannot be stored as JSON"),
+        (r#"'"\udc00\ud800"'"#.into(), "cannot be stored as JSON"),
+    ] {
+        let refusal = refusal(&lab, &format!("'work', {args}"));
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("args")), "{refusal}");
+        assert!(refusal.message().contains(why), "{refusal}");
+        assert!(refusal.hint().is_some());
+    }
+    let mut session = lab.session_as("enqueuer");
+    for args in [text(262_144), deep(127), "'null'".into(), "'7'".into()] {
+        session.batch_execute(&format!("SELECT tenure.enqueue('work', {args})")).unwrap();
+    }
+}
+
+#[test]
+fn limits_may_be_reached() {
+    let mut lab = Lab::new();
+    let mut session = lab.session_as("enqueuer");
+    for arguments in [
+        "queue => repeat('a', 63)",
+        "tenant => ''",
+        "priority => 32767",
+        "priority => -32768",
+        "delay => '0 s'",
+        "max_attempts => 65535",
+        "max_crashes => 1",
+        "max_runtime => '1 ms'",
+        r#"retry => '{"fixed":{"ms":18446744073709551615}}'"#,
+        "key => repeat('k', 255)",
+        "key => 'é ü', key_window => '0 s'",
+        "trace => ''",
+        "trace => repeat('x', 512)",
+        "tags => '{}'",
+        "tags => array_fill('a'::text, ARRAY[16])",
+        "queue => NULL, tenant => NULL, key => NULL, delay => NULL, run_at => NULL, max_attempts => NULL,
+         max_crashes => NULL, max_runtime => NULL, retry => NULL, key_window => NULL, trace => NULL, tags => NULL, parent => NULL",
+    ] {
+        let sql = format!("SELECT tenure.enqueue('work', {arguments})");
+        session.batch_execute(&sql).unwrap_or_else(|error| panic!("{arguments}: {error:?}"));
+    }
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 16);
+}

@@ -1,0 +1,91 @@
+//! REPEATABLE READ and above: the holder's own renewal is a conflict, and a conflict is no refusal.
+
+use postgres::Client;
+use tenure_drill::sessions::{Lab, code, fault};
+
+use crate::{Lease, as_each, effects, running, state, take_over};
+
+const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
+
+/// Begins at this level and takes the snapshot.
+fn begin(session: &mut Client, level: &str) {
+    session
+        .batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1 FROM public.effects"))
+        .unwrap();
+}
+
+fn renew(lab: &mut Lab, lease: Lease) {
+    lab.owner().batch_execute(&lease.call_with("renew", ", '5 s'")).unwrap();
+}
+
+#[test]
+fn a_renewal_in_between_is_a_conflict_to_try_again_after_and_no_refusal() {
+    for level in LEVELS {
+        as_each(|lab, who| {
+            let mut session = who.session(lab);
+            let lease = running(&mut session);
+            for verb in ["complete", "hold"] {
+                begin(&mut session, level);
+                session.batch_execute(&lease.effect()).unwrap();
+                renew(lab, lease);
+                let refusal = fault(session.batch_execute(&lease.call(verb)));
+                assert_eq!(refusal.code().code(), "40001", "{level} {verb}");
+                session.batch_execute("ROLLBACK").unwrap();
+            }
+            // A fence finds out at COMMIT.
+            begin(&mut session, level);
+            session.batch_execute(&format!("{}; {}", lease.effect(), lease.call("fence"))).unwrap();
+            renew(lab, lease);
+            assert_eq!(fault(session.batch_execute("COMMIT")).code().code(), "40001", "{level}");
+            assert_eq!((effects(lab), state(lab, lease.job)), (0, "running".into()));
+        });
+    }
+}
+
+#[test]
+fn whoever_holds_or_completes_first_is_not_disturbed_by_renewals() {
+    for level in LEVELS {
+        for first in ["hold", "complete"] {
+            as_each(|lab, who| {
+                let mut session = who.session(lab);
+                let lease = running(&mut session);
+                let begin = format!("BEGIN ISOLATION LEVEL {level}; {}", lease.call(first));
+                session.batch_execute(&begin).unwrap();
+                // It is answered, with what holds now, and does not wait.
+                renew(lab, lease);
+                session
+                    .batch_execute(&format!(
+                        "{}; {}; COMMIT",
+                        lease.effect(),
+                        lease.call("complete")
+                    ))
+                    .unwrap_or_else(|error| panic!("{level} {first}: {}", code(&error)));
+                assert_eq!((effects(lab), state(lab, lease.job)), (1, "succeeded".into()));
+            });
+        }
+    }
+}
+
+/// Stale since before the snapshot is stale; taken over since is a conflict, which tells nothing.
+#[test]
+fn a_takeover_is_a_conflict_if_it_came_after_the_snapshot_and_a_refusal_if_before() {
+    for level in LEVELS {
+        as_each(|lab, who| {
+            let (mut first, mut second) = (who.session(lab), who.session(lab));
+            let slow = running(&mut first);
+            begin(&mut first, level);
+            first.batch_execute(&slow.effect()).unwrap();
+            take_over(lab, &mut second);
+            let conflict = fault(first.batch_execute(&slow.call("complete")));
+            assert_eq!(conflict.code().code(), "40001", "{level}");
+            first.batch_execute("ROLLBACK").unwrap();
+            // Tried again, as 40001 asks for, it gets the true answer.
+            begin(&mut first, level);
+            first.batch_execute(&slow.effect()).unwrap();
+            let refusal = fault(first.batch_execute(&slow.call("complete")));
+            assert_eq!(refusal.code().code(), "TN001", "{level}");
+            first.batch_execute("ROLLBACK").unwrap();
+            assert_eq!(effects(lab), 0);
+        });
+    }
+}

@@ -1,0 +1,207 @@
+//! The race for a lease, from two sessions.
+
+use tenure_drill::sessions::fault;
+
+use crate::{Lease, as_each, claim, claim_many, effects, enqueue, running, state, take_over};
+
+/// G2: the question that Tenure is there to answer.
+#[test]
+fn a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it() {
+    as_each(|lab, who| {
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        let slow = running(&mut first);
+        first.batch_execute(&format!("BEGIN; {}", slow.effect())).unwrap();
+        let quick = take_over(lab, &mut second);
+        assert!(quick.token > slow.token, "{quick:?} after {slow:?}");
+
+        let refusal = fault(first.batch_execute(&slow.call("complete")));
+        assert_eq!(refusal.code().code(), "TN001");
+        first.batch_execute("COMMIT").unwrap();
+        assert_eq!(effects(lab), 0, "the transaction was rolled back");
+
+        let both = format!("BEGIN; {}; {}; COMMIT", quick.effect(), quick.call("complete"));
+        second.batch_execute(&both).unwrap();
+        assert_eq!((effects(lab), state(lab, slow.job)), (1, "succeeded".into()));
+        let winner = lab.number("SELECT token FROM public.effects");
+        assert_eq!(winner, quick.token);
+    });
+}
+
+#[test]
+fn a_refusal_tells_a_person_what_happened_and_what_to_do() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let slow = running(&mut session);
+        let quick = take_over(lab, &mut session);
+        let refusal = fault(session.batch_execute(&slow.call("complete")));
+        assert_eq!(refusal.message(), "complete refused: token 1 is not the right to job 1");
+        let detail = refusal.detail().unwrap();
+        assert_eq!(
+            detail,
+            format!("token_mismatch: the job's token is {}, and it is running.", quick.token)
+        );
+        let hint = refusal.hint().unwrap();
+        assert!(
+            hint.contains("Stop working on it")
+                && hint.contains("tenure.refused(1, 1, 'complete')"),
+            "{hint}"
+        );
+
+        session.batch_execute(&quick.call_with("snooze", ", '1 s'")).unwrap();
+        let refusal = fault(session.batch_execute(&quick.call("complete")));
+        assert_eq!(
+            refusal.detail().unwrap(),
+            "already_settled: the attempt has ended, and the job is queued."
+        );
+        let refusal = fault(session.batch_execute("SELECT tenure.complete(77, 1)"));
+        assert_eq!(refusal.detail().unwrap(), "There is no such job, or no longer.");
+    });
+}
+
+#[test]
+fn every_end_of_an_attempt_is_refused_to_an_old_token() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let slow = running(&mut session);
+        let quick = take_over(lab, &mut session);
+        for (verb, more) in [
+            ("complete", ", '{}'"),
+            ("fail", ", 'no'"),
+            ("fail", ", 'no', '1 s'"),
+            ("snooze", ", '1 s'"),
+            ("release", ""),
+            ("bury", ", 'never'"),
+            ("park", ", 'later'"),
+            ("renew", ""),
+            ("fence", ""),
+            ("hold", ""),
+        ] {
+            let refusal = fault(session.batch_execute(&slow.call_with(verb, more)));
+            assert_eq!(refusal.code().code(), "TN001", "{verb}");
+            let said = if verb == "fail" { "retry" } else { verb };
+            assert!(
+                refusal.message().starts_with(&format!("{said} refused: ")),
+                "{}",
+                refusal.message()
+            );
+        }
+        assert_eq!(state(lab, slow.job), "running");
+        session.batch_execute(&quick.call("complete")).unwrap();
+    });
+}
+
+/// The token decides, not the time.
+#[test]
+fn a_late_worker_whose_job_nobody_took_may_still_complete() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = running(&mut session);
+        lab.advance(3_600_000);
+        session.batch_execute(&lease.call("complete")).unwrap();
+        assert_eq!(state(lab, lease.job), "succeeded");
+    });
+}
+
+/// The same race on the clock of the server, which nobody moves.
+#[test]
+fn a_lease_is_over_by_the_servers_own_clock() {
+    as_each(|lab, who| {
+        lab.run_clock();
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        enqueue(&mut first, "work");
+        let slow = claim(&mut first, 50);
+        // A transaction that is open all the while does not stop the clock for anybody.
+        first.batch_execute(&format!("BEGIN; {}", slow.effect())).unwrap();
+        lab.wait_until("SELECT tenure.now() >= max(lease_until) FROM tenure.job");
+        let quick = claim(&mut second, 60_000);
+        assert!(quick.token > slow.token);
+        assert_eq!(fault(first.batch_execute(&slow.call("complete"))).code().code(), "TN001");
+    });
+}
+
+#[test]
+fn a_renewed_lease_is_not_taken_over() {
+    as_each(|lab, who| {
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        let lease = running(&mut first);
+        lab.advance(200);
+        first.batch_execute(&lease.call_with("renew", ", '300 ms'")).unwrap();
+        lab.advance(200);
+        assert_eq!(claim_many(&mut second, 1, 300), []);
+        lab.advance(100);
+        assert_eq!(claim_many(&mut second, 1, 300).len(), 1, "then it is over");
+    });
+}
+
+/// G9, and the order within a tenant.
+#[test]
+fn a_claim_takes_a_share_from_each_tenant_and_the_most_urgent_of_each() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let mut put = |tenant: &str, priority: i32, kind: &str| {
+            let sql = "SELECT tenure.enqueue($1, tenant => $2, priority => $3)";
+            session.query_one(sql, &[&kind, &tenant, &priority]).unwrap();
+        };
+        for n in 0..20 {
+            put("burst", 0, &format!("burst.{n:02}"));
+        }
+        put("burst", -1, "urgent");
+        put("small", 5, "small.late");
+        put("small", 0, "small.first");
+        let ask = "SELECT tenant, kind FROM tenure.claim('ann', n => $1)";
+        let mut take = |n: i32| {
+            let rows = session.query(ask, &[&n]).unwrap();
+            rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(String, String)>>()
+        };
+        let mut first = take(2);
+        first.sort();
+        assert_eq!(
+            first,
+            [("burst".into(), "urgent".into()), ("small".into(), "small.first".into())]
+        );
+        let rest = take(9);
+        let of = |tenant: &str| {
+            let kinds = rest.iter().filter(|(whose, _)| whose == tenant);
+            kinds.map(|(_, kind)| kind.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(of("small"), ["small.late"]);
+        assert_eq!(of("burst"), (0..8).map(|n| format!("burst.{n:02}")).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_claim_serves_the_queues_and_kinds_it_names_and_answers_what_a_worker_needs() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        for (kind, queue) in [("a", "mail"), ("b", "mail"), ("a", "default")] {
+            let sql = "SELECT tenure.enqueue($1, '{\"n\": 1}', queue => $2, tenant => 'acme')";
+            session.query_one(sql, &[&kind, &queue]).unwrap();
+        }
+        let row = session
+            .query_one(
+                "SELECT id, token, kind, queue, tenant, args::text, attempt, lease_until = tenure.now() + interval '7 s'
+                   FROM tenure.claim(worker => 'ann', queues => '{mail}', n => 10, lease => '7 s', kinds => '{b,c}')",
+                &[],
+            )
+            .unwrap();
+        let got = Lease { job: row.get(0), token: row.get(1) };
+        assert_eq!(got, Lease { job: 2, token: 1 });
+        assert_eq!(
+            [row.get::<_, &str>(2), row.get(3), row.get(4), row.get(5)],
+            ["b", "mail", "acme", "{\"n\": 1}"]
+        );
+        assert_eq!((row.get::<_, i32>(6), row.get::<_, bool>(7)), (1, true));
+    });
+}
+
+#[test]
+fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        enqueue(&mut session, "work");
+        lab.number("SELECT 1::bigint FROM tenure.configure('default', p_pause => true)");
+        assert_eq!(claim_many(&mut session, 1, 300), []);
+        lab.number("SELECT 1::bigint FROM tenure.configure('default', p_pause => false)");
+        assert_eq!(claim_many(&mut session, 1, 300).len(), 1);
+    });
+}

@@ -1,0 +1,190 @@
+//! Who waits for whom: an open transaction delays nobody who has no business with its jobs.
+
+use std::thread;
+
+use postgres::Client;
+use tenure_drill::sessions::{Lab, code};
+
+use crate::{Lease, as_each, claim_many, effects, enqueue};
+
+/// Whoever would have to wait fails instead: then a test says so, and does not hang.
+fn impatient(mut session: Client) -> Client {
+    session.batch_execute("SET lock_timeout = '1s'").unwrap();
+    session
+}
+
+fn pid(session: &mut Client) -> i32 {
+    session.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
+}
+
+/// The verdicts of a set form on these leases, in their order.
+fn verdicts(session: &mut Client, verb: &str, leases: &[Lease], more: &str) -> Vec<String> {
+    let jobs: Vec<i64> = leases.iter().map(|lease| lease.job).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| lease.token).collect();
+    let ask = format!("SELECT verdict FROM tenure.{verb}_many($1, $2{more}) ORDER BY n");
+    let rows = session.query(&ask, &[&jobs, &tokens]).unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Both `complete` and `hold` keep their job locked until their transaction ends.
+#[test]
+fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
+    for verb in ["complete", "hold"] {
+        as_each(|lab, who| {
+            let (mut user, mut other) = (who.session(lab), impatient(who.session(lab)));
+            for kind in ["one", "two", "three"] {
+                enqueue(&mut user, kind);
+            }
+            let leases = claim_many(&mut user, 3, 300);
+            user.batch_execute(&format!("BEGIN; {}", leases[1].call(verb))).unwrap();
+
+            let renewed = verdicts(&mut other, "renew", &leases, ", 300");
+            assert_eq!(renewed, ["held", "busy", "held"], "{verb}");
+            lab.advance(300);
+            let lapsed = verdicts(&mut other, "lapse", &leases[1..], "");
+            assert_eq!(lapsed, ["busy", "lapsed"], "{verb}");
+            let taken = claim_many(&mut other, 3, 300);
+            assert!(taken.iter().all(|lease| lease.job != leases[1].job), "{verb}: {taken:?}");
+            // For people, busy means: what holds now.
+            other.batch_execute(&leases[1].call("renew")).unwrap();
+
+            user.batch_execute(&format!("{}; COMMIT", leases[1].call("complete"))).unwrap();
+            let renewed = verdicts(&mut other, "renew", &leases[1..2], ", 300");
+            assert_eq!(renewed, ["lost"], "{verb}");
+        });
+    }
+}
+
+/// G1: `enqueue` writes no row that tenants or queues share.
+#[test]
+fn the_first_job_of_a_tenant_in_an_open_transaction_blocks_nobody() {
+    as_each(|lab, who| {
+        let (mut user, mut other) = (who.session(lab), impatient(who.session(lab)));
+        let job = "SELECT tenure.enqueue('work', tenant => 'new', queue => 'new')";
+        user.batch_execute(&format!("BEGIN; {job}")).unwrap();
+        other.batch_execute(job).unwrap();
+        enqueue(&mut other, "work");
+        let claim = "SELECT id FROM tenure.claim('ann', '{new,default}', 10)";
+        assert_eq!(other.query(claim, &[]).unwrap().len(), 2, "all that is committed");
+        user.batch_execute("COMMIT").unwrap();
+        assert_eq!(other.query(claim, &[]).unwrap().len(), 1, "and now the rest");
+    });
+}
+
+/// Two sessions send the same request under one key, and the first has not committed yet.
+fn race_for_a_key(lab: &mut Lab, mut first: Client, mut second: Client, end: &str) -> (i64, i64) {
+    let ask = "SELECT tenure.enqueue('work', key => 'k')";
+    first.batch_execute("BEGIN").unwrap();
+    let winner: i64 = first.query_one(ask, &[]).unwrap().get(0);
+    let waits = pid(&mut second);
+    let asked = thread::spawn(move || second.query_one(ask, &[]).map(|row| row.get(0)));
+    lab.wait_until_blocked(waits);
+    first.batch_execute(end).unwrap();
+    (winner, asked.join().unwrap().unwrap())
+}
+
+/// I12: the same job, never none.
+#[test]
+fn a_second_request_under_a_key_waits_and_gets_the_first_ones_job() {
+    as_each(|lab, who| {
+        let (first, second) = (who.session(lab), who.session(lab));
+        let (winner, answer) = race_for_a_key(lab, first, second, "COMMIT");
+        assert_eq!(answer, winner);
+        assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 1);
+    });
+}
+
+#[test]
+fn a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back() {
+    as_each(|lab, who| {
+        let (first, second) = (who.session(lab), who.session(lab));
+        let (winner, answer) = race_for_a_key(lab, first, second, "ROLLBACK");
+        assert_ne!(answer, winner);
+        assert_eq!(lab.number("SELECT min(id) FROM tenure.job"), answer);
+        assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 1);
+    });
+}
+
+/// A batch takes its keys in an order of its own, whatever order it was given.
+#[test]
+fn batches_of_keys_in_opposite_order_do_not_deadlock() {
+    as_each(|lab, who| {
+        let batch = |descending: bool| {
+            let order = if descending { "DESC" } else { "ASC" };
+            format!(
+                "SELECT count(*) FROM tenure.enqueue_many(array_fill('work'::text, ARRAY[200]), array_fill('{{}}'::json, ARRAY[200]),
+                 p_keys => ARRAY(SELECT 'k' || n FROM generate_series(1, 200) n ORDER BY n {order}),
+                 p_windows_ms => array_fill(0::bigint, ARRAY[200]),
+                 p_fingerprints => array_fill(tenure.fingerprint('work', '{{}}'), ARRAY[200]))"
+            )
+        };
+        let run = |mut session: Client, sql: String| {
+            move || (0..20).try_for_each(|_| session.batch_execute(&sql)).map_err(|e| code(&e))
+        };
+        let up = thread::spawn(run(who.session(lab), batch(false)));
+        let down = thread::spawn(run(who.session(lab), batch(true)));
+        assert_eq!((up.join().unwrap(), down.join().unwrap()), (Ok(()), Ok(())));
+        let jobs = lab.number("SELECT count(*) FROM tenure.job");
+        assert_eq!(jobs, 2 * 20 * 200, "a key that is remembered for no time wins nothing");
+    });
+}
+
+/// The same with keys that are remembered, and with both batches waiting in the middle.
+#[test]
+fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
+    as_each(|lab, who| {
+        let ask = |keys: &str| {
+            format!(
+                "SELECT string_agg(job::text, ' ' ORDER BY n) FROM tenure.enqueue_many('{{a,a,a}}', ARRAY['1', '1', '1']::json[],
+                 p_keys => '{keys}', p_fingerprints => array_fill(tenure.fingerprint('a', '1'), ARRAY[3]))"
+            )
+        };
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        first.batch_execute("BEGIN").unwrap();
+        let one: String = first.query_one(&ask("{x,y,z}"), &[]).unwrap().get(0);
+        let waits = pid(&mut second);
+        let backwards = ask("{z,y,x}");
+        let other = thread::spawn(move || second.query_one(&backwards, &[]).map(|row| row.get(0)));
+        lab.wait_until_blocked(waits);
+        first.batch_execute("COMMIT").unwrap();
+        let two: String = other.join().unwrap().unwrap();
+        assert_eq!(two.split(' ').rev().collect::<Vec<_>>(), one.split(' ').collect::<Vec<_>>());
+        assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 3);
+    });
+}
+
+/// The user's own rows and the job are enqueued together, or not at all.
+#[test]
+fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before() {
+    as_each(|lab, who| {
+        let (mut user, mut worker) = (who.session(lab), who.session(lab));
+        let both = "BEGIN; INSERT INTO public.effects VALUES (1, 1, 'order'); SELECT tenure.enqueue('ship')";
+        user.batch_execute(&format!("{both}; ROLLBACK")).unwrap();
+        assert_eq!((effects(lab), claim_many(&mut worker, 1, 300)), (0, vec![]));
+        user.batch_execute(both).unwrap();
+        assert_eq!(claim_many(&mut worker, 1, 300), [], "not yet");
+        user.batch_execute("COMMIT").unwrap();
+        assert_eq!((effects(lab), claim_many(&mut worker, 1, 300).len()), (1, 1));
+    });
+}
+
+/// A stale worker's refusal never makes the holder wait, and is not kept for a job that is gone.
+#[test]
+fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
+    as_each(|lab, who| {
+        let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));
+        enqueue(&mut holder, "work");
+        let slow = claim_many(&mut holder, 1, 300)[0];
+        lab.advance(300);
+        let lease = claim_many(&mut holder, 1, 300)[0];
+        stale.batch_execute("BEGIN").unwrap();
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
+        assert_eq!(verdicts(&mut holder, "renew", &[lease], ", 300"), ["held"]);
+        holder.batch_execute(&lease.call("complete")).unwrap();
+        stale.batch_execute("COMMIT").unwrap();
+        assert_eq!(
+            lab.number("SELECT count(*) FROM tenure.event WHERE refused AND verb = 'renew'"),
+            1
+        );
+    });
+}

@@ -1,0 +1,186 @@
+//! What each role may do, and that none of them may touch a table.
+
+use std::collections::BTreeSet;
+
+use postgres::Client;
+use tenure_drill::sessions::{Lab, code};
+
+const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
+
+/// What anybody may ask.
+const COMMON: [&str; 2] = ["history", "now"];
+const ENQUEUE: [&str; 3] = ["enqueue", "enqueue_many", "fingerprint"];
+const WORK: [&str; 21] = [
+    "bury",
+    "claim",
+    "claim_many",
+    "complete",
+    "fail",
+    "fence",
+    "follow_refused",
+    "held",
+    "hold",
+    "hold_many",
+    "lapse_many",
+    "overdue",
+    "park",
+    "prune",
+    "refused",
+    "release",
+    "renew",
+    "renew_many",
+    "settle_and_claim",
+    "settle_many",
+    "snooze",
+];
+const READ: [&str; 9] = [
+    "at",
+    "leases",
+    "look_at",
+    "overdue",
+    "overview",
+    "page",
+    "queue_settings",
+    "state_name",
+    "timeline_of",
+];
+
+/// The functions of the schema that this member may execute.
+fn executable(lab: &mut Lab, role: &str) -> BTreeSet<String> {
+    let sql = "SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace
+                AND has_function_privilege($1, p.oid, 'EXECUTE')";
+    let member = lab.member(role);
+    lab.owner().query(sql, &[&member]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+fn set(lists: &[&[&str]]) -> BTreeSet<String> {
+    lists.iter().flat_map(|list| list.iter()).map(|name| (*name).to_owned()).collect()
+}
+
+/// The helpers, such as `note` and `end_job`, are in nobody's list: they would go around the fence.
+#[test]
+fn each_role_may_call_what_it_needs_and_nothing_else() {
+    let mut lab = Lab::new();
+    assert_eq!(executable(&mut lab, "worker"), set(&[&COMMON, &ENQUEUE, &WORK]));
+    assert_eq!(executable(&mut lab, "enqueuer"), set(&[&COMMON, &ENQUEUE]));
+    assert_eq!(executable(&mut lab, "reader"), set(&[&COMMON, &READ]));
+    assert_eq!(executable(&mut lab, "nobody"), set(&[]));
+}
+
+fn refusal(session: &mut Client, sql: &str) -> Option<String> {
+    session.batch_execute(sql).err().map(|error| code(&error))
+}
+
+#[test]
+fn no_role_may_read_or_write_any_table() {
+    let mut lab = Lab::new();
+    let names =
+        "SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = 'tenure'::regnamespace
+                  AND c.relkind IN ('r', 'p') ORDER BY 1";
+    let tables: Vec<String> =
+        lab.owner().query(names, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(
+        tables.join(" "),
+        "clock done fences jobs keys meta migrations payloads queues timeline"
+    );
+    for role in ROLES.into_iter().chain(["nobody"]) {
+        let mut session = lab.session_as(role);
+        for table in &tables {
+            for sql in [
+                format!("SELECT 1 FROM tenure.{table}"),
+                format!("DELETE FROM tenure.{table}"),
+                format!("INSERT INTO tenure.{table} DEFAULT VALUES"),
+                format!("TRUNCATE tenure.{table}"),
+            ] {
+                assert_eq!(refusal(&mut session, &sql).as_deref(), Some("42501"), "{role}: {sql}");
+            }
+        }
+        let sql = "SELECT nextval('tenure.job_id')";
+        assert_eq!(refusal(&mut session, sql).as_deref(), Some("42501"), "{role}: {sql}");
+    }
+}
+
+#[test]
+fn the_views_are_for_readers_alone() {
+    let lab = Lab::new();
+    let views = ["job", "event", "stats"].map(|view| format!("SELECT * FROM tenure.{view}"));
+    for role in ROLES {
+        let mut session = lab.session_as(role);
+        for sql in &views {
+            let expected = (role != "reader").then_some("42501");
+            assert_eq!(refusal(&mut session, sql).as_deref(), expected, "{role}: {sql}");
+        }
+        // It shows what is in the tables, by other names.
+        let sql = "SELECT * FROM tenure.record";
+        assert_eq!(refusal(&mut session, sql).as_deref(), Some("42501"), "{role}: {sql}");
+    }
+}
+
+#[test]
+fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
+    let lab = Lab::new();
+    lab.session_as("enqueuer").batch_execute("SELECT tenure.enqueue('work')").unwrap();
+    for role in ROLES.into_iter().chain(["nobody"]) {
+        let mut session = lab.session_as(role);
+        for call in [
+            "cancel(1)",
+            "requeue(1)",
+            "resume(1)",
+            "cancel_many('{1}')",
+            "configure('default', true)",
+            "purge_many('{1}', '{1}')",
+            "note(1, 0, 'retry', false, 1, 1, NULL, NULL, 0::smallint, NULL)",
+            "end_job(1, 4::smallint, 1, 0, 0, NULL, NULL)",
+            "put_back(1, false, 0, 1, 0, 0, NULL, 0)",
+            "settle_one(1, 1, 'complete', 0, NULL, NULL, 0, 0, '{}')",
+            "lapse_one(1, 1, 0, 0)",
+            "prove_fences('{1}', '{1}')",
+            "forget('{1}')",
+            "clock_ms()",
+        ] {
+            let sql = format!("SELECT tenure.{call}");
+            assert_eq!(refusal(&mut session, &sql).as_deref(), Some("42501"), "{role}: {sql}");
+        }
+    }
+}
+
+/// Functions run with their owner's rights, and must not be led astray by what a caller puts in their way.
+#[test]
+fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    session
+        .batch_execute(
+            "CREATE TEMP TABLE jobs (id bigint); CREATE TEMP TABLE unnest (id bigint);
+             CREATE FUNCTION pg_temp.sha256(bytea) RETURNS bytea LANGUAGE sql AS 'SELECT NULL::bytea';
+             SET search_path = pg_temp, pg_catalog; SELECT tenure.enqueue('work', key => 'k')",
+        )
+        .unwrap();
+    let row = session
+        .query_one(
+            "SELECT (SELECT tenure.complete(id, token) FROM tenure.claim('ann')) IS NOT NULL",
+            &[],
+        )
+        .unwrap();
+    assert!(row.get::<_, bool>(0));
+}
+
+/// Every function that a role may call and that reads a table runs as the owner, with a fixed search_path.
+#[test]
+fn every_function_that_runs_as_its_owner_has_a_fixed_search_path() {
+    let mut lab = Lab::new();
+    let loose = "SELECT coalesce(string_agg(p.proname, ' ' ORDER BY p.proname), '') FROM pg_proc p
+                  WHERE p.pronamespace = 'tenure'::regnamespace AND p.prosecdef
+                    AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)";
+    assert_eq!(lab.text(loose), "");
+}
+
+/// Several databases of one server share its roles, and may be migrated at the same time.
+#[test]
+fn roles_that_another_database_has_made_already_are_used() {
+    let (one, other) = (Lab::new(), Lab::new());
+    assert_ne!(one.database(), other.database());
+    for lab in [&one, &other] {
+        lab.session_as("worker").batch_execute("SELECT tenure.enqueue('work')").unwrap();
+    }
+}

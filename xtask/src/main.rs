@@ -106,16 +106,21 @@ fn prove(root: &Path) -> Vec<Step> {
 
 /// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well: each a test, and how it
 /// is called.
-const ON_THE_NEWEST: [(&str, &str, &str); 2] = [
+const ON_THE_NEWEST: [(&str, &str, &str); 3] = [
     (
         "the promises on PostgreSQL 18",
         "crates/tenure-drill/tests/conformance.rs",
         "test --release -p tenure-drill --all-features --test conformance -- postgres",
     ),
     (
-        "the engine on PostgreSQL 18",
-        "crates/tenure/tests/postgres.rs",
-        "test --release -p tenure --all-features --test postgres",
+        "the SQL API on PostgreSQL 18",
+        "crates/tenure-drill/tests/sql_api/main.rs",
+        "test --release -p tenure-drill --all-features --test sql_api",
+    ),
+    (
+        "what a claim costs on PostgreSQL 18",
+        "crates/tenure-drill/tests/cost_postgres.rs",
+        "test --release -p tenure-drill --all-features --test cost_postgres -- --nocapture",
     ),
 ];
 

@@ -77,10 +77,13 @@ BEGIN
     read := tenure.entries_read('tenure.jobs_waiting');
     seen := 0;
     IF EXISTS (SELECT 1 FROM tenure.jobs w WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t) THEN
-        UPDATE tenure.jobs j SET state = 0
-          FROM (SELECT w.id FROM tenure.jobs w
-                 WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t
-                 ORDER BY w.run_at, w.id LIMIT promote_limit FOR UPDATE SKIP LOCKED) due
+        -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
+        -- its limit no longer holds.
+        WITH due AS MATERIALIZED (
+            SELECT w.id FROM tenure.jobs w
+             WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t
+             ORDER BY w.run_at, w.id LIMIT promote_limit FOR UPDATE SKIP LOCKED)
+        UPDATE tenure.jobs j SET state = 0 FROM due
          WHERE j.id = due.id AND j.state + 0 = 1;
         GET DIAGNOSTICS seen = ROW_COUNT;
     END IF;

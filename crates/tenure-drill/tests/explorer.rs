@@ -1,5 +1,7 @@
 //! Every interleaving in the daily scopes, and the mutants that must not survive it.
 
+#![allow(clippy::print_stdout, reason = "whoever runs it with --nocapture reads the figures")]
+
 use tenure_drill::explorer::{SCOPES, Tally, explore};
 use tenure_drill::mutants::{MUTANTS, Stock, hunt};
 

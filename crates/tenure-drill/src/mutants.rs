@@ -120,8 +120,8 @@ pub const MUTANTS: [Mutant; 9] = [
         sqlite: &[patch("renew", "token = :token AND state = 2", "token != -:token AND state = 2")],
         postgres: &[patch(
             "verbs/renew",
-            "WHERE j.token = s.token AND j.state + 0 = 2\n           FOR NO KEY UPDATE",
-            "WHERE j.state + 0 = 2\n           FOR NO KEY UPDATE",
+            "AND j.token = s.token AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
+            "AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
         )],
     },
     Mutant {

@@ -284,8 +284,8 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.forget(p_jobs bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM tenure.payloads p USING unnest(p_jobs) f(id) WHERE p.job_id = f.id;
-    DELETE FROM tenure.timeline l USING unnest(p_jobs) f(id) WHERE l.job_id = f.id;
+    DELETE FROM tenure.payloads p WHERE p.job_id = ANY (p_jobs);
+    DELETE FROM tenure.timeline l WHERE l.job_id = ANY (p_jobs);
 END $$;
 
 -- Tells waiting workers that a queue has ready jobs, unless this session said so a moment ago: a

@@ -19,18 +19,20 @@ BEGIN
     WITH shown AS MATERIALIZED (
         SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)),
     free AS MATERIALIZED (
-        SELECT s.n, j.id FROM shown s JOIN tenure.jobs j ON j.id = s.id
-         WHERE j.token = s.token AND j.state + 0 = 2
-           FOR NO KEY UPDATE OF j SKIP LOCKED),
+        SELECT s.n, l.spot FROM shown s CROSS JOIN LATERAL (
+            SELECT j.ctid AS spot FROM tenure.jobs j
+             WHERE j.id = s.id
+               AND j.token = s.token AND j.state + 0 = 2
+               FOR NO KEY UPDATE SKIP LOCKED) l),
     extended AS (
         UPDATE tenure.jobs j
            SET leased_at = t,
                lease_ms = p_lease_ms,
                lease_until = greatest(j.lease_until, least(t + p_lease_ms, j.started_at + least(j.max_runtime, tenure.end_of_time())))
-          FROM (SELECT DISTINCT f.id FROM free f) f
-         WHERE j.id = f.id
-        RETURNING j.id, j.lease_until)
-    SELECT array_agg(f.n), array_agg(e.lease_until) INTO held, until FROM free f JOIN extended e ON e.id = f.id;
+          FROM (SELECT f.spot, array_agg(f.n) AS places FROM free f GROUP BY f.spot) f
+         WHERE j.ctid = f.spot
+        RETURNING f.places, j.lease_until)
+    SELECT array_agg(p.n), array_agg(e.lease_until) INTO held, until FROM extended e, unnest(e.places) p(n);
     RETURN QUERY SELECT h.n, 'held', h.until, NULL::bigint, NULL::smallint FROM unnest(held, until) h(n, until);
     IF cardinality(held) = cardinality(p_jobs) THEN
         RETURN;

@@ -34,9 +34,9 @@ BEGIN
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
 
     IF NOT (distinct_ AND plain) THEN
-        PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token)) s
-           JOIN tenure.jobs j ON j.id = s.id AND j.token = s.token AND j.state + 0 = 2
-          ORDER BY j.id FOR UPDATE OF j;
+        PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s
+          CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+                                 FOR UPDATE) l;
     END IF;
     IF distinct_ THEN
         WITH shown AS MATERIALIZED (
@@ -44,8 +44,10 @@ BEGIN
               FROM unnest(p_jobs, p_tokens, p_verbs, p_results) WITH ORDINALITY u(id, token, verb, result, n)
              WHERE u.verb = 'complete' ORDER BY u.id),
         ended AS (
+            -- A list of one, since only by it the planner cannot come to walk the whole table instead: it would,
+            -- for as long as it believes that the table is as small as it once was.
             DELETE FROM tenure.jobs j USING shown s
-             WHERE j.id = s.id
+             WHERE j.id = ANY (ARRAY[s.id])
                AND j.token = s.token AND j.state + 0 = 2
             RETURNING s.n, s.result, j.id, j.run_at, j.token, j.enqueued_at, j.started_at, j.max_runtime, j.parent,
                       j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.priority, j.queue, j.tenant, j.kind,
@@ -186,9 +188,10 @@ AS $$
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens));
     RETURN QUERY
-    SELECT u.n::int FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
-      JOIN tenure.jobs j ON j.id = u.id AND j.token = u.token AND j.state + 0 = 2
-     ORDER BY j.id, u.n FOR NO KEY UPDATE OF j;
+    SELECT s.n::int FROM (SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
+                           ORDER BY u.id, u.n) s
+     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+                            FOR NO KEY UPDATE) l;
 END $$;
 
 -- Says in the timeline of a held job that something which was to follow it was not enqueued.

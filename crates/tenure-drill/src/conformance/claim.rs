@@ -1,13 +1,16 @@
 //! How jobs are leased.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::State;
+use tenure::job::{RetryPolicy, State};
 use tenure::lease::Token;
 use tenure::store::{Claim, LAPSE_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION};
 
-use super::{LEASE, ask, complete, job, name, of_tenant, promises, retry, secs, worker};
+use super::{
+    LEASE, ask, complete, job, key, name, of_tenant, promises, retry, secs, tenant, worker,
+};
 
 promises! { "claim":
     "G2" two_workers_never_hold_the_same_job(w) {
@@ -334,5 +337,24 @@ promises! { "claim":
         assert_eq!(w.claim_ids(&last), [id]);
         w.pass(LEASE);
         assert_eq!(w.claim_ids(&last), [id]);
+    }
+
+    "G1" a_claim_and_held_tell_every_option_of_a_job(w) {
+        let asked = job("mail").tenant(tenant("acme")).priority(4).max_runtime(secs(20)).key(key("k"));
+        let asked = asked.trace("00-abc").unwrap().tags(vec![name("a"), name("b")]).unwrap();
+        let asked = asked.retry(RetryPolicy::Fixed { ms: 250 }).max_attempts(NonZeroU16::new(9).unwrap());
+        let enqueued = w.now();
+        let id = w.put(asked.max_crashes(NonZeroU16::new(7).unwrap()));
+        w.pass(secs(1));
+        w.take("doomed");
+        w.pass(LEASE);
+        let told = w.take("ann");
+        let record = w.record(id);
+        assert_eq!(w.store.held(&worker("ann")).unwrap(), [told.clone()]);
+        assert_eq!((told.key.as_deref(), told.trace.as_deref()), (Some("k"), Some("00-abc")));
+        assert_eq!((told.tags, told.retry), (vec![name("a"), name("b")], RetryPolicy::Fixed { ms: 250 }));
+        assert_eq!((told.attempt, told.max_attempts, told.crashes, told.max_crashes), (2, 9, 1, 7));
+        assert_eq!((told.max_runtime_ms, told.enqueued_at, told.started_at), (Some(20_000), enqueued, w.now()));
+        assert_eq!((told.lease.until(), record.leased_at, record.lease_ms), (w.now() + secs(20), Some(w.now()), Some(30_000)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 
+use tenure::clock::Timestamp;
 use tenure::job::{Fingerprint, NewJob, RetryPolicy, State};
 use tenure::lease::Token;
 use tenure::store::Enqueued;
@@ -193,5 +194,54 @@ promises! { "enqueue":
         let id = w.put(job("work").delay(std::time::Duration::MAX));
         assert!(w.record(id).waiting);
         assert!(w.claim(&ask("ann", 1)).attempts.is_empty());
+    }
+
+    "I12" a_key_that_is_remembered_for_no_time_is_nobodys(w) {
+        let brief = || job("work").key(key("k").window(std::time::Duration::ZERO));
+        let lasting = || job("work").key(key("k"));
+        let answers = w.store.enqueue(&[brief(), brief(), lasting(), lasting(), brief()]).unwrap();
+        let [Enqueued::Created(_), Enqueued::Created(_), Enqueued::Created(third), rest @ ..] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert_eq!(rest, [Enqueued::Existing(*third), Enqueued::Existing(*third)]);
+        assert_eq!(w.store.enqueue(&[lasting()]).unwrap(), [Enqueued::Existing(*third)]);
+    }
+
+    "I12" what_a_batch_repeats_is_compared_with_the_job_that_has_the_key(w) {
+        let id = w.put(job("work").key(key("k")));
+        let batch = ["play", "play", "work"].map(|kind| job(kind).key(key("k")));
+        let answers = w.store.enqueue(&batch).unwrap();
+        assert_eq!(answers, [Enqueued::Conflict(id), Enqueued::Conflict(id), Enqueued::Existing(id)]);
+    }
+
+    "I12" a_batch_folds_only_what_has_a_key_and_only_within_a_tenant(w) {
+        let of = |who: &str| job(who).tenant(tenant(who)).key(key("k"));
+        let answers = w.store.enqueue(&[job("a"), of("a"), job("b"), of("b"), job("a")]).unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Enqueued::Created(_))), "{answers:?}");
+    }
+
+    "I10" whatever_is_due_after_the_end_of_time_is_due_then(w) {
+        let far = std::time::Duration::MAX;
+        for job in [job("work").delay(far), job("work").at(Timestamp::from_millis(i64::MAX))] {
+            let id = w.put(job);
+            assert_eq!(w.record(id).run_at, Timestamp::MAX);
+        }
+        let id = w.put(job("work").key(key("k").window(far)));
+        let fence = w.take("ann").lease.fence();
+        w.settle(fence, super::retry(far));
+        assert_eq!(w.record(id).run_at, Timestamp::MAX);
+        assert_eq!(w.dump().keys[0].expires_at, Timestamp::MAX);
+    }
+
+    "G1" a_retry_policy_may_use_every_number(w) {
+        let most = u64::MAX;
+        for policy in [
+            RetryPolicy::Fixed { ms: most },
+            RetryPolicy::List { ms: vec![0, most] },
+            RetryPolicy::Exponential { base_ms: most, cap_ms: most },
+        ] {
+            let id = w.put(job("work").retry(policy.clone()));
+            assert_eq!(w.record(id).retry, policy);
+        }
     }
 }

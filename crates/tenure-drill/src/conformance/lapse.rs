@@ -174,4 +174,24 @@ promises! { "lapse":
         assert_eq!(w.claim(&ask("bob", 1)).lapsed.len(), 1);
         assert_eq!(w.state(id), State::Queued);
     }
+
+    "G4" the_backoff_after_crashes_ends_at_its_cap(w) {
+        let many = || NonZeroU16::new(99).unwrap();
+        let capped = RetryPolicy::Exponential { base_ms: 1_000, cap_ms: 1_500 };
+        for (policy, expected) in [
+            (RetryPolicy::default(), vec![0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 300_000, 300_000]),
+            (capped, vec![0, 1_000, 1_500, 1_500]),
+            (RetryPolicy::Fixed { ms: u64::MAX }, vec![0, i64::MAX]),
+        ] {
+            let id = w.put(job("work").retry(policy).max_crashes(many()).max_attempts(many()));
+            for delay in expected {
+                assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
+                let due = w.now() + Duration::from_millis(delay.unsigned_abs());
+                // After the first crash it keeps its old place.
+                assert!(delay == 0 || w.record(id).run_at == due, "{:?}, not {due}", w.record(id).run_at);
+                w.pass(Duration::from_millis(delay.unsigned_abs().min(999_999)));
+            }
+            w.store.cancel(&[id]).unwrap();
+        }
+    }
 }

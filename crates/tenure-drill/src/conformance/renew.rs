@@ -112,4 +112,23 @@ promises! { "renew":
         assert!(w.store.renew(&[fence], Duration::ZERO).unwrap_err().is_invalid());
         assert!(w.store.renew(&[], LEASE).unwrap().is_empty());
     }
+
+    "G5" a_renewal_without_a_maximal_runtime_is_as_long_as_was_asked(w) {
+        w.put_one();
+        w.put(job("work").max_runtime(Duration::MAX));
+        for who in ["ann", "bob"] {
+            let fence = w.take(who).lease.fence();
+            let hours = secs(23 * 3_600);
+            assert_eq!(w.store.renew(&[fence], hours).unwrap(), [Renewed::Held(w.now() + hours)]);
+        }
+    }
+
+    "G7" the_same_lease_twice_in_a_renewal_is_held_twice(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(secs(1));
+        let until = Renewed::Held(w.now() + LEASE);
+        assert_eq!(w.store.renew(&[fence, fence], LEASE).unwrap(), [until, until]);
+        assert!(w.timeline(id).is_empty());
+    }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{ERROR_LIMIT, JobId, Json, NewJob, State};
+use tenure::job::{ERROR_LIMIT, JobId, JobRecord, Json, NewJob, RetryPolicy, State};
 use tenure::lease::{Fence, Reason, Stale, Token};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{Enqueued, QueueChange, Settled, Settlement};
@@ -17,6 +17,10 @@ const NO_HISTORY: QueueChange =
 
 fn settlement(fence: Fence, then: Vec<NewJob>) -> Settlement {
     Settlement { fence, outcome: complete(), then }
+}
+
+fn complete_with_seven() -> Outcome {
+    Outcome::Complete { result: Some(json("7")) }
 }
 
 fn taken(w: &mut World) -> (JobId, Fence) {
@@ -361,5 +365,84 @@ promises! { "settle":
         let (_, fence) = taken(w);
         let half = || settlement(fence, vec![job("next"); 501]);
         assert!(w.store.settle(&[half(), half()]).unwrap_err().is_invalid());
+    }
+
+    "I4" however_a_job_ends_it_is_still_all_that_was_asked_for(w) {
+        type End = fn(&mut World, Fence);
+        let ends: [(State, End); 5] = [
+            (State::Succeeded, |w, fence| assert_eq!(w.settle(fence, complete_with_seven()), Settled::Yes(State::Succeeded))),
+            // Twice in one batch, which goes another way than once.
+            (State::Succeeded, |w, fence| {
+                let batch = vec![Settlement::new(fence, complete_with_seven()); 2];
+                assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Yes(State::Succeeded); 2]);
+            }),
+            (State::Dead, |w, fence| assert_eq!(w.settle(fence, Outcome::Bury { reason: "no".into() }), Settled::Yes(State::Dead))),
+            (State::Cancelled, |w, fence| assert_eq!(w.store.cancel(&[fence.job]).unwrap().len(), 1)),
+            (State::Dead, |w, _| {
+                w.pass(LEASE);
+                w.sweep();
+            }),
+        ];
+        for (state, end) in ends {
+            let asked = job("mail").tenant(super::tenant("acme")).priority(4).max_runtime(secs(20)).trace("00-abc").unwrap();
+            let asked = asked.retry(RetryPolicy::Fixed { ms: 250 }).tags(vec![name("a")]).unwrap();
+            let asked = asked.max_attempts(NonZeroU16::new(9).unwrap()).max_crashes(NonZeroU16::new(2).unwrap());
+            let (parent, fence) = taken(w);
+            w.store.settle(&[settlement(fence, vec![asked.key(key(&format!("k{parent}")))])]).unwrap();
+            w.pass(secs(1));
+            w.take("doomed");
+            w.pass(LEASE);
+            let fence = w.take("ann").lease.fence();
+            let before = w.record(fence.job);
+            assert_eq!((before.parent, before.crashes, before.attempt), (Some(parent), 1, 2));
+            w.pass(secs(1));
+            end(w, fence);
+            let after = w.record(fence.job);
+            assert_eq!((after.state, after.finished_at), (state, Some(w.now())));
+            assert_eq!(after.result, (state == State::Succeeded).then(|| json("7")));
+            // What an end changes, and nothing else.
+            let JobRecord { state, token, crashes, leased_at, lease_ms, lease_until, .. } = before.clone();
+            let same = JobRecord { state, token, crashes, leased_at, lease_ms, lease_until, finished_at: None, result: None, reason: None, ..after };
+            assert_eq!(same, before);
+        }
+    }
+
+    "I1" a_repeated_settlement_of_any_kind_enqueues_its_follow_ups_once(w) {
+        for outcome in outcomes() {
+            let (id, fence) = taken(w);
+            let settlement = Settlement { fence, outcome, then: vec![job("next").delay(secs(999))] };
+            let before = w.dump().jobs.len();
+            w.store.settle(std::slice::from_ref(&settlement)).unwrap();
+            w.store.settle(std::slice::from_ref(&settlement)).unwrap();
+            assert_eq!(w.dump().jobs.len(), before + 1, "{settlement:?}");
+            w.store.cancel(&[id]).unwrap();
+        }
+    }
+
+    "I9" with_history_off_a_success_leaves_nothing_behind_however_it_is_sent(w) {
+        w.store.configure(&name("default"), &NO_HISTORY).unwrap();
+        let (_, fence) = taken(w);
+        w.settle(fence, retry(Duration::ZERO));
+        let fence = w.take("ann").lease.fence();
+        let answers = w.store.settle(&vec![settlement(fence, vec![]); 2]).unwrap();
+        assert_eq!(answers, [Settled::Yes(State::Succeeded), Settled::Gone]);
+        let dump = w.dump();
+        assert!(dump.jobs.is_empty() && dump.timeline.is_empty());
+    }
+
+    "G1" a_queue_that_forgets_its_dead_still_keeps_what_succeeded(w) {
+        let change = QueueChange { keep_dead: Some(Duration::ZERO), ..QueueChange::default() };
+        w.store.configure(&name("default"), &change).unwrap();
+        let id = w.ended(complete());
+        assert_eq!(w.state(id), State::Succeeded);
+    }
+
+    "G2" a_follow_up_that_was_refused_is_noted_while_its_job_still_runs(w) {
+        w.put(job("other").key(key("k")).delay(secs(99)));
+        let (id, fence) = taken(w);
+        w.store.settle(&[settlement(fence, vec![job("next").key(key("k"))])]).unwrap();
+        let line = w.timeline(id).remove(0);
+        assert_eq!((line.verb, line.refused, line.became), (Verb::Follow, true, State::Running));
+        assert_eq!((line.token, line.worker), (fence.token, Some(worker("ann"))));
     }
 }

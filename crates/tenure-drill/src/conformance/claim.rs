@@ -350,7 +350,7 @@ promises! { "claim":
         w.pass(LEASE);
         let told = w.take("ann");
         let record = w.record(id);
-        assert_eq!(w.store.held(&worker("ann")).unwrap(), [told.clone()]);
+        assert_eq!(w.store.held(&worker("ann")).unwrap(), std::slice::from_ref(&told));
         assert_eq!((told.key.as_deref(), told.trace.as_deref()), (Some("k"), Some("00-abc")));
         assert_eq!((told.tags, told.retry), (vec![name("a"), name("b")], RetryPolicy::Fixed { ms: 250 }));
         assert_eq!((told.attempt, told.max_attempts, told.crashes, told.max_crashes), (2, 9, 1, 7));

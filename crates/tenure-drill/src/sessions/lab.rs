@@ -43,6 +43,8 @@ impl Lab {
                  SELECT setval('tenure.job_id', 1, false)",
             )
             .expect("the tables can be emptied");
+        // Whoever looks around waits for nobody for long: a test that would hang says so instead.
+        owner.batch_execute("SET lock_timeout = '10s'").expect("a timeout can be set");
         let mut lab = Lab { database, owner };
         let set = "INSERT INTO tenure.clock (one, at) VALUES (1, $1)";
         lab.owner.execute(set, &[&START.as_millis()]).expect("the clock can be set");

@@ -129,6 +129,66 @@ fn batches_of_keys_in_opposite_order_do_not_deadlock() {
     });
 }
 
+/// Calls that wait for rows take them in the order of their ids, whatever order they were given. A third session keeps
+/// both waiting in the middle of their lists: had each taken what is first on its own list, they would be stuck.
+#[test]
+fn batches_of_jobs_in_opposite_order_do_not_deadlock() {
+    let mut lab = Lab::new();
+    let mut owner = lab.session();
+    let enqueue = "SELECT tenure.enqueue_many(array_fill('work'::text, ARRAY[9]), array_fill('{}'::json, ARRAY[9]))";
+    for [first, second] in
+        [["complete"; 2], ["snooze"; 2], ["park", "bury"], ["complete", "release"]]
+    {
+        owner.batch_execute(enqueue).unwrap();
+        let leases = claim_many(&mut owner, 9, 60_000);
+        let backwards: Vec<Lease> = leases.iter().rev().copied().collect();
+        let pair = [settle(&leases, first), settle(&backwards, second)];
+        assert_eq!(both(&mut lab, "jobs", pair), [Ok(()), Ok(())], "{first} and {second}");
+        owner.batch_execute("DELETE FROM tenure.jobs; DELETE FROM tenure.done").unwrap();
+    }
+    owner.batch_execute(enqueue).unwrap();
+    let ids = |order: &str| format!("ARRAY(SELECT id FROM tenure.job ORDER BY id {order})");
+    let cancel = ["ASC", "DESC"].map(|order| format!("SELECT tenure.cancel_many({})", ids(order)));
+    assert_eq!(both(&mut lab, "jobs", cancel), [Ok(()), Ok(())], "cancel");
+    let none = "array_fill(NULL::bigint, ARRAY[9])";
+    let requeue = |order| format!("SELECT tenure.requeue_many({}, {none})", ids(order));
+    assert_eq!(both(&mut lab, "done", ["ASC", "DESC"].map(requeue)), [Ok(()), Ok(())], "requeue");
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job WHERE state = 'queued'"), 9);
+}
+
+/// A batch that ends all these attempts so.
+fn settle(leases: &[Lease], verb: &str) -> String {
+    let list = |of: fn(&Lease) -> i64| {
+        leases.iter().map(|l| of(l).to_string()).collect::<Vec<_>>().join(",")
+    };
+    let n = leases.len();
+    format!(
+        "SELECT tenure.settle_many('{{{}}}', '{{{}}}', array_fill('{verb}'::text, ARRAY[{n}]), array_fill(0::bigint, ARRAY[{n}]),
+         array_fill(NULL::text, ARRAY[{n}]), array_fill(NULL::json, ARRAY[{n}]))",
+        list(|lease| lease.job),
+        list(|lease| lease.token)
+    )
+}
+
+/// Runs both while the fifth of the jobs is locked, lets it go when both wait, and tells how each ended.
+fn both(lab: &mut Lab, table: &str, statements: [String; 2]) -> [Result<(), String>; 2] {
+    let mut lock = lab.session();
+    let fifth = format!(
+        "SELECT 1 FROM tenure.{table} WHERE id = (SELECT id FROM tenure.{table} ORDER BY id OFFSET 4 LIMIT 1)"
+    );
+    lock.batch_execute(&format!("BEGIN; {fifth} FOR UPDATE")).unwrap();
+    let threads = statements.map(|sql| {
+        let mut session = lab.session();
+        let waits = pid(&mut session);
+        let thread =
+            thread::spawn(move || session.batch_execute(&sql).map_err(|error| code(&error)));
+        lab.wait_until_blocked(waits);
+        thread
+    });
+    lock.batch_execute("ROLLBACK").unwrap();
+    threads.map(|thread| thread.join().unwrap())
+}
+
 /// The same with keys that are remembered, and with both batches waiting in the middle.
 #[test]
 fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {

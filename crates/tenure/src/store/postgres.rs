@@ -2,8 +2,8 @@
 //!
 //! The verbs live in the database: each is a function in the schema `tenure`, in `sql/postgres/verbs`, and
 //! psql, a trigger or any driver calls the same text. So this engine only carries values there and
-//! back. The files, in the order of a call: who is called ([`address`]), how it is kept secret
-//! ([`tls`]) and made ([`dial`]), what is said over it ([`session`]) and how it is kept ([`link`]);
+//! back. The files, in the order of a call: who is called (`address`), how it is kept secret
+//! (`tls`) and made (`dial`), what is said over it (`session`) and how it is kept (`link`);
 //! then the verbs, in the order of a job's life.
 
 mod address;

@@ -7,6 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
 use tenure::job::{Invalid, JobId, Name, State, Tenant};
+use tenure::ledger::effect_name;
 
 /// Input that makes no sense, and what would.
 #[derive(Debug)]
@@ -64,6 +65,10 @@ pub(crate) fn queue(text: &str) -> Result<Name, Invalid> {
 
 pub(crate) fn tag(text: &str) -> Result<Name, Invalid> {
     Name::check("tag", text)
+}
+
+pub(crate) fn effect(text: &str) -> Result<Name, Invalid> {
+    effect_name(text)
 }
 
 pub(crate) fn tenant(text: &str) -> Result<Tenant, Invalid> {

@@ -4,6 +4,7 @@ pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod dead;
 pub(crate) mod doctor;
+pub(crate) mod effects;
 pub(crate) mod enqueue;
 pub(crate) mod jobs;
 pub(crate) mod migrate;

@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 use tenure::job::Invalid;
 use tenure::store::{Error, Store};
 
-use self::commands::{completions, dead, doctor, enqueue, jobs, migrate, queues, stats};
+use self::commands::{completions, dead, doctor, effects, enqueue, jobs, migrate, queues, stats};
 use self::output::Output;
 use self::target::Target;
 
@@ -59,6 +59,8 @@ enum Command {
     Jobs(jobs::Command),
     #[command(subcommand)]
     Dead(dead::Command),
+    #[command(subcommand)]
+    Effects(effects::Command),
     #[command(subcommand)]
     Queues(queues::Command),
     #[command(subcommand)]
@@ -109,6 +111,7 @@ fn run(cli: Cli) -> Result<Answer> {
         Command::Stats(args) => stats::run(&args, &mut session),
         Command::Jobs(command) => jobs::run(&command, &mut session),
         Command::Dead(command) => dead::run(&command, &mut session),
+        Command::Effects(command) => effects::run(&command, &mut session),
         Command::Queues(command) => queues::run(&command, &mut session),
         Command::Migrate(command) => migrate::run(&command, &mut session),
         Command::Doctor(args) => doctor::run(&args, &mut session),

@@ -14,7 +14,7 @@ use tenure::store::migrate::Status;
 use tenure::store::postgres::{Address, Contents, Roles};
 
 use crate::args::BadInput;
-use crate::commands::doctor::Finding;
+use crate::commands::doctor::Examined;
 
 /// The file that is used when nobody names one.
 const DEFAULT: &str = "tenure.db";
@@ -126,7 +126,7 @@ impl Target {
     }
 
     /// What the promises of this store rest on, looked at.
-    pub(crate) fn examine(&self) -> Result<Vec<Finding>> {
+    pub(crate) fn examine(&self) -> Result<Examined> {
         match self {
             Target::File(file) => file::examine(file),
             Target::Server(address) => server::examine(address),

@@ -7,9 +7,10 @@
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tenure::clock::Timestamp;
-use tenure::inspect::{JobDetail, QueueSettings, TimelineEntry};
+use tenure::inspect::{EffectView, Identity, JobDetail, QueueSettings, TimelineEntry};
 use tenure::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
 use tenure::lease::{Token, WorkerId};
+use tenure::ledger::{EffectKey, Standing};
 use tenure::lifecycle::Verb;
 
 /// A job.
@@ -86,13 +87,15 @@ pub(crate) struct Detail<'a> {
     #[serde(flatten)]
     job: Job<'a>,
     timeline: Vec<Entry<'a>>,
+    effects: Vec<Effect<'a>>,
 }
 
 impl<'a> Detail<'a> {
-    pub(crate) fn of(detail: &'a JobDetail) -> Detail<'a> {
+    pub(crate) fn of(detail: &'a JobDetail, effects: Vec<Effect<'a>>) -> Detail<'a> {
         Detail {
             job: Job::of(&detail.job),
             timeline: detail.timeline.iter().map(Entry::of).collect(),
+            effects,
         }
     }
 }
@@ -124,6 +127,47 @@ impl<'a> Entry<'a> {
             from: entry.from.map(Rfc3339),
             became: entry.became,
             note: entry.note.as_deref(),
+        }
+    }
+}
+
+/// An effect, and the key under which outside systems know it.
+#[derive(Serialize)]
+pub(crate) struct Effect<'a> {
+    job: JobId,
+    effect: &'a Name,
+    standing: Standing,
+    in_doubt: bool,
+    key: String,
+    kind: &'a Name,
+    tenant: &'a Tenant,
+    state: State,
+    token: Token,
+    opened_at: Rfc3339,
+    ended_at: Option<Rfc3339>,
+    result: Option<Box<RawValue>>,
+    note: Option<&'a str>,
+}
+
+impl<'a> Effect<'a> {
+    pub(crate) fn of(view: &'a EffectView, store: &Identity) -> Effect<'a> {
+        let EffectView { effect, in_doubt, state, kind, tenant } = view;
+        let installation = store.installation;
+        let key = EffectKey { installation, job: effect.job, effect: effect.name.clone() };
+        Effect {
+            job: effect.job,
+            effect: &effect.name,
+            standing: effect.standing,
+            in_doubt: *in_doubt,
+            key: key.to_string(),
+            kind,
+            tenant,
+            state: *state,
+            token: effect.token,
+            opened_at: Rfc3339(effect.opened_at),
+            ended_at: effect.ended_at.map(Rfc3339),
+            result: effect.result.as_ref().and_then(raw),
+            note: effect.note.as_deref(),
         }
     }
 }

@@ -277,7 +277,11 @@ fn every_command_answers_in_json(shell: &Shell) {
         &["queues", "set", "q", "--keep", "1d"],
         &["migrate", "up"],
         &["migrate", "status"],
+        &["effects", "list"],
+        &["jobs", "cancel", "1", "2", "3", "4"],
         &["doctor"],
+        &["doctor", "--check"],
+        &["doctor", "--raise-epoch"],
     ] {
         shell.json(args);
     }

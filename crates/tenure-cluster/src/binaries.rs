@@ -98,7 +98,7 @@ impl Binaries {
     }
 
     /// A client program: from here, or another that is not older. Ready binaries come without some.
-    pub(crate) fn client(&self, name: &str) -> Result<PathBuf, Error> {
+    pub fn client(&self, name: &str) -> Result<PathBuf, Error> {
         let here = self.directory.join(name);
         if here.is_file() { Ok(here) } else { client(name, self.major) }
     }

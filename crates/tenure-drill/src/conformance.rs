@@ -6,9 +6,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a case is a test: it panics where a promise is broken")]
 
+mod check;
 mod claim;
 mod enqueue;
+mod epoch;
+mod guard;
 mod lapse;
+mod ledger;
 mod look;
 mod operate;
 mod renew;
@@ -22,6 +26,7 @@ use tenure::drill::{Dump, Explorable};
 use tenure::inspect::TimelineEntry;
 use tenure::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tenant};
 use tenure::lease::{Fence, WorkerId};
+use tenure::ledger::{Act, Answer, Entry, effect_name};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{Attempt, Claim, Claimed, Cursor, Enqueued, Settled, Settlement};
 
@@ -49,14 +54,18 @@ impl Case {
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters = [
+    let chapters: [&[Case]; 11] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
         settle::CASES,
+        ledger::CASES,
         lapse::CASES,
+        guard::CASES,
+        epoch::CASES,
         operate::CASES,
         look::CASES,
+        check::CASES,
     ];
     chapters.concat()
 }
@@ -145,6 +154,7 @@ pub(crate) fn ask(who: &str, n: usize) -> Claim {
         n,
         lease: LEASE,
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     }
 }
 
@@ -177,6 +187,23 @@ impl World {
 
     pub(crate) fn settle(&mut self, fence: Fence, outcome: Outcome) -> Settled {
         self.store.settle(&[Settlement::new(fence, outcome)]).expect("settle answers")[0]
+    }
+
+    /// What the ledger answers to a job's holder.
+    pub(crate) fn act(&mut self, fence: Fence, name: &str, act: Act) -> Answer {
+        let entry = Entry { fence, name: effect_name(name).expect("a valid name"), act };
+        self.store.ledger(&[entry]).expect("ledger answers").remove(0)
+    }
+
+    pub(crate) fn open(&mut self, fence: Fence, name: &str) -> Answer {
+        self.act(fence, name, Act::Open)
+    }
+
+    /// The surroundings change: a process dies, a server starts again.
+    pub(crate) fn surroundings(&mut self, change: impl FnOnce(&mut Dump)) {
+        let mut state = self.dump();
+        change(&mut state);
+        self.store.load(&state).expect("load answers");
     }
 
     pub(crate) fn pass(&self, length: Duration) {
@@ -230,7 +257,7 @@ impl World {
 
     /// Lapses all that is over.
     pub(crate) fn sweep(&mut self) -> usize {
-        let overdue = self.store.overdue(1_000).expect("overdue answers");
+        let overdue = self.store.overdue(1_000, Duration::ZERO).expect("overdue answers");
         self.store.lapse(&overdue).expect("lapse answers").len()
     }
 

@@ -4,19 +4,21 @@
 //! A seed gives the same sequence for ever. Steps name fences and jobs by their place in what was
 //! seen so far, so that a failing sequence can be made shorter and still makes sense.
 
+mod random;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
 use tenure::clock::{Chance, Clock};
 use tenure::drill::{Dump, Explorable};
-use tenure::inspect::Filter;
-use tenure::job::{JobId, Json, Key, Name, NewJob, RetryPolicy, State, Tenant};
+use tenure::inspect::{EffectFilter, Filter};
+use tenure::job::{JobId, Name, NewJob};
 use tenure::lease::{Fence, Token, WorkerId};
+use tenure::ledger::{Act, Entry, Resolution};
 use tenure::lifecycle::Outcome;
-use tenure::store::{AsSeen, Claim, Cursor, Pause, QueueChange, Settlement};
+use tenure::store::{AsSeen, Claim, Cursor, GUARD_GAP, QueueChange, Registration, Settlement};
 
 use crate::engines::Engine;
 
@@ -30,7 +32,22 @@ enum Step {
     Renew(Vec<usize>, Duration),
     Settle(Vec<(usize, Outcome, Vec<NewJob>)>),
     SettleAndClaim(usize, Outcome, Claim),
-    Sweep(usize),
+    Ledger(Vec<(usize, Name, Act)>),
+    Resolve(usize, Name, Resolution),
+    Effects(bool, usize),
+    Register(WorkerId),
+    Retire(WorkerId),
+    /// A worker's process ends, and its lock with it; and perhaps somebody looks.
+    Die(WorkerId, bool),
+    Vanish(usize),
+    /// The server starts again.
+    Restart,
+    /// Somebody makes a copy of the database.
+    Backup,
+    /// The copy is restored.
+    GoBack,
+    Check(usize),
+    Sweep(usize, Duration),
     Lapse(Vec<usize>),
     Cancel(usize),
     Requeue(usize, Option<usize>),
@@ -71,7 +88,7 @@ impl fmt::Debug for Difference {
 pub type Answers = BTreeMap<&'static str, usize>;
 
 /// The answers that a good set of sequences must have met.
-pub const SOMETIMES: [&str; 16] = [
+pub const SOMETIMES: [&str; 25] = [
     "Created(",
     "Existing(",
     "Conflict(",
@@ -88,6 +105,15 @@ pub const SOMETIMES: [&str; 16] = [
     "No(",
     "lapsed: [Lapse",
     "next_due: Some",
+    "Opened",
+    "Committed(",
+    "InDoubt(",
+    "Recorded",
+    "Remembered(",
+    "Unknown",
+    "No(Some(",
+    "vanished: [Lapse",
+    "wrong: [(",
 ];
 
 /// Runs one seed's sequence on `engines`, the first of which is the specification.
@@ -181,6 +207,11 @@ pub(crate) fn compare(model: &Dump, engine: &Dump) -> String {
     part("timeline", &model.timeline, &engine.timeline);
     part("keys", &model.keys, &engine.keys);
     part("queues", &model.queues, &engine.queues);
+    part("ledger", &model.ledger, &engine.ledger);
+    part("steps", &model.steps, &engine.steps);
+    part("started", &model.started_at, &engine.started_at);
+    part("workers", &model.workers, &engine.workers);
+    part("held", &model.held, &engine.held);
     out
 }
 
@@ -192,12 +223,14 @@ struct Player {
     fences: Vec<Fence>,
     cursor: Cursor,
     last_id: i64,
+    backup: Option<Dump>,
 }
 
 impl Player {
     fn new(engine: Engine, directory: &Path) -> Player {
         let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
-        Player { engine, store, clock, fences: Vec::new(), cursor: Cursor::default(), last_id: 0 }
+        let (fences, cursor) = (Vec::new(), Cursor::default());
+        Player { engine, store, clock, fences, cursor, last_id: 0, backup: None }
     }
 
     /// A fence that some claim has given out, recent ones more often, or one that nobody ever gave
@@ -263,9 +296,62 @@ impl Player {
                     .collect();
                 format!("{:?}", self.store.settle(&settlements))
             }
-            Step::Sweep(limit) => {
-                let overdue = self.store.overdue(*limit).expect("overdue answers");
+            Step::Sweep(limit, grace) => {
+                let overdue = self.store.overdue(*limit, *grace).expect("overdue answers");
                 format!("{overdue:?} {:?}", self.store.lapse(&overdue))
+            }
+            Step::Ledger(items) => {
+                let entry = |(at, name, act): &(usize, Name, Act)| Entry {
+                    fence: self.fence(*at),
+                    name: name.clone(),
+                    act: act.clone(),
+                };
+                let entries: Vec<_> = items.iter().map(entry).collect();
+                format!("{:?}", self.store.ledger(&entries))
+            }
+            Step::Resolve(at, effect, how) => {
+                format!("{:?}", self.store.resolve(self.job(*at), effect, how))
+            }
+            Step::Effects(in_doubt, limit) => {
+                let filter = EffectFilter { in_doubt: *in_doubt, ..EffectFilter::default() };
+                format!("{:?}", self.store.effects(&filter, *limit))
+            }
+            Step::Register(worker) => {
+                let queues = vec![Name::default_queue()];
+                let known = Registration { worker: worker.clone(), queues, kinds: None };
+                let guarded = self.store.register(&known);
+                format!("{guarded:?} {:?}", self.store.workers())
+            }
+            Step::Retire(worker) => format!("{:?}", self.store.retire(worker)),
+            Step::Vanish(limit) => {
+                format!("vanished: {:?}", self.store.vanished(*limit).expect("vanished answers"))
+            }
+            Step::Die(worker, noticed) => {
+                let mut seen = self.surroundings(|state| state.held.retain(|held| held != worker));
+                if *noticed {
+                    for _ in 0..2 {
+                        seen.push_str(&self.play(&Step::Vanish(1_000)));
+                        self.clock.advance(GUARD_GAP);
+                    }
+                }
+                seen
+            }
+            Step::Restart => self.surroundings(|state| {
+                state.started_at = state.now;
+                state.held.clear();
+            }),
+            Step::Backup => {
+                self.backup = Some(self.store.dump().expect("dump answers"));
+                String::new()
+            }
+            Step::GoBack => match self.backup.clone() {
+                Some(backup) => format!("{:?}", self.store.go_back(&backup)),
+                None => String::new(),
+            },
+            Step::Check(limit) => {
+                let checked = self.store.check(None, *limit).expect("check answers");
+                let wrong: Vec<_> = checked.wrong.iter().map(|it| (it.job, it.rule)).collect();
+                format!("{} {:?} wrong: {wrong:?}", checked.looked, checked.next)
             }
             Step::Lapse(at) => {
                 let fences: Vec<_> = at.iter().map(|at| self.fence(*at)).collect();
@@ -287,177 +373,14 @@ impl Player {
         }
     }
 
+    fn surroundings(&mut self, change: impl FnOnce(&mut Dump)) -> String {
+        let mut state = self.store.dump().expect("dump answers");
+        change(&mut state);
+        format!("{:?}", self.store.load(&state))
+    }
+
     fn remember(&mut self, claimed: &tenure::store::Claimed) {
         self.cursor = claimed.cursor;
         self.fences.extend(claimed.attempts.iter().map(|attempt| attempt.lease.fence()));
-    }
-}
-
-impl Step {
-    fn random(chance: &mut Chance) -> Step {
-        let at = |chance: &mut Chance| chance.below(1_000) as usize;
-        match chance.below(100) {
-            0..15 => Step::Pass(
-                one_of(chance, &[1, 500, 1_000, 5_000, 20_000, 61_000, 90_000_000]).into_duration(),
-            ),
-            15..33 => Step::Enqueue((0..1 + chance.below(4)).map(|_| random_job(chance)).collect()),
-            33..55 => Step::Claim(random_claim(chance)),
-            55..57 => Step::Held(random_worker(chance)),
-            57..62 => Step::Renew(
-                (0..2).map(|_| at(chance)).collect(),
-                one_of(chance, &[10, 5_000, 30_000]).into_duration(),
-            ),
-            62..76 => {
-                Step::Settle((0..1 + chance.below(3)).map(|_| random_settlement(chance)).collect())
-            }
-            76..79 => {
-                Step::SettleAndClaim(at(chance), random_outcome(chance), random_claim(chance))
-            }
-            79..82 => Step::Sweep(chance.below(5) as usize),
-            82..84 => Step::Lapse((0..2).map(|_| at(chance)).collect()),
-            84..87 => Step::Cancel(at(chance)),
-            87..90 => Step::Requeue(at(chance), (chance.below(2) == 0).then(|| at(chance))),
-            90..92 => Step::Resume(at(chance)),
-            92..93 => Step::Purge(at(chance), (chance.below(3) == 0).then(|| at(chance))),
-            93..95 => Step::Configure(random_queue(chance), random_change(chance)),
-            95..96 => Step::Prune(chance.below(6) as usize),
-            96..98 => Step::Page(random_filter(chance), chance.below(5) as usize),
-            98..99 => Step::Leases(chance.below(5) as usize),
-            _ => Step::Overview,
-        }
-    }
-}
-
-trait IntoDuration {
-    fn into_duration(self) -> Duration;
-}
-
-impl IntoDuration for u64 {
-    fn into_duration(self) -> Duration {
-        Duration::from_millis(self)
-    }
-}
-
-fn one_of<T: Clone>(chance: &mut Chance, items: &[T]) -> T {
-    items[chance.below(items.len() as u64) as usize].clone()
-}
-
-fn name(text: &str) -> Name {
-    Name::check("name", text).expect("a valid name")
-}
-
-fn random_queue(chance: &mut Chance) -> Name {
-    name(one_of(chance, &["default", "default", "bulk", "slow"]))
-}
-
-fn random_kind(chance: &mut Chance) -> Name {
-    name(one_of(chance, &["mail", "copy", "sum"]))
-}
-
-fn random_tenant(chance: &mut Chance) -> Tenant {
-    Tenant::check(one_of(chance, &["", "", "acme", "zeta", "t1", "t2"])).expect("a valid tenant")
-}
-
-fn random_worker(chance: &mut Chance) -> WorkerId {
-    WorkerId::check(one_of(chance, &["ann", "bob", "cid"])).expect("a valid worker id")
-}
-
-fn random_job(chance: &mut Chance) -> NewJob {
-    let large = format!("\"{}\"", "x".repeat(2_100));
-    let args = one_of(chance, &["{}", "{ }", "[1,2]", r#"{"a":1}"#, &large]).to_owned();
-    let json = Json::check("args", args, usize::MAX).expect("valid JSON");
-    let mut job = NewJob::new(random_kind(chance), json)
-        .queue(random_queue(chance))
-        .tenant(random_tenant(chance));
-    job = job.priority(one_of(chance, &[0, 0, 0, -1, 5]));
-    if chance.below(4) == 0 {
-        job = job.delay(one_of(chance, &[1_u64, 900, 30_000]).into_duration());
-    }
-    if chance.below(3) == 0 {
-        let window = one_of(chance, &[5_000_u64, 86_400_000]).into_duration();
-        let key = Key::check(one_of(chance, &["k1", "k2", "k3", "k4"])).expect("a valid key");
-        job = job.key(key.window(window));
-    }
-    if chance.below(3) == 0 {
-        let few = one_of(chance, &[1, 2, 9]);
-        job = job.max_attempts(NonZeroU16::new(few).unwrap_or(NewJob::MAX_ATTEMPTS));
-    }
-    if chance.below(4) == 0 {
-        job = job
-            .max_crashes(NonZeroU16::new(one_of(chance, &[1, 5])).unwrap_or(NewJob::MAX_CRASHES));
-    }
-    if chance.below(4) == 0 {
-        job = job.max_runtime(one_of(chance, &[3_000_u64, 40_000]).into_duration());
-    }
-    if chance.below(3) == 0 {
-        job = job.retry(one_of(
-            chance,
-            &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::List { ms: vec![10, 20_000] }],
-        ));
-    }
-    job
-}
-
-fn random_claim(chance: &mut Chance) -> Claim {
-    let queues = (0..1 + chance.below(3)).map(|_| random_queue(chance)).collect();
-    let kinds = (chance.below(3) == 0)
-        .then(|| (0..1 + chance.below(2)).map(|_| random_kind(chance)).collect());
-    Claim {
-        worker: random_worker(chance),
-        queues,
-        kinds,
-        n: one_of(chance, &[1, 1, 2, 5, 12]),
-        lease: one_of(chance, &[800_u64, 5_000, 30_000]).into_duration(),
-        cursor: Cursor::default(),
-    }
-}
-
-fn random_outcome(chance: &mut Chance) -> Outcome {
-    match chance.below(8) {
-        0..3 => Outcome::Complete {
-            result: (chance.below(2) == 0).then(|| Json::check("result", "7", 9).expect("JSON")),
-        },
-        3 => Outcome::Retry {
-            after: one_of(chance, &[0_u64, 700, 9_000]).into_duration(),
-            error: "it failed".into(),
-        },
-        4 => Outcome::Snooze { after: one_of(chance, &[0_u64, 2_000]).into_duration() },
-        5 => Outcome::Release,
-        6 => Outcome::Bury { reason: "hopeless".into() },
-        _ => Outcome::Park { reason: "ask Ann".into() },
-    }
-}
-
-fn random_settlement(chance: &mut Chance) -> (usize, Outcome, Vec<NewJob>) {
-    let then = if chance.below(5) == 0 { vec![random_job(chance)] } else { vec![] };
-    (chance.below(1_000) as usize, random_outcome(chance), then)
-}
-
-fn random_change(chance: &mut Chance) -> QueueChange {
-    // More often resumed than paused, or everything stands still.
-    let pause =
-        one_of(chance, &[None, Some(Pause::Pause), Some(Pause::Resume), Some(Pause::Resume)]);
-    let keep =
-        one_of(chance, &[None, None, Some(0_u64), Some(60_000)]).map(IntoDuration::into_duration);
-    let keep_dead = one_of(chance, &[None, Some(60_000_u64)]).map(IntoDuration::into_duration);
-    QueueChange { pause, keep, keep_dead }
-}
-
-fn random_filter(chance: &mut Chance) -> Filter {
-    Filter {
-        state: one_of(
-            chance,
-            &[
-                None,
-                Some(State::Queued),
-                Some(State::Dead),
-                Some(State::Succeeded),
-                Some(State::Running),
-            ],
-        ),
-        queue: (chance.below(3) == 0).then(|| random_queue(chance)),
-        tenant: (chance.below(3) == 0).then(|| random_tenant(chance)),
-        kind: (chance.below(3) == 0).then(|| random_kind(chance)),
-        before: (chance.below(2) == 0).then(|| JobId(1 + chance.below(60) as i64)),
     }
 }

@@ -20,14 +20,15 @@ use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::job::{JobId, Json, Name, NewJob};
 use tenure::lease::Fence;
+use tenure::ledger::{self, Entry, Resolution, effect_name};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Lapsed, Renewed, Settled, Settlement,
-    postgres,
+    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Lapse, Lapsed, Registration, Renewed,
+    Resolved, Settled, Settlement, postgres,
 };
 
 pub use self::actors::Ending;
-use self::actors::{Actors, Loss, Move};
+use self::actors::{Actors, Doing, Loss, Move};
 use self::invariants::Ghosts;
 pub use self::invariants::{Invariant, Tally};
 pub use self::scope::{SCOPES, Scope, WIDE_SCOPES};
@@ -122,7 +123,19 @@ pub(crate) enum Call {
     Cancel,
     Requeue,
     Resume,
+    Ledger(Fence, Doing),
+    Resolve(Resolution),
+    Register(u8),
+    Vanished,
     Tick,
+    /// A worker's lock is freed, whether or not its process has ended.
+    Free(u8),
+    /// The server starts again, and no lock survives it.
+    Restart,
+    /// Somebody makes a copy of the database: the store does not notice.
+    Backup,
+    /// The database goes back to the state of this number.
+    GoBack(usize),
     /// Nothing reaches the store.
     Nothing,
 }
@@ -137,6 +150,9 @@ pub(crate) enum Answer {
     Overdue(Vec<Fence>),
     Lapsed(Vec<Lapsed>),
     Changed(Changed),
+    Ledger(ledger::Answer),
+    Resolved(Resolved),
+    Vanished(Vec<Lapse>),
     Nothing,
 }
 
@@ -182,12 +198,22 @@ impl Engines {
         Engines { stores: vec![(store, clock)], start: start(scope) }
     }
 
-    /// Runs one call from one state. All engines must agree; what they agree on is returned.
-    fn call(&mut self, from: &Dump, call: &Call) -> Result<(Answer, Dump), String> {
+    /// Runs one call from one state. All engines must agree; what they agree on is returned. `backup`
+    /// is the state that the database can go back to.
+    fn call(
+        &mut self,
+        from: &Dump,
+        call: &Call,
+        backup: Option<&Dump>,
+    ) -> Result<(Answer, Dump), String> {
         let mut agreed: Option<(Answer, Dump)> = None;
         for (store, clock) in &mut self.stores {
             store.load(from).map_err(|error| error.to_string())?;
-            let answer = perform(store.as_mut(), clock, call).map_err(|error| error.to_string())?;
+            let answer = match backup {
+                Some(backup) => store.go_back(backup).map(|()| Answer::Nothing),
+                None => perform(store.as_mut(), clock, call),
+            };
+            let answer = answer.map_err(|error| error.to_string())?;
             let dump = store.dump().map_err(|error| error.to_string())?;
             match &agreed {
                 None => agreed = Some((answer, dump)),
@@ -211,8 +237,18 @@ fn start(scope: &Scope) -> Dump {
     let job =
         NewJob::new(kind, args).max_attempts(scope.max_attempts).max_crashes(scope.max_crashes);
     let mut model = Model::new(Clock::manual(START), tenure::job::Limits::default());
-    tenure::store::Store::enqueue(&mut model, &vec![job; scope.jobs]).expect("enqueue answers");
+    let store: &mut dyn tenure::store::Store = &mut model;
+    store.enqueue(&vec![job; scope.jobs]).expect("enqueue answers");
+    if scope.guard.is_some() {
+        for at in 0..scope.workers {
+            store.register(&registration(at as u8)).expect("register answers");
+        }
+    }
     model.dump().expect("dump answers")
+}
+
+fn registration(identity: u8) -> Registration {
+    Registration { worker: worker(identity), queues: vec![Name::default_queue()], kinds: None }
 }
 
 fn worker(identity: u8) -> tenure::lease::WorkerId {
@@ -227,6 +263,7 @@ fn claim(identity: u8) -> Claim {
         n: 1,
         lease: LEASE,
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     }
 }
 
@@ -244,17 +281,50 @@ fn perform(
         Call::Settle(fence, ending) => {
             Answer::Settled(store.settle(&[Settlement::new(*fence, ending.outcome())])?[0])
         }
-        Call::Overdue => Answer::Overdue(store.overdue(10)?),
+        Call::Overdue => Answer::Overdue(store.overdue(10, Duration::ZERO)?),
         Call::Lapse(fences) => Answer::Lapsed(store.lapse(fences)?),
         Call::Cancel => Answer::Changed(store.cancel(&[first])?[0]),
         Call::Requeue => Answer::Changed(store.requeue(&[AsSeen::any(first)])?[0]),
         Call::Resume => Answer::Changed(store.resume(&[first])?[0]),
+        Call::Ledger(fence, doing) => {
+            let name = effect_name("charge").expect("a valid name");
+            let entry = Entry { fence: *fence, name, act: doing.act() };
+            Answer::Ledger(store.ledger(&[entry])?.remove(0))
+        }
+        Call::Resolve(how) => {
+            let name = effect_name("charge").expect("a valid name");
+            Answer::Resolved(store.resolve(first, &name, how)?)
+        }
+        Call::Register(identity) => {
+            store.register(&registration(*identity))?;
+            Answer::Nothing
+        }
+        Call::Vanished => Answer::Vanished(store.vanished(10)?),
         Call::Tick => {
             clock.advance(TICK);
             Answer::Nothing
         }
-        Call::Nothing => Answer::Nothing,
+        Call::Free(identity) => {
+            let gone = worker(*identity);
+            surroundings(store, |state| state.held.retain(|held| *held != gone))?
+        }
+        Call::Restart => surroundings(store, |state| {
+            state.started_at = state.now;
+            state.held.clear();
+        })?,
+        Call::Backup | Call::GoBack(_) | Call::Nothing => Answer::Nothing,
     })
+}
+
+/// Something changes that is not the store's doing.
+fn surroundings(
+    store: &mut dyn Explorable,
+    change: impl FnOnce(&mut Dump),
+) -> tenure::store::Result<Answer> {
+    let mut state = store.dump()?;
+    change(&mut state);
+    store.load(&state)?;
+    Ok(Answer::Nothing)
 }
 
 /// A state of the search. The dump is kept once and named by its number.
@@ -263,6 +333,8 @@ struct Node {
     dump: usize,
     actors: Actors,
     ghosts: Ghosts,
+    /// The copy that the database can go back to, and what was true then.
+    backup: Option<(usize, Ghosts)>,
 }
 
 /// Where a state was first reached from, and by which move.
@@ -297,8 +369,8 @@ impl<'a> Search<'a> {
     fn run(mut self) -> Result<Report, Violation> {
         let start = self.engines.start.clone();
         let dump = self.number(start);
-        let first =
-            Node { dump, actors: Actors::new(self.scope), ghosts: Ghosts::new(self.scope.jobs) };
+        let (actors, ghosts) = (Actors::new(self.scope), Ghosts::new(self.scope.jobs));
+        let first = Node { dump, actors, ghosts, backup: None };
         let mut seen = HashMap::from([(fingerprint(&first), 0)]);
         self.origins.push(Origin { parent: 0, step: None });
         let mut nodes = vec![first];
@@ -307,7 +379,8 @@ impl<'a> Search<'a> {
         while at < nodes.len() {
             let node = nodes[at].clone();
             let mut next = Vec::new();
-            for step in node.actors.moves(self.scope) {
+            let backup = node.backup.as_ref().map(|(dump, _)| *dump);
+            for step in node.actors.moves(self.scope, backup) {
                 let after = self.step(&node, &step).map_err(|(invariant, what)| {
                     self.violation(invariant, what, at, Some((node.dump, step.clone())))
                 })?;
@@ -340,13 +413,17 @@ impl<'a> Search<'a> {
         let mut after = Node { dump, ..node.clone() };
         let ghost = node.actors.ghost(step);
         let (old, new) = (&self.dumps[node.dump], &self.dumps[dump]);
-        after.ghosts.observe(old, new, &call, &answer, ghost, &mut self.tally)?;
+        match (&call, &node.backup) {
+            (Call::Backup, _) => after.backup = Some((node.dump, node.ghosts.clone())),
+            (Call::GoBack(_), Some((_, backup))) => after.ghosts = node.ghosts.back_to(backup),
+            _ => after.ghosts.observe(old, new, &call, &answer, ghost, &mut self.tally)?,
+        }
         after.actors.learn(step, &answer, &after.ghosts);
         Ok(after)
     }
 
     fn answer(&mut self, dump: usize, call: &Call) -> Result<(Answer, usize), (Invariant, String)> {
-        if *call == Call::Nothing {
+        if matches!(call, Call::Nothing | Call::Backup) {
             return Ok((Answer::Nothing, dump));
         }
         let asked = (dump, call.clone());
@@ -354,8 +431,9 @@ impl<'a> Search<'a> {
             return Ok(known.clone());
         }
         let from = self.dumps[dump].clone();
-        let (answer, after) =
-            self.engines.call(&from, call).map_err(|what| (Invariant::Lockstep, what))?;
+        let backup = if let Call::GoBack(number) = call { self.dumps.get(*number) } else { None };
+        let called = self.engines.call(&from, call, backup);
+        let (answer, after) = called.map_err(|what| (Invariant::Lockstep, what))?;
         let after = self.number(after);
         self.answers.insert(asked, (answer.clone(), after));
         Ok((answer, after))
@@ -438,12 +516,15 @@ fn essence(dump: &Dump) -> impl Hash {
         .timeline
         .iter()
         .map(|line| (line.job, line.token, line.verb, line.refused, line.became));
+    let effects = dump.ledger.iter().map(|it| (it.job, it.standing, it.token));
+    let guards = dump.workers.iter().map(|it| (it.worker.clone(), it.under, it.free_since));
     (
-        dump.now,
-        dump.epoch,
-        dump.next_id,
+        (dump.now, dump.started_at, dump.epoch, dump.next_id),
         dump.jobs.clone(),
         heard.collect::<std::collections::BTreeSet<_>>(),
+        effects.collect::<Vec<_>>(),
+        guards.collect::<Vec<_>>(),
+        dump.held.clone(),
     )
 }
 

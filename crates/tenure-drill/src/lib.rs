@@ -6,7 +6,8 @@
 //! 4. [`explorer`]: every interleaving of a few workers' calls, with crashes and lost replies, checked against the
 //!    invariants after each step; and [`mutants`], which it must kill.
 //! 5. [`processes`]: real processes on one file, some of which are killed.
-//! 6. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
+//! 6. [`holders`]: real workers that are killed, stopped and cut off.
+//! 7. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod conformance;
 pub mod differential;
 pub mod engines;
 pub mod explorer;
+pub mod holders;
 pub mod model;
 pub mod mutants;
 pub mod processes;

@@ -3,16 +3,19 @@
 //! It knows nothing of SQL, files, locks or speed. Where the real engines and this page differ, one
 //! of them is wrong.
 
+mod guard;
+mod ledger;
 mod port;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tenure::clock::{Clock, Timestamp, millis};
-use tenure::drill::{self, KeyRecord, KeyScope};
-use tenure::inspect::{QueueSettings, TimelineEntry};
+use tenure::drill::{self, KeyRecord, KeyScope, WorkerRecord};
+use tenure::inspect::{QueueSettings, Raise, TimelineEntry};
 use tenure::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
-use tenure::lease::{Fence, Stale};
+use tenure::lease::{Fence, Stale, WorkerId, first_of};
+use tenure::ledger::{Effect, Step};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse,
@@ -24,12 +27,20 @@ use tenure::store::{
 pub struct Model {
     clock: Clock,
     limits: Limits,
+    started_at: Timestamp,
     epoch: u32,
-    next_id: i64,
+    raises: Vec<Raise>,
+    /// Counts jobs, over all epochs.
+    sequence: i64,
     jobs: BTreeMap<JobId, JobRecord>,
     timeline: Vec<TimelineEntry>,
     keys: BTreeMap<(Tenant, String), KeyRecord>,
     queues: BTreeMap<Name, QueueSettings>,
+    ledger: BTreeMap<(JobId, Name), Effect>,
+    steps: BTreeMap<(JobId, Name), Step>,
+    workers: BTreeMap<WorkerId, WorkerRecord>,
+    /// Whose locks are held.
+    held: BTreeSet<WorkerId>,
     /// Whether something changed since the last claim or wait.
     changed: bool,
 }
@@ -40,12 +51,18 @@ impl Model {
         Model {
             clock,
             limits,
+            started_at: Timestamp::from_millis(0),
             epoch: 0,
-            next_id: 1,
+            raises: Vec::new(),
+            sequence: 1,
             jobs: BTreeMap::new(),
             timeline: Vec::new(),
             keys: BTreeMap::new(),
             queues: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            held: BTreeSet::new(),
             changed: false,
         }
     }
@@ -59,7 +76,7 @@ impl Model {
 
     fn enqueue_one(&mut self, job: &NewJob) -> Enqueued {
         let now = self.now();
-        let id = JobId(self.next_id);
+        let id = self.next_id();
         let (tenant, key) = drill::parts(job);
         if let Some(key) = key {
             let place = (tenant.clone(), key.as_str().to_owned());
@@ -82,8 +99,13 @@ impl Model {
             self.keys.insert(place, record);
         }
         self.jobs.insert(id, job.record(id, now));
-        self.next_id += 1;
+        self.sequence += 1;
         Enqueued::Created(id)
+    }
+
+    /// Above every id of an earlier epoch.
+    fn next_id(&self) -> JobId {
+        JobId(first_of(self.epoch) + self.sequence)
     }
 
     // ── claim
@@ -92,7 +114,7 @@ impl Model {
     fn claim_now(&mut self, ask: &Claim) -> Claimed {
         self.promote();
         let lapsed = self
-            .overdue_now(LAPSE_LIMIT)
+            .overdue_now(LAPSE_LIMIT, ask.grace)
             .into_iter()
             .filter_map(|fence| self.lapse_one(fence))
             .collect();
@@ -310,6 +332,7 @@ impl Model {
 
     /// Makes a refusal visible.
     fn refuse(&mut self, shown: Fence, verb: Verb) -> Option<Stale> {
+        self.take_crash_back(shown);
         let job = self.jobs.get(&shown.job)?;
         let stale = Stale::new(shown, job.token, job.state);
         let line = TimelineEntry {
@@ -331,18 +354,34 @@ impl Model {
     // ── lapse
     // ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    fn overdue_now(&self, limit: usize) -> Vec<Fence> {
-        let now = self.now();
-        let over = |job: &&JobRecord| job.lease_until.is_some_and(|until| until <= now);
-        let mut jobs: Vec<_> = self.jobs.values().filter(over).collect();
+    /// Whether a lease has been over for `grace`. One that was granted before time broke gets its
+    /// whole length from then on, but not beyond the job's maximal runtime: those who hold leases
+    /// stood still too.
+    fn is_over(&self, job: &JobRecord, grace: Duration) -> bool {
+        let (Some(until), Some(leased_at)) = (job.lease_until, job.leased_at) else { return false };
+        let ms = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let latest = ms(job.max_runtime_ms).zip(job.started_at).map(|(ms, start)| start + ms);
+        let again = self.started_at + ms(job.lease_ms).unwrap_or_default();
+        let pardoned = latest.map_or(again, |latest| latest.min(again));
+        let now = self.now() - grace;
+        until <= now && (leased_at >= self.started_at || pardoned <= now)
+    }
+
+    fn overdue_now(&self, limit: usize, grace: Duration) -> Vec<Fence> {
+        let mut jobs: Vec<_> = self.jobs.values().filter(|job| self.is_over(job, grace)).collect();
         jobs.sort_by_key(|job| (job.lease_until, job.id));
         jobs.into_iter().take(limit).map(|job| Fence { job: job.id, token: job.token }).collect()
     }
 
     fn lapse_one(&mut self, fence: Fence) -> Option<Lapse> {
+        let before = self.holds(fence).filter(|job| self.is_over(job, Duration::ZERO))?;
+        let became = self.take_back(&before, Verb::Lapse);
+        before.worker.map(|worker| Lapse { fence, worker, became })
+    }
+
+    /// Takes a job from its holder, and tells what it became.
+    fn take_back(&mut self, before: &JobRecord, verb: Verb) -> State {
         let now = self.now();
-        let before =
-            self.holds(fence).filter(|job| job.lease_until.is_some_and(|until| until <= now))?;
         let mut job = before.clone();
         job.crashes += 1;
         job.token = job.token.next(self.epoch);
@@ -366,8 +405,8 @@ impl Model {
         }
         let became = job.state;
         self.jobs.insert(job.id, job);
-        self.note(&before, Verb::Lapse, became, Some(why.into()));
-        before.worker.map(|worker| Lapse { fence, worker, became })
+        self.note(before, verb, became, Some(why.into()));
+        became
     }
 
     // ── operators
@@ -449,6 +488,8 @@ impl Model {
     fn forget(&mut self, id: JobId) {
         self.jobs.remove(&id);
         self.timeline.retain(|line| line.job != id);
+        self.ledger.retain(|(job, _), _| *job != id);
+        self.steps.retain(|(job, _), _| *job != id);
     }
 
     // ── the timeline

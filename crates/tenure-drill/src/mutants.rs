@@ -17,6 +17,8 @@ pub struct Mutant {
     pub name: &'static str,
     /// The invariants of which at least one must be seen broken.
     pub broken: &'static [Invariant],
+    /// The scope in which it is looked for; all of them, in order, if none is named.
+    scope: Option<&'static str>,
     sqlite: &'static [Patch],
     postgres: &'static [Patch],
 }
@@ -45,10 +47,11 @@ const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n           
 const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2\n       FOR UPDATE;";
 
 /// All mutants.
-pub const MUTANTS: [Mutant; 9] = [
+pub const MUTANTS: [Mutant; 15] = [
     Mutant {
         name: "no token bump on claim",
         broken: &[Invariant::I2],
+        scope: None,
         sqlite: &[patch(
             "claim",
             "token = max(token, :epoch << 40) + 1",
@@ -63,6 +66,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "fence without token",
         broken: &[Invariant::I7],
+        scope: None,
         sqlite: &[patch(
             "settle",
             "token = :token AND state = 2",
@@ -76,6 +80,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "fence without state",
         broken: &[Invariant::I4, Invariant::I10],
+        scope: None,
         sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
@@ -85,6 +90,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "no fence",
         broken: &[Invariant::I7, Invariant::I10],
+        scope: None,
         sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
@@ -94,6 +100,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "lapse without re-check of the lease",
         broken: &[Invariant::I8],
+        scope: None,
         sqlite: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
         postgres: &[patch(
             "verbs/lapse",
@@ -104,6 +111,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "lapse by id only",
         broken: &[Invariant::I8],
+        scope: None,
         sqlite: &[
             patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
             patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now"),
@@ -117,6 +125,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "renewal unfenced",
         broken: &[Invariant::I7],
+        scope: None,
         sqlite: &[patch("renew", "token = :token AND state = 2", "token != -:token AND state = 2")],
         postgres: &[patch(
             "verbs/renew",
@@ -127,6 +136,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "attempts counted at failure",
         broken: &[Invariant::I5],
+        scope: None,
         sqlite: &[
             patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
             // A lapse changes the crashes, so this counts settlements only.
@@ -144,12 +154,124 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant {
         name: "repeated settlement not recognised",
         broken: &[Invariant::I10],
+        scope: None,
         sqlite: &[patch("settle", "verb = :verb AND refused = 0", "verb = :verb AND refused = 9")],
         postgres: &[patch(
             "verbs/record",
             "l.verb = p_verb AND l.refused = false",
             "l.verb = p_verb AND l.refused IS NULL",
         )],
+    },
+    Mutant {
+        name: "ledger keyed by token",
+        broken: &[Invariant::I1],
+        scope: Some("effects"),
+        sqlite: &[
+            patch(
+                "schema/0002_ledger",
+                "PRIMARY KEY (job_id, effect)",
+                "PRIMARY KEY (job_id, effect, token)",
+            ),
+            patch(
+                "ledger",
+                "ON CONFLICT (job_id, effect) DO",
+                "ON CONFLICT (job_id, effect, token) DO",
+            ),
+            patch(
+                "ledger",
+                "note\n  FROM tenure_ledger\n WHERE job_id = :job AND effect = :effect",
+                "note\n  FROM tenure_ledger\n WHERE job_id = :job AND effect = :effect ORDER BY token DESC",
+            ),
+        ],
+        postgres: &[
+            patch(
+                "schema/0002_ledger",
+                "PRIMARY KEY (job_id, effect)",
+                "PRIMARY KEY (job_id, effect, token)",
+            ),
+            patch(
+                "verbs/ledger",
+                "ON CONFLICT (job_id, effect) DO",
+                "ON CONFLICT (job_id, effect, token) DO",
+            ),
+        ],
+    },
+    Mutant {
+        name: "unique constraint dropped",
+        broken: &[Invariant::I1],
+        scope: Some("effects"),
+        sqlite: &[
+            patch(
+                "schema/0002_ledger",
+                ",\n    PRIMARY KEY (job_id, effect)\n) STRICT, WITHOUT ROWID",
+                "\n) STRICT",
+            ),
+            patch("ledger", "\nON CONFLICT (job_id, effect) DO NOTHING", ""),
+        ],
+        postgres: &[
+            patch("schema/0002_ledger", ",\n    PRIMARY KEY (job_id, effect)", ""),
+            patch("verbs/ledger", "\n        ON CONFLICT (job_id, effect) DO NOTHING", ""),
+        ],
+    },
+    Mutant {
+        name: "effect written before the fence",
+        broken: &[Invariant::I7],
+        scope: Some("effects"),
+        sqlite: &[patch("ledger", "token = :token AND state = 2", "token != -:token")],
+        postgres: &[patch(
+            "verbs/ledger",
+            "AND j.token = p_token AND j.state + 0 = 2\n        FOR NO KEY UPDATE;",
+            "FOR NO KEY UPDATE;",
+        )],
+    },
+    Mutant {
+        name: "epoch ignored",
+        broken: &[Invariant::I2],
+        scope: Some("failover"),
+        sqlite: &[patch(
+            "claim",
+            "token = max(token, :epoch << 40) + 1",
+            "token = token + 1 + 0 * :epoch",
+        )],
+        postgres: &[patch(
+            "verbs/record",
+            "ELSE tenure.raised(m.epoch, p_at) END",
+            "ELSE m.epoch END",
+        )],
+    },
+    Mutant {
+        name: "freed lock without the server's start",
+        broken: &[Invariant::I8],
+        scope: Some("guard"),
+        sqlite: &[patch(
+            "lapse",
+            "guarded AND under = :since\n",
+            "guarded AND :since IS NOT NULL\n",
+        )],
+        postgres: &[patch(
+            "verbs/lapse",
+            "ELSE w.guarded AND w.under = s END",
+            "ELSE w.guarded END",
+        )],
+    },
+    Mutant {
+        name: "no brake",
+        broken: &[Invariant::I8],
+        scope: Some("guard"),
+        sqlite: &[
+            patch("claim", "(leased_at >= :since", "(leased_at != -:since"),
+            patch(
+                "lapse",
+                "   AND (leased_at >= :since\n        OR min(",
+                "   AND (leased_at != -:since OR min(",
+            ),
+            patch(
+                "lapse",
+                "   AND (leased_at >= :since OR min(",
+                "   AND (leased_at != -:since OR min(",
+            ),
+        ],
+        postgres: &[patch("verbs/record", "WHEN leased_at >= server_start THEN", "WHEN true THEN")],
     },
 ];
 
@@ -164,9 +286,10 @@ pub fn hunt(mutant: &Mutant, stock: Stock) -> Fate {
         Stock::Sqlite => Patched::Sqlite(mutant.sqlite),
         Stock::Postgres => Patched::Postgres(mutant.postgres),
     };
-    let trail = match stock {
-        Stock::Sqlite => None,
-        Stock::Postgres => hunt(mutant, Stock::Sqlite).killed.map(|(_, scope, _)| scope),
+    let trail = match (mutant.scope, stock) {
+        (Some(scope), _) => Some(scope),
+        (None, Stock::Sqlite) => None,
+        (None, Stock::Postgres) => hunt(mutant, Stock::Sqlite).killed.map(|(_, scope, _)| scope),
     };
     for scope in SCOPES.iter().filter(|scope| trail.is_none_or(|name| name == scope.name)) {
         if let Err(violation) = explore_patched(scope, target) {

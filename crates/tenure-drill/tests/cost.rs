@@ -39,6 +39,7 @@ fn ask(kind: &str, n: usize) -> Claim {
         n,
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     }
 }
 

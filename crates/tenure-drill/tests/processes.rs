@@ -41,6 +41,7 @@ fn a_wait_is_ended_by_another_processs_commit() {
         n: 1,
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     };
     assert!(store.claim(&ask).unwrap().attempts.is_empty());
     let mut other = Writer::start(writer(), &file);

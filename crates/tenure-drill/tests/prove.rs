@@ -81,6 +81,7 @@ fn drain(mut store: Postgres) -> Vec<JobId> {
         n: 10,
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     };
     let mut done = Vec::new();
     let mut held: Vec<Settlement> = Vec::new();

@@ -74,14 +74,16 @@ pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    System,
-    Manual(Arc<AtomicI64>),
+    /// When it was made, by the wall clock and by the one that cannot be set.
+    System { wall: Timestamp, monotonic: Instant },
+    /// The time, and by how much it was set rather than advanced.
+    Manual(Arc<(AtomicI64, AtomicI64)>),
 }
 
 impl Clock {
     /// The machine's wall clock.
     pub fn system() -> Self {
-        Clock(Source::System)
+        Clock(Source::System { wall: wall(), monotonic: monotonic() })
     }
 
     /// A clock that stands still until it is moved.
@@ -95,34 +97,56 @@ impl Clock {
     /// assert_eq!(clock.now(), Timestamp::from_millis(3_000));
     /// ```
     pub fn manual(start: Timestamp) -> Self {
-        Clock(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+        Clock(Source::Manual(Arc::new((AtomicI64::new(start.0), AtomicI64::new(0)))))
     }
 
     /// The time now.
-    #[expect(clippy::disallowed_methods, reason = "this is the place")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Manual(at) => Timestamp(at.load(Ordering::SeqCst)),
-            Source::System => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                Timestamp(millis(since))
+            Source::Manual(time) => Timestamp(time.0.load(Ordering::SeqCst)),
+            Source::System { .. } => wall(),
+        }
+    }
+
+    /// By how many milliseconds this clock has run ahead of the time that really passed, since it
+    /// was made: somebody set it forward, or the machine slept.
+    pub fn ahead(&self) -> i64 {
+        match &self.0 {
+            Source::Manual(time) => time.1.load(Ordering::SeqCst),
+            Source::System { wall: start, monotonic: since } => {
+                (wall().0 - start.0) - millis(monotonic() - *since)
             }
         }
     }
 
     /// Moves a manual clock forward. The system clock moves by itself and ignores this.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(at) = &self.0 {
-            at.fetch_add(millis(by), Ordering::SeqCst);
+        if let Source::Manual(time) = &self.0 {
+            time.0.fetch_add(millis(by), Ordering::SeqCst);
+        }
+    }
+
+    /// Sets a manual clock forward while no time passes, as a machine that wakes from sleep does.
+    pub fn jump(&self, by: Duration) {
+        if let Source::Manual(time) = &self.0 {
+            time.0.fetch_add(millis(by), Ordering::SeqCst);
+            time.1.fetch_add(millis(by), Ordering::SeqCst);
         }
     }
 
     /// Sets a manual clock, also backwards, as a restored machine does.
     pub fn set(&self, to: Timestamp) {
-        if let Source::Manual(at) = &self.0 {
-            at.store(to.0, Ordering::SeqCst);
+        if let Source::Manual(time) = &self.0 {
+            time.0.store(to.0, Ordering::SeqCst);
         }
     }
+}
+
+/// The machine's wall clock.
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
+fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(millis(since))
 }
 
 /// The monotonic clock, for deadlines of this process. It never decides who owns a job.

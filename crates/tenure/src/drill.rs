@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::inspect::{QueueSettings, TimelineEntry};
 use crate::job::{Fingerprint, JobId, JobRecord, Name, NewJob, Tenant};
+use crate::lease::WorkerId;
+use crate::ledger::{Effect, Step};
 use crate::store::{Attempt, Result, Store};
 
+pub use crate::inspect::WorkerRecord;
 pub use crate::store::sealed::Sealed;
 
 /// A store whose whole state can be read and set, so that a call on it is a function of the state.
@@ -18,8 +21,14 @@ pub trait Explorable: Store {
     /// The whole state, in one canonical order.
     fn dump(&mut self) -> Result<Dump>;
 
-    /// Puts the store into this state, and its clock to that time.
+    /// Puts the store into this state, and its clock to that time. The locks of the workers that it
+    /// names are held from then on, as if by their processes, and no others.
     fn load(&mut self, state: &Dump) -> Result<()>;
+
+    /// Lets the database go back to an earlier state, as a restored copy or a promoted replica is:
+    /// what it is and what it remembers to be differ, and it is up to the store to notice. The clock
+    /// goes on.
+    fn go_back(&mut self, state: &Dump) -> Result<()>;
 }
 
 /// A safeguard taken out of a verb's SQL file.
@@ -51,7 +60,10 @@ impl Patch {
 pub struct Dump {
     /// The store's clock.
     pub now: Timestamp,
-    /// How often the database may have gone back in time.
+    /// Since when the store's time has run without a break: a server's start, or the last jump of a
+    /// machine's clock.
+    pub started_at: Timestamp,
+    /// The epoch that tokens and ids are issued in, whether or not it is written down yet.
     pub epoch: u32,
     /// The id that the next job gets.
     pub next_id: i64,
@@ -63,6 +75,14 @@ pub struct Dump {
     pub keys: Vec<KeyRecord>,
     /// What operators have set, by queue.
     pub queues: Vec<QueueSettings>,
+    /// All effects, by job and name.
+    pub ledger: Vec<Effect>,
+    /// All remembered steps, by job and name.
+    pub steps: Vec<Step>,
+    /// The workers that have made themselves known, by their ids.
+    pub workers: Vec<WorkerRecord>,
+    /// Whose locks are held, in order. It is not in any table, but a fact of the surroundings.
+    pub held: Vec<WorkerId>,
 }
 
 impl Dump {
@@ -70,12 +90,17 @@ impl Dump {
     pub fn empty(now: Timestamp) -> Dump {
         Dump {
             now,
+            started_at: Timestamp::from_millis(0),
             epoch: 0,
             next_id: 1,
             jobs: vec![],
             timeline: vec![],
             keys: vec![],
             queues: vec![],
+            ledger: vec![],
+            steps: vec![],
+            workers: vec![],
+            held: vec![],
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::job::{JobId, JobRecord, Name, State, Tenant};
 use crate::lease::{Token, WorkerId};
+use crate::ledger::Effect;
 use crate::lifecycle::Verb;
 
 /// One thing that happened to a job and was not the happy path.
@@ -173,4 +174,172 @@ impl QueueSettings {
         let kept = if state == State::Succeeded { self.keep_ms } else { self.keep_dead_ms };
         Duration::from_millis(u64::try_from(kept).unwrap_or(0))
     }
+}
+
+/// Which effects to show, those of the newest jobs first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EffectFilter {
+    /// Only those in doubt.
+    pub in_doubt: bool,
+    /// Only of this job.
+    pub job: Option<JobId>,
+    /// Only of jobs older than this one: the last one of the page before.
+    pub before: Option<JobId>,
+}
+
+/// An effect as others see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EffectView {
+    /// The effect.
+    #[serde(flatten)]
+    pub effect: Effect,
+    /// Whether it may have happened and nobody knows: its intent has no outcome, and the attempt
+    /// that wrote it does not hold the job any more.
+    pub in_doubt: bool,
+    /// What the job is.
+    pub state: State,
+    /// The job's kind.
+    pub kind: Name,
+    /// The job's tenant.
+    pub tenant: Tenant,
+}
+
+/// Jobs of one kind in one queue that are due and that nobody has taken yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Due {
+    /// The queue.
+    pub queue: Name,
+    /// The kind.
+    pub kind: Name,
+    /// How many were seen. The look is bounded: from [`Due::EACH`] on there may be more.
+    pub jobs: u64,
+}
+
+impl Due {
+    /// How many lanes are looked at: those of as many queues, tenants and kinds.
+    pub const LANES: usize = 1_000;
+    /// How many jobs of each lane are counted.
+    pub const EACH: usize = 100;
+}
+
+/// A worker as others see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkerView {
+    /// Who.
+    pub worker: WorkerId,
+    /// From which queues it works.
+    pub queues: Vec<Name>,
+    /// Which kinds it can run; `None` for all.
+    pub kinds: Option<Vec<Name>>,
+    /// When it made itself known, or last took its guard again.
+    pub since: Timestamp,
+    /// Whether its process holds the lock that ends with it; unknown for one that cannot hold one.
+    pub is_alive: Option<bool>,
+}
+
+/// A worker as the store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct WorkerRecord {
+    /// Who.
+    pub worker: WorkerId,
+    /// From which queues it works.
+    pub queues: Vec<Name>,
+    /// Which kinds it can run; `None` for all.
+    pub kinds: Option<Vec<Name>>,
+    /// Whether it could take its lock at all.
+    pub guarded: bool,
+    /// Under which start of the store it was taken.
+    pub under: Timestamp,
+    /// How often it was taken.
+    pub takings: u32,
+    /// When it was last taken.
+    pub taken_at: Timestamp,
+    /// When the lock was first seen free, if nobody has seen it held since.
+    pub free_since: Option<Timestamp>,
+}
+
+/// Which store this is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    /// Random; a part of every key that outside systems see.
+    pub installation: uuid::Uuid,
+    /// The epoch that tokens and ids are issued in now.
+    pub epoch: u32,
+    /// How it came to that, oldest first.
+    pub raises: Vec<Raise>,
+}
+
+/// A moment at which the database may have gone back in time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Raise {
+    /// The epoch that began.
+    pub epoch: u32,
+    /// When it was noticed.
+    pub at: Timestamp,
+    /// What was noticed, or what an operator said.
+    pub reason: String,
+}
+
+/// What a look at part of the store came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// How many jobs were looked at.
+    pub looked: usize,
+    /// What must not be.
+    pub wrong: Vec<Wrong>,
+    /// Where to go on; nothing when all were looked at.
+    pub next: Option<JobId>,
+}
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Wrong {
+    /// The job it is about.
+    pub job: JobId,
+    /// The rule that is broken.
+    pub rule: Rule,
+    /// What was seen, in words.
+    pub what: String,
+}
+
+/// What must be true of everything that is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// Succeeded means completed, by the last claim.
+    I3,
+    /// Every job is there once, and nothing is left of one that is gone.
+    I9,
+    /// Nothing stays running without a living holder.
+    I11,
+    /// The ledger agrees with the jobs.
+    Ledger,
+    /// Keys belong to the jobs that carry them.
+    Keys,
+    /// A job stands in the lane that its names give.
+    Lane,
+    /// No number is from an epoch that has not begun.
+    Epoch,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Rule; 7] =
+        [Rule::I3, Rule::I9, Rule::I11, Rule::Ledger, Rule::Keys, Rule::Lane, Rule::Epoch];
+
+    /// The name, as every layer spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::I3 => "i3",
+            Rule::I9 => "i9",
+            Rule::I11 => "i11",
+            Rule::Ledger => "ledger",
+            Rule::Keys => "keys",
+            Rule::Lane => "lane",
+            Rule::Epoch => "epoch",
+        }
+    }
+
+    /// For how long a lease may be over before nobody seems to be there to take the job back.
+    pub const OVERDUE: Duration = Duration::from_secs(60);
 }

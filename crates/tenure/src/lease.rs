@@ -45,8 +45,26 @@ impl Token {
 }
 
 /// Where an epoch's tokens and job ids begin.
-pub(crate) const fn first_of(epoch: u32) -> i64 {
+pub const fn first_of(epoch: u32) -> i64 {
     (epoch as i64) << Token::EPOCH_BITS
+}
+
+/// The epoch in which a token or a job id was issued.
+pub const fn epoch_of(number: i64) -> u32 {
+    (number >> Token::EPOCH_BITS) as u32
+}
+
+/// The epoch that follows `epoch` when the database may have gone back in time: a larger one, and
+/// one that a second restore of the same old state does not come to again. So it carries the time, in
+/// tens of minutes since 2026, which fits until the year 2185.
+pub const fn raised(epoch: u32, now: Timestamp) -> u32 {
+    const START_MS: i64 = 1_767_225_600_000;
+    const UNIT_MS: i64 = 10 * 60 * 1000;
+    const LAST: i64 = (1 << (63 - Token::EPOCH_BITS)) - 1;
+    let by_time = (now.as_millis() - START_MS) / UNIT_MS;
+    let by_count = epoch as i64 + 1;
+    let next = if by_time > by_count { by_time } else { by_count };
+    (if next > LAST { LAST } else { next }) as u32
 }
 
 /// What a fenced call must show: the job, and the token under which it was claimed.
@@ -209,6 +227,18 @@ mod tests {
         assert_eq!(Token((1 << 40) + 7).next(1), Token((1 << 40) + 8));
         // A token from a later epoch than the store believes in still rises.
         assert_eq!(Token((2 << 40) + 7).next(1), Token((2 << 40) + 8));
+    }
+
+    #[test]
+    fn an_epoch_rises_by_count_and_by_time_and_stays_within_its_bits() {
+        let at = Timestamp::from_millis;
+        assert_eq!(raised(0, at(0)), 1, "a clock from before 2026 still raises it");
+        assert_eq!(raised(7, at(0)), 8);
+        let new_year_2027 = 1_798_761_600_000;
+        assert_eq!(raised(0, at(new_year_2027)), 365 * 24 * 6);
+        assert_eq!(raised(365 * 24 * 6, at(new_year_2027)), 365 * 24 * 6 + 1);
+        assert!(first_of(raised(0, Timestamp::MAX)) > 0, "no number overflows");
+        assert_eq!(epoch_of(first_of(3) + 1042), 3);
     }
 
     #[test]

@@ -1,14 +1,20 @@
-//! What took effect, once per key.
+//! What took effect, once per key, and what is remembered of a job's steps.
 //!
 //! An effect is something a job does that must not happen twice. Its row in the ledger is keyed by
 //! (job, effect), never by token: keyed by token, a stale and a current attempt would both get in.
-//! The token only decides who may write. This module holds the decisions; it knows neither the
-//! table nor the outside system.
+//! The token only decides who may write. The intent is written before the outside call and the
+//! outcome after it; an intent that another attempt left without an outcome is *in doubt*, and
+//! says so, instead of silently running again. This module holds the decisions; it knows neither
+//! the table nor the outside system.
 
 use std::fmt;
 
-use crate::job::{Invalid, JobId, Json, Name};
-use crate::lease::Token;
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::job::{ERROR_LIMIT, Invalid, JobId, Json, Name, shorten};
+use crate::lease::{Fence, Stale, Token, epoch_of};
+use crate::lifecycle::Verb;
 
 /// The key that outside systems deduplicate by: the same for every attempt of this effect of this
 /// job, and unique in the world, because the installation is random and the epoch rises when a
@@ -17,9 +23,7 @@ use crate::lease::Token;
 pub struct EffectKey {
     /// The installation that the job was enqueued in.
     pub installation: uuid::Uuid,
-    /// The epoch at enqueue.
-    pub epoch: u32,
-    /// The job.
+    /// The job. Its number tells the epoch in which it was enqueued.
     pub job: JobId,
     /// The effect's name within the job.
     pub effect: Name,
@@ -27,8 +31,8 @@ pub struct EffectKey {
 
 impl fmt::Display for EffectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let EffectKey { installation, epoch, job, effect } = self;
-        write!(f, "{}/{epoch}/{job}/{effect}", installation.simple())
+        let EffectKey { installation, job, effect } = self;
+        write!(f, "{}/{}/{job}/{effect}", installation.simple(), epoch_of(job.0))
     }
 }
 
@@ -37,53 +41,199 @@ pub fn effect_name(text: impl Into<String>) -> Result<Name, Invalid> {
     Name::check("effect", text)
 }
 
-/// An effect as the ledger holds it.
+/// Something that the holder of a job asks of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// The attempt that wrote the intent, or last sent it again.
-    pub token: Token,
-    /// How it ended, if anyone knows.
-    pub outcome: Option<EffectOutcome>,
+    /// The right to ask.
+    pub fence: Fence,
+    /// The effect's or the step's name within the job. Effects and steps do not share names.
+    pub name: Name,
+    /// What it asks.
+    pub act: Act,
 }
 
-/// How an effect ended.
+/// What can be asked of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum EffectOutcome {
-    /// It happened, and this came back.
-    Committed(Json),
-    /// It did not happen; it may be tried again.
-    Failed(String),
+pub enum Act {
+    /// `effect_open`: I am about to do it. To be asked, and answered, before the outside call.
+    Open,
+    /// `effect_commit`: it happened, and this came back.
+    Commit {
+        /// What came back.
+        result: Json,
+    },
+    /// `effect_fail`: it did not happen; it may be opened again.
+    Fail {
+        /// What went wrong.
+        error: String,
+    },
+    /// `effect_resolve`: it was in doubt, and this is how it is to be taken.
+    Resolve(Resolution),
+    /// `step_get`: what is remembered of this step?
+    Recall,
+    /// `step_put`: remember this. What is remembered already stays.
+    Remember {
+        /// What the step came to.
+        result: Json,
+    },
 }
 
-/// The answer to an attempt that opens an effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opening {
+impl Act {
+    /// The verb, as every layer spells it.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Act::Open => Verb::EffectOpen,
+            Act::Commit { .. } => Verb::EffectCommit,
+            Act::Fail { .. } => Verb::EffectFail,
+            Act::Resolve(_) => Verb::EffectResolve,
+            Act::Recall => Verb::StepGet,
+            Act::Remember { .. } => Verb::StepPut,
+        }
+    }
+
+    /// What it wants to be kept.
+    pub fn result(&self) -> Option<&Json> {
+        match self {
+            Act::Commit { result }
+            | Act::Remember { result }
+            | Act::Resolve(Resolution::Committed { result }) => Some(result),
+            Act::Open | Act::Fail { .. } | Act::Resolve(Resolution::Resend) | Act::Recall => None,
+        }
+    }
+
+    /// Its words, cut to a size that can never fail a call.
+    pub fn note(&self) -> Option<String> {
+        match self {
+            Act::Fail { error } => Some(shorten(&error.replace('\0', "\u{fffd}"), ERROR_LIMIT)),
+            _ => None,
+        }
+    }
+}
+
+/// How an effect in doubt is to be taken.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Resolution {
+    /// It has happened, and this came back.
+    Committed {
+        /// What came back.
+        result: Json,
+    },
+    /// It is to be sent again, under the same key, for the other side to deduplicate.
+    Resend,
+}
+
+impl Resolution {
+    /// The name, as every layer spells it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Resolution::Committed { .. } => "committed",
+            Resolution::Resend => "resend",
+        }
+    }
+}
+
+/// Where an effect stands in the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Its intent is written; its outcome is not known.
+    Open,
+    /// It happened.
+    Committed,
+    /// It did not happen.
+    Failed,
+    /// It was in doubt, and a person wants it sent again.
+    Resend,
+}
+
+impl Standing {
+    /// All of them, in the order of their numbers in the tables.
+    pub const ALL: [Standing; 4] =
+        [Standing::Open, Standing::Committed, Standing::Failed, Standing::Resend];
+
+    /// The name, as every layer spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Open => "open",
+            Standing::Committed => "committed",
+            Standing::Failed => "failed",
+            Standing::Resend => "resend",
+        }
+    }
+}
+
+/// An effect as the ledger holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Effect {
+    /// The job.
+    pub job: JobId,
+    /// Its name within the job.
+    #[serde(rename = "effect")]
+    pub name: Name,
+    /// Where it stands.
+    pub standing: Standing,
+    /// The attempt that wrote this last; none if it was a person's word.
+    pub token: Token,
+    /// When the intent was written, or last sent again.
+    pub opened_at: Timestamp,
+    /// When its outcome was written.
+    pub ended_at: Option<Timestamp>,
+    /// What came back.
+    pub result: Option<Json>,
+    /// What went wrong.
+    pub note: Option<String>,
+}
+
+/// A remembered step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[allow(missing_docs)]
+pub struct Step {
+    pub job: JobId,
+    #[serde(rename = "step")]
+    pub name: Name,
+    pub token: Token,
+    pub at: Timestamp,
+    pub result: Json,
+}
+
+/// The ledger's answer to one entry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
+pub enum Answer {
     /// The intent is written; go on and do it.
     Opened,
     /// It has happened already; this is what came back. Do not do it again.
     Committed(Json),
     /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's
     /// policy decides.
-    InDoubt(Token),
+    InDoubt(Doubt),
+    /// Written, now or when it was first sent.
+    Recorded,
+    /// The step came to this, when it was first remembered.
+    Remembered(Json),
+    /// Nothing is remembered of this step.
+    Unknown,
+    /// The ledger does not allow it: where the effect stands instead, or nothing if this job has no
+    /// such effect. Nothing was changed.
+    No(Option<Standing>),
+    /// Refused: the token is not the job's latest, or the attempt has ended.
+    Stale(Stale),
+    /// Refused: the store knows no such job, or no longer.
+    Gone,
 }
 
-/// What opening answers, given what the ledger holds and the token of the attempt that asks.
-pub fn open(found: Option<&Entry>, token: Token) -> Opening {
-    match found {
-        None => Opening::Opened,
-        Some(Entry { outcome: Some(EffectOutcome::Committed(result)), .. }) => {
-            Opening::Committed(result.clone())
-        }
-        Some(Entry { outcome: Some(EffectOutcome::Failed(_)), .. }) => Opening::Opened,
-        // The same attempt asks again: its first answer was lost on the way.
-        Some(Entry { token: before, outcome: None }) if *before == token => Opening::Opened,
-        Some(Entry { token: before, outcome: None }) => Opening::InDoubt(*before),
-    }
+/// Whose intent has no outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Doubt {
+    /// The attempt that wrote it.
+    pub token: Token,
+    /// When.
+    pub since: Timestamp,
 }
 
 /// What to do about an effect in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Doubt {
+pub enum Policy {
     /// Send it again under the same key, for the other side to deduplicate.
     Resend,
     /// Ask the other side whether it happened.
@@ -92,36 +242,215 @@ pub enum Doubt {
     Park,
 }
 
+/// What an effect becomes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Where it stands from now on, by the word of the attempt that asks.
+    pub standing: Standing,
+    /// What came back.
+    pub result: Option<Json>,
+    /// What went wrong.
+    pub note: Option<String>,
+}
+
+/// What the ledger answers to the job's holder about an effect, and what is written. The caller has
+/// passed the fence. Steps are simpler, and not decided here.
+pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Option<Change>) {
+    use Standing::{Committed, Failed, Open, Resend};
+    let standing = found.map(|effect| effect.standing);
+    let ours = found.is_some_and(|effect| effect.token == token);
+    let becomes = |standing| Change { standing, result: act.result().cloned(), note: act.note() };
+    let no = (Answer::No(standing), None);
+    match (act, found, standing) {
+        (Act::Open, None, _) | (Act::Open, _, Some(Failed | Resend)) => {
+            (Answer::Opened, Some(becomes(Open)))
+        }
+        // The same attempt asks again: its first answer was lost on the way.
+        (Act::Open, _, Some(Open)) if ours => (Answer::Opened, None),
+        (Act::Open, Some(effect), Some(Open)) => {
+            let doubt = Doubt { token: effect.token, since: effect.opened_at };
+            (Answer::InDoubt(doubt), None)
+        }
+        (Act::Open, Some(Effect { result: Some(result), .. }), Some(Committed)) => {
+            (Answer::Committed(result.clone()), None)
+        }
+        // Whoever wrote the intent may say how it ended, and committed is final.
+        (Act::Commit { .. }, _, Some(Open | Failed)) if ours => {
+            (Answer::Recorded, Some(becomes(Committed)))
+        }
+        (Act::Fail { .. }, _, Some(Open)) if ours => (Answer::Recorded, Some(becomes(Failed))),
+        // Only what is in doubt can be resolved: an intent of somebody else's.
+        (Act::Resolve(Resolution::Committed { .. }), _, Some(Open)) if !ours => {
+            (Answer::Recorded, Some(becomes(Committed)))
+        }
+        (Act::Resolve(Resolution::Resend), _, Some(Open)) => {
+            (Answer::Recorded, (!ours).then(|| becomes(Open)))
+        }
+        _ if was_heard(found, token, act) => (Answer::Recorded, None),
+        _ => no,
+    }
+}
+
+/// Whether this outcome was written by this very attempt when it was first sent: then a repetition is
+/// told so, however late. What is a permission, to open and to send again, is not repeated to
+/// an attempt that has ended.
+pub fn was_heard(found: Option<&Effect>, token: Token, act: &Act) -> bool {
+    let stands =
+        |standing| found.is_some_and(|effect| effect.token == token && effect.standing == standing);
+    match act {
+        Act::Commit { .. } | Act::Resolve(Resolution::Committed { .. }) => {
+            stands(Standing::Committed)
+        }
+        Act::Fail { .. } => stands(Standing::Failed),
+        Act::Open | Act::Resolve(Resolution::Resend) | Act::Recall | Act::Remember { .. } => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_intent_without_outcome_from_another_attempt_is_in_doubt() {
-        let intent = Entry { token: Token(1), outcome: None };
-        assert_eq!(open(None, Token(1)), Opening::Opened);
-        assert_eq!(open(Some(&intent), Token(1)), Opening::Opened);
-        assert_eq!(open(Some(&intent), Token(2)), Opening::InDoubt(Token(1)));
+    fn json(text: &str) -> Json {
+        Json::check("result", text, 100).unwrap()
+    }
+
+    /// An effect as attempt 1 left it.
+    fn left(standing: Standing) -> Effect {
+        Effect {
+            job: JobId(1),
+            name: effect_name("charge").unwrap(),
+            standing,
+            token: Token(1),
+            opened_at: Timestamp::from_millis(5),
+            ended_at: None,
+            result: (standing == Standing::Committed).then(|| json("42")),
+            note: None,
+        }
+    }
+
+    fn acts() -> [Act; 5] {
+        [
+            Act::Open,
+            Act::Commit { result: json("43") },
+            Act::Fail { error: "no".into() },
+            Act::Resolve(Resolution::Committed { result: json("44") }),
+            Act::Resolve(Resolution::Resend),
+        ]
+    }
+
+    /// The answers to open, commit, fail, resolve committed and resolve resend, and what is written.
+    fn table(found: Option<&Effect>, token: i64) -> Vec<(String, Option<Standing>)> {
+        let row = |act: &Act| {
+            let (answer, change) = decide(found, Token(token), act);
+            let word = match answer {
+                Answer::Opened => "opened".into(),
+                Answer::Committed(result) => format!("committed {}", result.as_str()),
+                Answer::InDoubt(doubt) => format!("doubt {}", doubt.token),
+                Answer::Recorded => "yes".into(),
+                Answer::No(_) => "no".into(),
+                other => format!("{other:?}"),
+            };
+            (word, change.map(|change| change.standing))
+        };
+        acts().iter().map(row).collect()
     }
 
     #[test]
-    fn a_committed_effect_answers_with_its_result_and_a_failed_one_opens_again() {
-        let result = Json::check("result", "42", 10).unwrap();
-        let committed = EffectOutcome::Committed(result.clone());
-        let ended = |outcome| Some(Entry { token: Token(1), outcome: Some(outcome) });
-        assert_eq!(open(ended(committed).as_ref(), Token(2)), Opening::Committed(result));
-        let failed = ended(EffectOutcome::Failed("refused".into()));
-        assert_eq!(open(failed.as_ref(), Token(2)), Opening::Opened);
+    fn the_table_of_decisions() {
+        use Standing::{Committed, Failed, Open, Resend};
+        type Rows = [(&'static str, Option<Standing>); 5];
+        let cases: [(Option<Standing>, i64, Rows); 9] = [
+            (
+                None,
+                1,
+                [("opened", Some(Open)), ("no", None), ("no", None), ("no", None), ("no", None)],
+            ),
+            (
+                Some(Open),
+                1,
+                [
+                    ("opened", None),
+                    ("yes", Some(Committed)),
+                    ("yes", Some(Failed)),
+                    ("no", None),
+                    ("yes", None),
+                ],
+            ),
+            (
+                Some(Open),
+                2,
+                [
+                    ("doubt 1", None),
+                    ("no", None),
+                    ("no", None),
+                    ("yes", Some(Committed)),
+                    ("yes", Some(Open)),
+                ],
+            ),
+            (
+                Some(Committed),
+                1,
+                [("committed 42", None), ("yes", None), ("no", None), ("yes", None), ("no", None)],
+            ),
+            (
+                Some(Committed),
+                2,
+                [("committed 42", None), ("no", None), ("no", None), ("no", None), ("no", None)],
+            ),
+            (
+                Some(Failed),
+                1,
+                [
+                    ("opened", Some(Open)),
+                    ("yes", Some(Committed)),
+                    ("yes", None),
+                    ("no", None),
+                    ("no", None),
+                ],
+            ),
+            (
+                Some(Failed),
+                2,
+                [("opened", Some(Open)), ("no", None), ("no", None), ("no", None), ("no", None)],
+            ),
+            (
+                Some(Resend),
+                2,
+                [("opened", Some(Open)), ("no", None), ("no", None), ("no", None), ("no", None)],
+            ),
+            (
+                None,
+                2,
+                [("opened", Some(Open)), ("no", None), ("no", None), ("no", None), ("no", None)],
+            ),
+        ];
+        for (standing, token, expected) in cases {
+            let found = standing.map(left);
+            let expected: Vec<_> =
+                expected.iter().map(|(word, becomes)| ((*word).to_owned(), *becomes)).collect();
+            assert_eq!(table(found.as_ref(), token), expected, "{standing:?} under token {token}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_that_has_ended_hears_what_it_wrote_and_gets_no_permission() {
+        let heard = |standing, token: i64| {
+            acts().map(|act| was_heard(Some(&left(standing)), Token(token), &act))
+        };
+        assert_eq!(heard(Standing::Committed, 1), [false, true, false, true, false]);
+        assert_eq!(heard(Standing::Failed, 1), [false, false, true, false, false]);
+        assert_eq!(heard(Standing::Open, 1), [false; 5]);
+        assert_eq!(heard(Standing::Committed, 2), [false; 5]);
     }
 
     #[test]
     fn the_key_for_the_outside_is_the_same_for_every_attempt() {
         let key = EffectKey {
             installation: uuid::Uuid::from_u128(7),
-            epoch: 2,
-            job: JobId(1042),
+            job: JobId((2 << 40) + 1042),
             effect: effect_name("charge").unwrap(),
         };
-        assert_eq!(key.to_string(), "00000000000000000000000000000007/2/1042/charge");
+        let job = (2_i64 << 40) + 1042;
+        assert_eq!(key.to_string(), format!("00000000000000000000000000000007/2/{job}/charge"));
     }
 }

@@ -48,7 +48,7 @@ pub enum Outcome {
 
 /// What can happen to a job, as the timeline and the events name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Verb {
     Complete,
@@ -59,16 +59,26 @@ pub enum Verb {
     Park,
     Renew,
     Lapse,
+    /// Its worker's process is gone, whatever its lease says.
+    Vanish,
+    /// A worker that was taken for gone has shown its token again: the crash does not count.
+    Return,
     Cancel,
     Requeue,
     Resume,
     /// A job that a settlement was to enqueue in the same transaction.
     Follow,
+    EffectOpen,
+    EffectCommit,
+    EffectFail,
+    EffectResolve,
+    StepGet,
+    StepPut,
 }
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 12] = [
+    pub const ALL: [Verb; 20] = [
         Verb::Complete,
         Verb::Retry,
         Verb::Snooze,
@@ -77,10 +87,18 @@ impl Verb {
         Verb::Park,
         Verb::Renew,
         Verb::Lapse,
+        Verb::Vanish,
+        Verb::Return,
         Verb::Cancel,
         Verb::Requeue,
         Verb::Resume,
         Verb::Follow,
+        Verb::EffectOpen,
+        Verb::EffectCommit,
+        Verb::EffectFail,
+        Verb::EffectResolve,
+        Verb::StepGet,
+        Verb::StepPut,
     ];
 
     /// The name, as every layer spells it.
@@ -94,10 +112,18 @@ impl Verb {
             Verb::Park => "park",
             Verb::Renew => "renew",
             Verb::Lapse => "lapse",
+            Verb::Vanish => "vanish",
+            Verb::Return => "return",
             Verb::Cancel => "cancel",
             Verb::Requeue => "requeue",
             Verb::Resume => "resume",
             Verb::Follow => "follow",
+            Verb::EffectOpen => "effect_open",
+            Verb::EffectCommit => "effect_commit",
+            Verb::EffectFail => "effect_fail",
+            Verb::EffectResolve => "effect_resolve",
+            Verb::StepGet => "step_get",
+            Verb::StepPut => "step_put",
         }
     }
 }

@@ -19,11 +19,15 @@ use serde::Serialize;
 
 pub use self::error::{Error, Result};
 use crate::clock::{Timestamp, millis};
-use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::inspect::{
+    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
+    QueueSettings, WorkerView,
+};
 use crate::job::{
     BATCH_LIMIT, Invalid, JobId, JobRecord, Json, Limits, Name, NewJob, RETRY_LIMIT, State, Tenant,
 };
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
+use crate::ledger::{self, Entry, Resolution};
 use crate::lifecycle::{Outcome, Standing};
 
 /// One connection to a store. All of them, on every engine, pass the same suite and agree in every
@@ -67,12 +71,29 @@ pub trait Store: sealed::Sealed + Send {
         ask: &Claim,
     ) -> Result<(Vec<Settled>, Claimed)>;
 
+    /// Writes and reads what took effect and what is remembered of steps, each entry by the right of
+    /// the job's holder. Entries for one job are heard in their order.
+    fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>>;
+
     // ── how they are taken back
     // ──────────────────────────────────────────────────────────────────────────────────
 
-    /// Running jobs whose lease is over, longest first. It changes nothing, so that looking is
-    /// cheap.
-    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>>;
+    /// Makes a worker known, and guards it with this connection: from now on its death is noticed
+    /// within a second, for as long as the connection is kept in use by `renew` or `wait`. After
+    /// a break the connection takes the guard again by itself.
+    fn register(&mut self, worker: &Registration) -> Result<Guarded>;
+
+    /// Forgets a worker that has nothing left to do.
+    fn retire(&mut self, worker: &WorkerId) -> Result<()>;
+
+    /// Takes back the jobs of workers whose processes are gone, up to `limit` of them, whatever
+    /// their leases say. One look is not enough to tell: call it a few times a second.
+    fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>>;
+
+    /// Running jobs whose lease has been over for `grace`, longest first. It changes nothing, so
+    /// that looking is cheap. Who comes late to look, because the machine stood still, passes a grace:
+    /// others may have stood still with it.
+    fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>>;
 
     /// Takes overdue jobs from their holders: back to the queue, or buried when attempts or crashes
     /// are used up. Each is checked again at the moment of writing, since its holder may have
@@ -97,6 +118,14 @@ pub trait Store: sealed::Sealed + Send {
     /// Sets what an operator wants for a queue, and answers with all that holds now.
     fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings>;
 
+    /// Decides about an effect in doubt, for a job that nobody holds. A parked job with no other
+    /// doubt is queued again.
+    fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved>;
+
+    /// Says that the database may have gone back in time where it cannot notice by itself: from now
+    /// on all tokens and ids are above every one that was ever issued. Answers the new epoch.
+    fn raise_epoch(&mut self, reason: &str) -> Result<u32>;
+
     /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired
     /// keys.
     fn prune(&mut self, limit: usize) -> Result<Pruned>;
@@ -119,6 +148,19 @@ pub trait Store: sealed::Sealed + Send {
     /// The queues for which an operator has set something, in order of name.
     fn queues(&mut self) -> Result<Vec<QueueSettings>>;
 
+    /// A page of the ledger's effects, those of the newest jobs first.
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>>;
+
+    /// The workers that have made themselves known.
+    fn workers(&mut self) -> Result<Vec<WorkerView>>;
+
+    /// Which installation this is, and how often it may have gone back in time.
+    fn identity(&mut self) -> Result<Identity>;
+
+    /// Holds what is stored against what must be true of it: of `limit` jobs, beginning with
+    /// `from`. It changes nothing, and should find nothing, ever.
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked>;
+
     /// Blocks until something has changed in the store, or until `until`. It may wake for nothing,
     /// never the reverse.
     fn wait(&mut self, until: Instant) -> Result<Wake>;
@@ -134,6 +176,12 @@ pub const GROUP_LIMIT: usize = 64;
 /// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at
 /// a time, so that a job that kills its process meets its next crash alone.
 pub const SUSPICION: Duration = Duration::from_secs(60);
+
+/// How long a worker's lock must have been free, at the least, before its process counts as gone. A
+/// connection that broke is made again in this time.
+pub const GUARD_GAP: Duration = Duration::from_millis(300);
+/// For how long a worker that cannot be guarded is remembered after it was last heard of.
+pub const WORKER_MEMORY: Duration = LEASE_LIMIT;
 
 /// The answer to one enqueued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -162,6 +210,8 @@ pub struct Claim {
     pub lease: Duration,
     /// Where its last claim ended, so that the next tenant has its turn.
     pub cursor: Cursor,
+    /// How long a lease must have been over before this claim lapses it; see [`Store::overdue`].
+    pub grace: Duration,
 }
 
 /// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim
@@ -298,7 +348,45 @@ pub enum Lapsed {
     Busy,
 }
 
-/// A job that a claim took back on its way.
+/// A worker that makes itself known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Registration {
+    /// Who.
+    pub worker: WorkerId,
+    /// From which queues it works.
+    pub queues: Vec<Name>,
+    /// Which kinds it can run; `None` for all.
+    pub kinds: Option<Vec<Name>>,
+}
+
+/// Whether a worker's death will be noticed at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guarded {
+    /// Its process holds a lock that ends with it.
+    Yes,
+    /// It cannot hold one, as through a pooler, which lends the session to others: only its leases
+    /// decide.
+    No,
+}
+
+/// The answer to a person who decides about an effect in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+pub enum Resolved {
+    /// Done, now or when it was first asked; this is what the job is now.
+    Yes(State),
+    /// It is not in doubt: it stands so.
+    No(ledger::Standing),
+    /// The job is running: its holder decides.
+    Held,
+    /// The job has no such effect.
+    Unknown,
+    /// The store knows no such job, or no longer.
+    Gone,
+}
+
+/// A job that was taken back from its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Lapse {
     /// Whose right ended.
@@ -428,15 +516,35 @@ pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<
     for settlement in settlements {
         check_jobs(&settlement.then, limits)?;
         if let Outcome::Complete { result: Some(result) } = &settlement.outcome {
-            let size = result.as_str().len();
-            if size > limits.result {
-                return Err(
-                    Invalid::TooLarge { field: "result", size, limit: limits.result }.into()
-                );
-            }
+            check_kept(result, limits)?;
         }
     }
     Ok(())
+}
+
+/// Checks entries of the ledger at the port.
+pub fn check_entries(entries: &[Entry], limits: &Limits) -> Result<()> {
+    check_batch(entries.len())?;
+    entries
+        .iter()
+        .filter_map(|entry| entry.act.result())
+        .try_for_each(|kept| check_kept(kept, limits))
+}
+
+/// Checks a person's decision at the port.
+pub fn check_resolution(how: &Resolution, limits: &Limits) -> Result<()> {
+    match how {
+        Resolution::Committed { result } => check_kept(result, limits),
+        Resolution::Resend => Ok(()),
+    }
+}
+
+fn check_kept(result: &Json, limits: &Limits) -> Result<()> {
+    let size = result.as_str().len();
+    if size <= limits.result {
+        return Ok(());
+    }
+    Err(Invalid::TooLarge { field: "result", size, limit: limits.result }.into())
 }
 
 /// The longest lease: a worker that is cut off for longer than this has lost its job.

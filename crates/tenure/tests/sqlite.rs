@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::clock::monotonic;
+use tenure::clock::{Clock, Timestamp, monotonic};
 use tenure::job::{Json, Name, NewJob};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
 use tenure::store::migrate::Standing;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Error, Settled, Settlement, Store, Wake};
+use tenure::store::{Claim, Cursor, Error, Registration, Settled, Settlement, Store, Wake};
 
 fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -50,6 +50,7 @@ fn ask(n: usize) -> Claim {
         n,
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     }
 }
 
@@ -66,7 +67,7 @@ fn every_file_is_readable_by_its_owner_only() {
         names.push(entry.file_name().into_string().unwrap());
     }
     names.sort();
-    assert_eq!(names, ["jobs.db", "jobs.db-shm", "jobs.db-turn", "jobs.db-wal"]);
+    assert_eq!(names, ["jobs.db", "jobs.db-shm", "jobs.db-turn", "jobs.db-wal", "jobs.db-witness"]);
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn a_schema_from_the_future_is_refused_only_if_it_says_so() {
     assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 0);
     let status = Sqlite::status(&file).unwrap();
     assert!(matches!(status[0].standing, Standing::Applied(_)));
-    assert!(matches!((status[1].version, status[1].standing), (99, Standing::Newer(_))));
+    assert!(matches!((status[2].version, status[2].standing), (99, Standing::Newer(_))));
     future
         .execute_batch("UPDATE tenure_migrations SET min_client = 99 WHERE version = 99")
         .unwrap();
@@ -406,4 +407,69 @@ fn a_link_leads_to_the_same_store_and_the_same_turn() {
     open(&link).enqueue(&[job()]).unwrap();
     assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 1);
     assert!(!directory.path().join("link.db-turn").exists());
+}
+
+/// A machine that slept, or whose clock was set forward: those who hold leases stood still too.
+#[test]
+fn a_jump_of_the_clock_takes_no_job_from_anybody() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let file = directory.path().join("jobs.db");
+    let mut store = Sqlite::open(&file, &options).unwrap();
+    store.enqueue(&[job()]).unwrap();
+    let lease = store.claim(&ask(1)).unwrap().attempts.remove(0).lease;
+    clock.jump(Duration::from_secs(3_600));
+    assert!(store.claim(&ask(1)).unwrap().lapsed.is_empty());
+    // Another process, which was not there when it happened, finds it written down.
+    drop(store);
+    let mut store = Sqlite::open(&file, &options).unwrap();
+    clock.advance(Duration::from_secs(29));
+    assert!(store.overdue(9, Duration::ZERO).unwrap().is_empty());
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(store.overdue(9, Duration::ZERO).unwrap(), [lease.fence()]);
+}
+
+#[test]
+fn a_guard_that_is_held_over_a_jump_of_the_clock_counts_again_after_a_renewal() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let file = directory.path().join("jobs.db");
+    let (mut worker, mut other) =
+        (Sqlite::open(&file, &options).unwrap(), Sqlite::open(&file, &options).unwrap());
+    let ann = Registration { worker: ask(1).worker, queues: vec![], kinds: None };
+    worker.register(&ann).unwrap();
+    worker.enqueue(&[job()]).unwrap();
+    let fence =
+        worker.claim(&Claim { worker: ann.worker, ..ask(1) }).unwrap().attempts[0].lease.fence();
+    clock.jump(Duration::from_secs(3_600));
+    assert!(other.vanished(9).unwrap().is_empty());
+    worker.renew(&[fence], Duration::from_secs(600)).unwrap();
+    drop(worker);
+    assert!(other.vanished(9).unwrap().is_empty());
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(other.vanished(9).unwrap().len(), 1);
+}
+
+/// A store from before there were witnesses has gone nowhere.
+#[test]
+fn a_store_of_the_first_version_is_upgraded_in_its_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("jobs.db");
+    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    store.enqueue(&[job()]).unwrap();
+    drop(store);
+    let first = rusqlite::Connection::open(&file).unwrap();
+    let back = "DROP TABLE tenure_ledger; DROP TABLE tenure_steps; DROP TABLE tenure_workers; DROP TABLE tenure_epochs;
+        ALTER TABLE tenure_meta DROP COLUMN beat; ALTER TABLE tenure_meta DROP COLUMN steady_since;
+        DELETE FROM tenure_migrations WHERE version = 2;";
+    first.execute_batch(back).unwrap();
+    drop(first);
+    std::fs::remove_file(directory.path().join("jobs.db-witness")).unwrap();
+    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    assert_eq!(store.identity().unwrap().epoch, 0);
+    assert_eq!(store.claim(&ask(1)).unwrap().attempts.len(), 1);
+    drop(store);
+    assert_eq!(Sqlite::open(&file, &Options::default()).unwrap().identity().unwrap().epoch, 0);
 }

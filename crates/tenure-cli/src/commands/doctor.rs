@@ -1,27 +1,48 @@
-//! `tenure doctor`: looks at a store and says of each thing that it is well, or what to do.
+//! `tenure doctor`: looks at a store and says of each thing that it is well, or what to do. What it rests on is looked at
+//! by the [`crate::target`], what is in it by the files below.
+
+mod check;
+mod epoch;
+mod schema;
+mod work;
+mod workers;
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure::clock::Timestamp;
-use tenure::job::BATCH_LIMIT;
-use tenure::store::Store;
-use tenure::store::migrate::{Standing, Status};
+use tenure::inspect::Due;
 
 use crate::output::{Column, Table};
-use crate::time::{now, relative};
+use crate::time::now;
 use crate::{Answer, Session};
 
 /// Look at the store and say what is well and what to do
 #[derive(clap::Args)]
-#[command(after_help = "Exits with 0 if all is well, with 1 if there is something to do.")]
-pub(crate) struct Args {}
+#[command(after_help = "\
+Exits with 0 if all is well, with 1 if there is something to do.
+
+After a backup was restored in a way that cannot be noticed:
+  tenure doctor --raise-epoch --reason 'volume snapshot of Monday'")]
+pub(crate) struct Args {
+    /// Go through all jobs and hold what is stored against what must be true of it
+    #[arg(long, conflicts_with = "raise_epoch")]
+    check: bool,
+
+    /// Say that the store may have gone back in time: tokens and ids go on above all that were ever issued
+    #[arg(long)]
+    raise_epoch: bool,
+
+    /// Why, for those who ask later
+    #[arg(long, value_name = "TEXT", requires = "raise_epoch", value_parser = epoch::reason)]
+    #[arg(default_value = "an operator said so", hide_default_value = true)]
+    reason: String,
+}
 
 /// One thing that was looked at.
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
     pub(crate) ok: bool,
-    found: String,
+    pub(crate) found: String,
     /// What to do, where it is not well.
     next: Option<String>,
 }
@@ -40,16 +61,21 @@ impl Finding {
     }
 }
 
-pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
-    let target = session.target()?;
-    let mut store = target.open()?;
-    let mut findings = vec![Finding::well("store", format!("{} opens", target.name()))];
-    findings.extend(target.examine()?);
-    findings.push(schema(&target.status()?));
-    findings.push(queues(&mut *store, now())?);
-    findings.push(leases(&mut *store)?);
-    findings.push(dead(&mut *store)?);
+/// What an engine says of itself.
+pub(crate) struct Examined {
+    pub(crate) findings: Vec<Finding>,
+    /// What is due, by queue and kind; nothing where this role may not look.
+    pub(crate) due: Option<Vec<Due>>,
+}
 
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    if args.check {
+        return check::run(session);
+    }
+    if args.raise_epoch {
+        return epoch::raise(&args.reason, session);
+    }
+    let findings = examine(session)?;
     if session.out.is_json() {
         session.out.document(&findings)?;
     } else {
@@ -57,6 +83,29 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     }
     let all_well = findings.iter().all(|finding| finding.ok);
     Ok(if all_well { Answer::Yes } else { Answer::NoAsSaid })
+}
+
+/// From what is below to what is above: the server or file, the schema, who works, and the work.
+fn examine(session: &Session) -> Result<Vec<Finding>> {
+    let target = session.target()?;
+    let mut store = target.open()?;
+    let store = &mut *store;
+    let mut findings = vec![Finding::well("store", format!("{} opens", target.name()))];
+    let examined = target.examine()?;
+    findings.extend(examined.findings);
+    findings.push(schema::look(&target.status()?));
+    findings.push(epoch::look(store, now())?);
+    let overview = store.overview()?;
+    let queues = store.queues()?;
+    let workers = store.workers()?;
+    findings.push(workers::look(&workers, now()));
+    let demand = workers::demand(examined.due, &overview, &queues);
+    findings.push(workers::kinds(&demand, &workers, &workers::holders(store)?));
+    findings.push(work::queues(&queues, now()));
+    findings.push(work::leases(store)?);
+    findings.push(work::effects(store)?);
+    findings.push(work::dead(&overview));
+    Ok(findings)
 }
 
 fn table(findings: &[Finding]) -> Table {
@@ -73,65 +122,7 @@ fn table(findings: &[Finding]) -> Table {
     table
 }
 
-fn schema(status: &[Status]) -> Finding {
-    let mut version = 0;
-    for Status { version: number, name, standing } in status {
-        match standing {
-            Standing::Applied(_) => version = *number,
-            Standing::Pending => {
-                let found = format!("migration {number} ({name}) is pending");
-                return Finding::ill("schema", found, "apply it with: tenure migrate up");
-            }
-            Standing::Differs(_) => {
-                let found = format!("migration {number} ({name}) differs from this binary's");
-                let next = "use the binary that this store was made with, or if this one is newer: \
-                            tenure migrate up";
-                return Finding::ill("schema", found, next);
-            }
-            Standing::Newer(_) | Standing::NeedsUpgrade(_) => {
-                let found = format!("migration {number} ({name}) is newer than this binary");
-                return Finding::ill("schema", found, "upgrade tenure here too");
-            }
-        }
-    }
-    Finding::well("schema", format!("version {version}, up to date"))
-}
-
-fn queues(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
-    let queues = store.queues()?;
-    let paused: Vec<_> =
-        queues.iter().filter_map(|queue| Some((&queue.queue, queue.paused_at?))).collect();
-    let Some((first, _)) = paused.first() else {
-        return Ok(Finding::well("queues", "none is paused"));
-    };
-    let since = |(queue, at): &(_, Timestamp)| format!("{queue} (paused {})", relative(*at, now));
-    let names: Vec<String> = paused.iter().map(since).collect();
-    let next = format!("if that is over: tenure queues resume {first}");
-    Ok(Finding::ill("queues", names.join(", "), next))
-}
-
-fn leases(store: &mut dyn Store) -> Result<Finding> {
-    let overdue = store.overdue(BATCH_LIMIT)?;
-    let Some(first) = overdue.first() else {
-        return Ok(Finding::well("leases", "none is overdue"));
-    };
-    let found = match overdue.len() {
-        1 => "1 lease is overdue".to_owned(),
-        BATCH_LIMIT => format!("{BATCH_LIMIT} or more leases are overdue"),
-        n => format!("{n} leases are overdue"),
-    };
-    let next = format!(
-        "the next claim of any worker takes them back, so start one; the longest: tenure jobs show {}",
-        first.job
-    );
-    Ok(Finding::ill("leases", found, next))
-}
-
-fn dead(store: &mut dyn Store) -> Result<Finding> {
-    let count: u64 = store.overview()?.lines.iter().map(|line| line.dead).sum();
-    Ok(match count {
-        0 => Finding::well("dead", "no dead jobs"),
-        1 => Finding::ill("dead", "1 dead job", "see why with: tenure dead list"),
-        n => Finding::ill("dead", format!("{n} dead jobs"), "see why with: tenure dead list"),
-    })
+/// A number of things, in words.
+fn count(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -17,6 +17,7 @@ use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Key, Limits, Name, NewJob, 
 use tenure::store::Enqueued;
 
 use self::delivery::Delivery;
+pub(crate) use self::source::all_of_stdin;
 use self::source::{Lines, Source};
 use crate::args::{self, BadInput, moment};
 use crate::output::say;
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         return lines(args, Source::open(file)?, session);
     }
     let text = match args.args.as_str() {
-        "-" => source::all_of_stdin()?,
+        "-" => all_of_stdin("args", Limits::default().args)?,
         text => text.to_owned(),
     };
     let json = check_args(text).map_err(|invalid| match invalid {

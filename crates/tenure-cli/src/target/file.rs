@@ -6,11 +6,11 @@ use anyhow::Result;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::Roles;
-use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::sqlite::{Beside, Options, Sqlite};
 
 use super::Removable;
 use crate::args::BadInput;
-use crate::commands::doctor::Finding;
+use crate::commands::doctor::{Examined, Finding};
 use crate::output::say;
 
 pub(super) fn open(file: &Path) -> Result<Box<dyn Store>> {
@@ -44,8 +44,8 @@ pub(super) fn removable(file: &Path) -> Removable {
     let name = file.display();
     Removable::No(format!(
         "a store in a file is removed with the file; end whoever uses it, and then: \
-         rm {name} {name}-wal {name}-shm {name}-turn; or, if it holds tables of yours too, drop what \
-         begins with tenure_, the views first"
+         rm {name} {name}-wal {name}-shm {name}-turn {name}-witness {name}-guard-*; or, if it holds \
+         tables of yours too, drop what begins with tenure_, the views first"
     ))
 }
 
@@ -56,8 +56,9 @@ pub(super) fn migrate_down(file: &Path) -> Result<()> {
     }
 }
 
-pub(super) fn examine(file: &Path) -> Result<Vec<Finding>> {
-    let facts = Sqlite::open(file, &Options::default())?.facts()?;
+pub(super) fn examine(file: &Path) -> Result<Examined> {
+    let store = Sqlite::open(file, &Options::default())?;
+    let facts = store.facts()?;
     let next = "find the program that changed it with PRAGMA journal_mode";
     let journal = match facts.journal_mode.as_str() {
         "wal" => Finding::well("journal", "write-ahead log"),
@@ -68,7 +69,34 @@ pub(super) fn examine(file: &Path) -> Result<Vec<Finding>> {
     } else {
         Finding::ill("commits", "acknowledged before they are on disk", "use an unchanged build")
     };
-    Ok(vec![size(file), Finding::well("sqlite", facts.version), journal, commits])
+    let findings = vec![
+        size(file),
+        Finding::well("sqlite", facts.version),
+        journal,
+        commits,
+        witness(&store.beside(file)?),
+        Finding::well("notifications", "not needed: processes look for each other's changes"),
+        Finding::well("clock", "this machine's own, as for all who use the file"),
+    ];
+    Ok(Examined { findings, due: Some(store.due()?) })
+}
+
+/// What tells of a restored file, and of workers that are gone.
+fn witness(Beside { witness, is_witnessed, guards }: &Beside) -> Finding {
+    let name = |file: &Path| file.file_name().unwrap_or_default().display().to_string();
+    if !is_witnessed {
+        let found = format!("{} is missing, or of another store", name(witness));
+        let next =
+            "end whoever uses the store; it is made again when the store is opened, in a new epoch";
+        return Finding::ill("witness", found, next);
+    }
+    let found = format!("{} is there, so that an older file is noticed", name(witness));
+    let guards = match guards.as_slice() {
+        [] => "no worker has left a guard file".to_owned(),
+        [one] => format!("and the guard file {}", name(one)),
+        [one, ..] => format!("and {} guard files, such as {}", guards.len(), name(one)),
+    };
+    Finding::well("witness", format!("{found}; {guards}"))
 }
 
 /// What the file itself tells.

@@ -1,12 +1,17 @@
 //! A store in a schema of a database server: PostgreSQL. Opening makes nothing there; `migrate up` does.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
-use tenure::store::postgres::{Address, Facts, Migrations, Options, Postgres, Roles};
+use tenure::store::postgres::{
+    Address, Facts, Health, Holder, Migrations, Options, Postgres, Roles, Rows, Transaction,
+};
 
 use super::Removable;
-use crate::commands::doctor::Finding;
+use crate::commands::doctor::{Examined, Finding};
+use crate::time::{now, relative, show};
 
 pub(super) fn open(address: &Address) -> Result<Box<dyn Store>> {
     Ok(Box::new(Postgres::open(address, &Options::default())?))
@@ -33,9 +38,101 @@ pub(super) fn migrate_down(address: &Address) -> Result<()> {
     Ok(Migrations::connect(address)?.down()?)
 }
 
-pub(super) fn examine(address: &Address) -> Result<Vec<Finding>> {
-    let store = Postgres::open(address, &Options::default())?;
-    Ok(findings(store.facts()))
+pub(super) fn examine(address: &Address) -> Result<Examined> {
+    let mut store = Postgres::open(address, &Options::default())?;
+    let facts = store.facts().clone();
+    let mut findings = findings(&facts);
+    findings.push(match (facts.is_direct, facts.is_replica) {
+        (false, _) => Finding::well(NOTIFICATIONS, "none through a pooler: workers look for work"),
+        (_, true) => Finding::well(NOTIFICATIONS, "none on a replica, where nobody works"),
+        _ => notifications(store.notify(address, PATIENCE)?),
+    });
+    let Health { oldest, hidden, jobs, ahead_ms, uncertain } = store.health()?;
+    findings.push(transactions(oldest.as_ref(), hidden));
+    findings.push(vacuum(jobs));
+    findings.push(clock(ahead_ms, uncertain));
+    Ok(Examined { findings, due: store.due()? })
+}
+
+const NOTIFICATIONS: &str = "notifications";
+/// Within this time a notification arrives.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For so long a transaction may be open.
+const LONG: Duration = Duration::from_secs(5 * 60);
+/// So many dead rows are nothing.
+const FEW: i64 = 10_000;
+/// By so much clocks may differ.
+const DRIFT: Duration = Duration::from_secs(1);
+
+fn notifications(took: Option<Duration>) -> Finding {
+    match took {
+        Some(took) => {
+            let took = show(took.max(Duration::from_millis(1)));
+            Finding::well(NOTIFICATIONS, format!("arrive within {took}"))
+        }
+        None => {
+            let found = format!("none arrived within {}", show(PATIENCE));
+            let next =
+                "look for what is between here and the server; workers look for work meanwhile";
+            Finding::ill(NOTIFICATIONS, found, next)
+        }
+    }
+}
+
+fn transactions(oldest: Option<&Transaction>, hidden: u64) -> Finding {
+    let hidden = match hidden {
+        0 => String::new(),
+        n => format!(" (this role cannot look into {n} sessions of others)"),
+    };
+    let Some(Transaction { holder, age }) = oldest else {
+        return Finding::well("transactions", format!("none is open for long{hidden}"));
+    };
+    let open = format!("the oldest has been open for {}", show(*age));
+    if *age <= LONG {
+        return Finding::well("transactions", format!("{open}{hidden}"));
+    }
+    let (who, end) = match holder {
+        Holder::Session { pid, name, state } => (
+            format!("by {name} (process {pid}, {state})"),
+            format!("SELECT pg_terminate_backend({pid})"),
+        ),
+        Holder::Prepared { name } => {
+            (format!("prepared as {name}"), format!("ROLLBACK PREPARED '{name}'"))
+        }
+    };
+    let next =
+        format!("until it ends, dead rows stay and claims get slower; if nobody needs it: {end}");
+    Finding::ill("transactions", format!("{open}, {who}{hidden}"), next)
+}
+
+fn vacuum(jobs: Option<Rows>) -> Finding {
+    let Some(Rows { live, dead, vacuumed_at }) = jobs else {
+        return Finding::well("vacuum", "the server has counted no rows yet");
+    };
+    let last = match vacuumed_at {
+        Some(at) => format!("autovacuum came {}", relative(at, now())),
+        None => "autovacuum has not come yet".to_owned(),
+    };
+    let found = format!("{dead} dead rows beside {live} live ones in jobs, {last}");
+    if dead > FEW && dead > live {
+        let next =
+            "end old transactions, and see that autovacuum is on; at once: VACUUM the table jobs";
+        return Finding::ill("vacuum", found, next);
+    }
+    Finding::well("vacuum", found)
+}
+
+fn clock(ahead_ms: i64, uncertain: Duration) -> Finding {
+    let drift = Duration::from_millis(ahead_ms.unsigned_abs());
+    let side = if ahead_ms < 0 { "behind" } else { "ahead of" };
+    let surely = drift.saturating_sub(uncertain);
+    if surely > DRIFT {
+        let found = format!("the server's is {} {side} this machine's", show(drift));
+        let next =
+            "set one of them, for those who read logs: for jobs only the server's clock counts";
+        return Finding::ill("clock", found, next);
+    }
+    Finding::well("clock", "the server's, which alone counts, and this machine's agree")
 }
 
 fn findings(facts: &Facts) -> Vec<Finding> {
@@ -93,5 +190,39 @@ mod tests {
         assert_eq!(verdicts(|facts| facts.is_synced = false), ["commits"]);
         assert_eq!(verdicts(|facts| facts.is_read_only = true), ["writes"]);
         assert_eq!(verdicts(|facts| facts.is_replica = true), ["writes"]);
+    }
+
+    fn oldest(age: Duration, holder: Holder) -> Finding {
+        transactions(Some(&Transaction { holder, age }), 0)
+    }
+
+    #[test]
+    fn a_transaction_that_is_open_for_long_is_named_with_what_ends_it() {
+        let state = "idle in transaction".to_owned();
+        let session = || Holder::Session { pid: 7, name: "app psql".into(), state: state.clone() };
+        assert!(transactions(None, 2).found.contains("cannot look into 2 sessions"));
+        assert!(oldest(LONG, session()).ok);
+        let minute = Duration::from_secs(60);
+        let old = format!("{:?}", oldest(LONG + minute, session()));
+        assert!(old.contains("open for 6m, by app psql (process 7, idle in transaction)"), "{old}");
+        assert!(old.contains("pg_terminate_backend(7)"), "{old}");
+        let prepared = oldest(LONG + minute, Holder::Prepared { name: "x".into() });
+        assert!(format!("{prepared:?}").contains("ROLLBACK PREPARED 'x'"));
+    }
+
+    #[test]
+    fn dead_rows_count_when_they_are_many_and_more_than_the_living() {
+        let is_well = |live, dead| vacuum(Some(Rows { live, dead, vacuumed_at: None })).ok;
+        assert!(is_well(0, 10_000) && is_well(20_000, 20_000) && vacuum(None).ok);
+        assert!(!is_well(10_000, 10_001));
+    }
+
+    #[test]
+    fn clocks_may_differ_by_a_second_and_what_the_way_takes() {
+        let ms = Duration::from_millis;
+        assert!(clock(1_000, ms(0)).ok && clock(-1_400, ms(400)).ok);
+        assert!(clock(1_001, ms(0)).found.contains("1s ahead of this machine's"));
+        assert!(clock(-5_000, ms(400)).found.contains("5s behind this machine's"));
+        assert!(!clock(1_401, ms(400)).ok);
     }
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tenure::inspect::Filter;
 use tenure::job::{JobId, JobRecord, Name};
-use tenure::lease::WorkerId;
+use tenure::lease::{Fence, WorkerId};
+use tenure::ledger::{Act, Answer, Entry};
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{self, Postgres};
 use tenure::store::sqlite::{self, Sqlite};
@@ -24,7 +25,7 @@ use self::database::Database;
 pub(crate) struct Shell {
     dir: TempDir,
     /// Where the store is, if not in a file of the directory.
-    database: Option<Database>,
+    pub(crate) database: Option<Database>,
 }
 
 /// Makes two tests of each claim about a [`Shell`], one for each engine. A claim that is not listed is
@@ -171,8 +172,15 @@ pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec
         n,
         lease,
         cursor: Cursor::default(),
+        grace: Duration::ZERO,
     };
     store.claim(&ask).unwrap().attempts
+}
+
+/// Asks something of the ledger for one effect or step.
+pub(crate) fn ledger(store: &mut dyn Store, fence: Fence, name: &str, act: Act) -> Answer {
+    let name = tenure::ledger::effect_name(name).unwrap();
+    store.ledger(&[Entry { fence, name, act }]).unwrap().remove(0)
 }
 
 /// Claims the next job of the default queue and settles it.

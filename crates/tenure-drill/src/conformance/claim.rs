@@ -313,9 +313,7 @@ promises! { "claim":
     "I2" after_the_epoch_has_risen_every_new_token_is_above_all_of_the_epoch_before(w) {
         let ids: Vec<_> = (0..4).map(|_| w.put_one()).collect();
         let claimed = w.claim(&ask("ann", 3)).attempts;
-        let mut state = w.dump();
-        state.epoch = 1;
-        w.store.load(&state).unwrap();
+        assert_eq!(w.store.raise_epoch("a test").unwrap(), 1);
         w.settle(claimed[0].lease.fence(), tenure::lifecycle::Outcome::Release);
         w.store.cancel(&[ids[1]]).unwrap();
         w.pass(LEASE);

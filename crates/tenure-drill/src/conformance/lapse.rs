@@ -21,10 +21,10 @@ promises! { "lapse":
         w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE - Duration::from_millis(1));
-        assert!(w.store.overdue(10).unwrap().is_empty());
+        assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty());
         assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
         w.pass(Duration::from_millis(1));
-        assert_eq!(w.store.overdue(10).unwrap(), [fence]);
+        assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
         assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
     }
 
@@ -98,7 +98,7 @@ promises! { "lapse":
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
-        let seen = w.store.overdue(10).unwrap();
+        let seen = w.store.overdue(10, Duration::ZERO).unwrap();
         w.store.renew(&[fence], LEASE).unwrap();
         assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
         assert_eq!(w.record(id).token, fence.token);
@@ -108,7 +108,7 @@ promises! { "lapse":
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
-        let seen = w.store.overdue(10).unwrap();
+        let seen = w.store.overdue(10, Duration::ZERO).unwrap();
         w.settle(fence, complete());
         assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
         assert_eq!(w.state(id), State::Succeeded);
@@ -149,7 +149,7 @@ promises! { "lapse":
         w.pass(LEASE);
         let mut seen = Vec::new();
         loop {
-            let batch = w.store.overdue(7).unwrap();
+            let batch = w.store.overdue(7, Duration::ZERO).unwrap();
             if batch.is_empty() {
                 break;
             }
@@ -163,7 +163,7 @@ promises! { "lapse":
         let nobody = Fence { job: JobId(404), token: Token(1) };
         assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
         assert!(w.store.lapse(&vec![nobody; 1_001]).unwrap_err().is_invalid());
-        assert!(w.store.overdue(usize::MAX).unwrap_err().is_invalid());
+        assert!(w.store.overdue(usize::MAX, Duration::ZERO).unwrap_err().is_invalid());
     }
 
     "G5" a_job_is_taken_back_whatever_its_kind_and_queue(w) {

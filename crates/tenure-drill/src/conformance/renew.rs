@@ -35,7 +35,7 @@ promises! { "renew":
         w.pass(secs(15));
         assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(started + secs(45))]);
         w.pass(secs(1));
-        assert_eq!(w.store.overdue(10).unwrap(), [fence]);
+        assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
     }
 
     "G2" a_renewal_changes_neither_token_nor_attempt(w) {

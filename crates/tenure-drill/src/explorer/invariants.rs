@@ -7,18 +7,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use std::time::Duration;
+
 use tenure::drill::Dump;
 use tenure::job::{JobId, JobRecord, State};
 use tenure::lease::Token;
+use tenure::ledger::{self, Effect, Standing};
 use tenure::lifecycle::Verb;
-use tenure::store::{Changed, Renewed, Settled};
+use tenure::store::{Changed, GUARD_GAP, Renewed, Resolved, Settled};
 
+use super::actors::Doing;
 use super::{Answer, Call};
 
 /// The invariants that apply here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Invariant {
-    /// At most one success since the last requeue.
+    /// At most one success since the last requeue, and per effect at most one that took place, as
+    /// far as anybody can know.
     I1,
     /// A later claim has a larger token.
     I2,
@@ -32,7 +37,7 @@ pub enum Invariant {
     I6,
     /// Every write that is heard comes from the latest claim.
     I7,
-    /// A lapse hits only the latest claim, and only when its lease is over.
+    /// A lapse hits only the latest claim, and only when its lease is over or its process is gone.
     I8,
     /// Every job that was acknowledged is there, once.
     I9,
@@ -112,10 +117,18 @@ pub(crate) struct Ghosts(BTreeMap<JobId, Ghost>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Ghost {
-    /// How many claims there were: the latest one's name.
+    /// How many claims there ever were, also in times that are lost.
+    issued: u8,
+    /// The highest token that was ever issued, also in times that are lost.
+    highest: Option<Token>,
+    /// The latest claim's name: its number.
     claims: u8,
     /// The latest claim's token.
     token: Option<Token>,
+    /// The claim that may be doing the effect, or may have done it, while nobody has said how it ended.
+    doing: Option<u8>,
+    /// What was written to the ledger, by which claim.
+    written: BTreeSet<(u8, Doing)>,
     /// Which claims were settled, and how.
     settled: BTreeSet<(u8, Verb)>,
     /// Since the last requeue:
@@ -135,6 +148,16 @@ impl Ghosts {
     /// The latest claim of a job.
     pub(crate) fn latest(&self, job: JobId) -> u8 {
         self.0.get(&job).map_or(0, |ghost| ghost.claims)
+    }
+
+    /// What is known after the database has gone back: what happened since `backup` has not, but the
+    /// numbers that were given out are in the world.
+    pub(crate) fn back_to(&self, backup: &Ghosts) -> Ghosts {
+        let back = |(id, then): (&JobId, &Ghost)| {
+            let now = self.0.get(id).cloned().unwrap_or_default();
+            (*id, Ghost { issued: now.issued, highest: now.highest, ..then.clone() })
+        };
+        Ghosts(backup.0.iter().map(back).collect())
     }
 
     /// Takes note of one call, made by the holder of claim `by`, and checks that it was right.
@@ -158,6 +181,7 @@ impl Ghosts {
         for (before, after) in old.jobs.iter().zip(&new.jobs) {
             let Some(ghost) = self.0.get_mut(&after.id) else { continue };
             ghost.called(before, after, call, answer, by, &mut check)?;
+            ghost.took_effect(before, old, new, call, answer, by, &mut check)?;
             ghost.holds(after, &mut check)?;
         }
         Ok(())
@@ -214,14 +238,17 @@ impl Ghost {
         }
         if after.crashes > before.crashes {
             self.crashes += 1;
-            let over = before.lease_until.is_some_and(|until| until <= old.now);
+            let over =
+                if *call == Call::Vanished { is_gone(before, old) } else { is_over(before, old) };
             check.that(Invariant::I8, true, before.state == State::Running && over, || {
                 format!(
-                    "job {id} was lapsed at {} while {} until {:?}",
-                    old.now, before.state, before.lease_until
+                    "job {id} was taken back at {} while {} until {:?}, by {:?}",
+                    old.now, before.state, before.lease_until, before.worker
                 )
             })?;
         }
+        // A crash that was none is taken back.
+        self.crashes -= u16::from(after.crashes < before.crashes);
         if before.state != State::Succeeded && after.state == State::Succeeded {
             self.successes += 1;
         }
@@ -266,17 +293,18 @@ impl Ghost {
         check: &mut Check<'_>,
     ) -> Checked {
         let id = after.id;
-        let rose = self.token.is_none_or(|last| token > last);
-        check.that(Invariant::I2, self.token.is_some(), rose, || {
-            format!("job {id} was claimed under token {token}, after token {:?}", self.token)
+        let rose = self.highest.is_none_or(|last| token > last);
+        check.that(Invariant::I2, self.highest.is_some(), rose, || {
+            format!("job {id} was claimed under token {token}, after token {:?}", self.highest)
         })?;
         // A claim may lapse a job and lease it again at once: then the lapse was checked by I8.
         let free = before.state == State::Queued || after.crashes > before.crashes;
         check.that(Invariant::I6, true, free, || {
             format!("job {id} was claimed while {}", before.state)
         })?;
-        self.claims += 1;
-        self.token = Some(token);
+        self.issued += 1;
+        self.claims = self.issued;
+        (self.token, self.highest) = (Some(token), self.highest.max(Some(token)));
         self.starts += 1;
         Ok(())
     }
@@ -291,7 +319,7 @@ impl Ghost {
         check: &mut Check<'_>,
     ) -> Checked {
         let id = after.id;
-        let changed = before != after;
+        let changed = !is_same(before, after);
         let heard_before = self.settled.contains(&(by, verb));
         let yes = matches!(settled, Settled::Yes(_));
         check.that(Invariant::I7, yes && changed, by == self.claims, || {
@@ -334,9 +362,82 @@ impl Ghost {
         check.that(Invariant::I6, held, after.lease_until >= before.lease_until, || {
             format!("a renewal shortened the lease of job {id}")
         })?;
-        check.that(Invariant::I10, !held, before == after, || {
+        check.that(Invariant::I10, !held, is_same(before, after), || {
             format!("a refused renewal changed job {id}")
         })
+    }
+
+    /// What the ledger says, given who wrote.
+    #[allow(clippy::too_many_arguments)]
+    fn took_effect(
+        &mut self,
+        before: &JobRecord,
+        old: &Dump,
+        new: &Dump,
+        call: &Call,
+        answer: &Answer,
+        by: Option<u8>,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let id = before.id;
+        // When is for people: states that differ only in it are one.
+        let essence = |effect: &Effect| (effect.standing, effect.token, effect.result.clone());
+        let of = |dump: &Dump| {
+            let ours = dump.ledger.iter().filter(|effect| effect.job == id);
+            ours.cloned().collect::<Vec<Effect>>()
+        };
+        let (then, now) = (of(old), of(new));
+        let is_committed = |effect: &&Effect| effect.standing == Standing::Committed;
+        let committed = now.iter().filter(is_committed).count();
+        check.that(Invariant::I1, committed > 0, committed == 1 && now.len() == 1, || {
+            format!("the effect of job {id} was committed {committed} times: {now:?}")
+        })?;
+        let was = then.iter().find(is_committed);
+        let stays = |was: &Effect| now.iter().any(|is| essence(is) == essence(was));
+        check.that(Invariant::I1, was.is_some(), was.is_none_or(stays), || {
+            format!("the committed effect of job {id} became {now:?}")
+        })?;
+        if let (Call::Resolve(_), Answer::Resolved(Resolved::Yes(_))) = (call, answer) {
+            self.doing = None;
+        }
+        let (Call::Ledger(fence, doing), Answer::Ledger(said)) = (call, answer) else {
+            return Ok(());
+        };
+        if fence.job != id {
+            return Ok(());
+        }
+        let by = by.unwrap_or(0);
+        let changed = !then.iter().map(essence).eq(now.iter().map(essence));
+        let latest = by == self.claims && before.state == State::Running;
+        check.that(Invariant::I7, changed, latest, || {
+            format!(
+                "claim {by} wrote {doing:?} of job {id}, but the latest is claim {}",
+                self.claims
+            )
+        })?;
+        let other = self.doing.filter(|claim| *claim != by);
+        let is_opened = *said == ledger::Answer::Opened;
+        check.that(Invariant::I1, is_opened, other.is_none(), || {
+            format!("claim {by} was let do what claim {other:?} may have done")
+        })?;
+        let recorded = *said == ledger::Answer::Recorded;
+        let heard = self.written.contains(&(by, *doing));
+        check.that(Invariant::I10, recorded && !changed, heard, || {
+            format!("{doing:?} of job {id} was answered with yes, but nothing of the kind happened")
+        })?;
+        let is_final = matches!(doing, Doing::Commit | Doing::FindOut);
+        check.that(Invariant::I10, is_final && !recorded, !heard, || {
+            format!("{doing:?} of job {id} was refused, but it had been written")
+        })?;
+        if recorded {
+            self.written.insert((by, *doing));
+        }
+        match doing {
+            Doing::Open | Doing::Resend if is_opened || recorded => self.doing = Some(by),
+            Doing::Commit | Doing::Fail | Doing::FindOut if recorded => self.doing = None,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// What must be true of a job at any time.
@@ -366,4 +467,29 @@ impl Ghost {
             format!("job {id} crashed {} times, {} were allowed", self.crashes, job.max_crashes)
         })
     }
+}
+
+/// Whether nothing has become of a job, but that a crash was taken back.
+fn is_same(before: &JobRecord, after: &JobRecord) -> bool {
+    let crashes = before.crashes;
+    after.crashes <= crashes && JobRecord { crashes, ..after.clone() } == *before
+}
+
+/// Whether a job's lease is over. One from before the server's start gets its whole length from then on.
+fn is_over(job: &JobRecord, state: &Dump) -> bool {
+    let length = job.lease_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+    let pardoned = length
+        .filter(|_| job.leased_at.is_some_and(|leased| leased < state.started_at))
+        .map(|length| state.started_at + length);
+    job.lease_until.max(pardoned).is_some_and(|until| until <= state.now)
+}
+
+/// Whether a job's holder is known to be gone: its lock is free, was so before, and no restart has freed it.
+fn is_gone(job: &JobRecord, state: &Dump) -> bool {
+    state.workers.iter().any(|worker| {
+        Some(&worker.worker) == job.worker.as_ref()
+            && worker.under == state.started_at
+            && !state.held.contains(&worker.worker)
+            && worker.free_since.is_some_and(|since| since + GUARD_GAP <= state.now)
+    })
 }

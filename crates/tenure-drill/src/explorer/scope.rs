@@ -25,6 +25,15 @@ pub struct Scope {
     pub operations: u8,
     /// Whether holders renew.
     pub renewals: bool,
+    /// Whether each attempt does something that must not happen twice.
+    pub effects: bool,
+    /// Whether workers are guarded, so that their deaths are noticed; and how often a living worker's
+    /// lock is freed all the same.
+    pub guard: Option<u8>,
+    /// How often the server starts again.
+    pub restarts: u8,
+    /// How often the database goes back to an earlier state.
+    pub failovers: u8,
     /// How attempts may end.
     pub endings: &'static [Ending],
     /// The job's limits.
@@ -41,30 +50,13 @@ const fn limit(n: u16) -> NonZeroU16 {
 }
 
 /// The scopes of the daily test.
-pub const SCOPES: [Scope; 3] = [
-    Scope {
-        name: "lease",
-        workers: 2,
-        jobs: 1,
-        ticks: 4,
-        crashes: 1,
-        losses: 0,
-        give_backs: 0,
-        operations: 0,
-        renewals: true,
-        endings: &[Ending::Complete, Ending::Retry],
-        max_attempts: limit(3),
-        max_crashes: limit(2),
-    },
+pub const SCOPES: [Scope; 6] = [
+    LEASE,
     Scope {
         name: "settle",
-        workers: 2,
-        jobs: 1,
         ticks: 2,
-        crashes: 1,
         losses: 1,
         give_backs: 1,
-        operations: 0,
         renewals: false,
         endings: &[
             Ending::Complete,
@@ -76,27 +68,81 @@ pub const SCOPES: [Scope; 3] = [
         ],
         max_attempts: limit(2),
         max_crashes: limit(3),
+        ..LEASE
     },
     Scope {
         name: "operate",
-        workers: 2,
-        jobs: 1,
         ticks: 2,
         crashes: 0,
-        losses: 0,
         give_backs: 1,
         operations: 1,
-        renewals: true,
+        renewals: false,
         endings: &[Ending::Complete, Ending::Release, Ending::Bury],
         max_attempts: limit(2),
-        max_crashes: limit(2),
+        ..LEASE
+    },
+    Scope {
+        name: "effects",
+        ticks: 2,
+        crashes: 0,
+        losses: 1,
+        give_backs: 1,
+        renewals: false,
+        effects: true,
+        endings: &[Ending::Complete, Ending::Park],
+        max_attempts: limit(2),
+        max_crashes: limit(3),
+        ..LEASE
+    },
+    Scope {
+        name: "failover",
+        ticks: 2,
+        crashes: 0,
+        give_backs: 1,
+        renewals: false,
+        failovers: 1,
+        endings: &[Ending::Complete, Ending::Release],
+        max_attempts: limit(2),
+        ..LEASE
+    },
+    Scope {
+        name: "guard",
+        ticks: 2,
+        crashes: 0,
+        renewals: false,
+        guard: Some(1),
+        restarts: 1,
+        endings: &[Ending::Complete],
+        max_crashes: limit(3),
+        ..LEASE
     },
 ];
 
+const LEASE: Scope = Scope {
+    name: "lease",
+    workers: 2,
+    jobs: 1,
+    ticks: 4,
+    crashes: 1,
+    losses: 0,
+    give_backs: 0,
+    operations: 0,
+    renewals: true,
+    effects: false,
+    guard: None,
+    restarts: 0,
+    failovers: 0,
+    endings: &[Ending::Complete, Ending::Retry],
+    max_attempts: limit(3),
+    max_crashes: limit(2),
+};
+
 /// Wider scopes, for the long proof.
-pub const WIDE_SCOPES: [Scope; 3] = [
+pub const WIDE_SCOPES: [Scope; 5] = [
     Scope { name: "settle, two losses", losses: 2, ..SCOPES[1] },
+    Scope { name: "operate, with renewals", renewals: true, ..SCOPES[2] },
     Scope { name: "operate, with losses", losses: 1, ..SCOPES[2] },
+    Scope { name: "guard, with renewals", renewals: true, ..SCOPES[5] },
     Scope {
         name: "two jobs",
         jobs: 2,

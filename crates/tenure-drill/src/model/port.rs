@@ -5,13 +5,18 @@ use std::time::{Duration, Instant};
 
 use tenure::clock::millis;
 use tenure::drill::{self, Dump, Explorable, KeyRecord};
-use tenure::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
+use tenure::inspect::{
+    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
+    OverviewLine, QueueSettings, Raise, WorkerView,
+};
 use tenure::job::{JobId, JobRecord, Name, NewJob, State, Tenant};
-use tenure::lease::{Fence, WorkerId};
+use tenure::lease::{self, Fence, WorkerId, first_of};
+use tenure::ledger::{self, Entry, Resolution};
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapse, Lapsed, Pruned, QueueChange,
-    Renewed, Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs,
-    check_lease, check_settlements,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
+    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
+    check_settlements,
 };
 
 use super::Model;
@@ -61,9 +66,28 @@ impl Store for Model {
         Ok((self.settle(settlements)?, self.claim(ask)?))
     }
 
-    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+    fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>> {
+        check_entries(entries, &self.limits)?;
+        self.changing(|model| entries.iter().map(|entry| model.ledger_one(entry)).collect())
+    }
+
+    fn register(&mut self, worker: &Registration) -> Result<Guarded> {
+        self.changing(|model| model.register_one(worker))?;
+        Ok(Guarded::Yes)
+    }
+
+    fn retire(&mut self, worker: &WorkerId) -> Result<()> {
+        self.changing(|model| model.retire_one(worker))
+    }
+
+    fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>> {
         check_batch(limit)?;
-        Ok(self.overdue_now(limit))
+        self.changing(|model| model.vanished_now(limit))
+    }
+
+    fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
+        check_batch(limit)?;
+        Ok(self.overdue_now(limit, grace))
     }
 
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
@@ -102,8 +126,24 @@ impl Store for Model {
         })
     }
 
+    fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved> {
+        check_resolution(how, &self.limits)?;
+        self.changing(|model| model.resolve_one(job, effect, how))
+    }
+
+    fn raise_epoch(&mut self, reason: &str) -> Result<u32> {
+        let at = self.now();
+        self.changing(|model| {
+            model.epoch = lease::raised(model.epoch, at);
+            let reason = reason.to_owned();
+            model.raises.push(Raise { epoch: model.epoch, at, reason });
+            model.epoch
+        })
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
+        self.prune_workers();
         let now = self.now();
         let old = |job: &&JobRecord| {
             let keep = self.settings_of(&job.queue).keep(job.state);
@@ -193,6 +233,25 @@ impl Store for Model {
         Ok(self.queues.values().cloned().collect())
     }
 
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
+        check_batch(limit)?;
+        Ok(self.effects_now(filter, limit))
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerView>> {
+        Ok(self.workers_now())
+    }
+
+    fn identity(&mut self) -> Result<Identity> {
+        let installation = tenure::clock::unique();
+        Ok(Identity { installation, epoch: self.epoch, raises: self.raises.clone() })
+    }
+
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
+        check_batch(limit)?;
+        Ok(self.check_now(from, limit))
+    }
+
     /// Nobody else has this model in hand, so nothing can change while it waits.
     fn wait(&mut self, _until: Instant) -> Result<Wake> {
         Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
@@ -205,24 +264,44 @@ impl Explorable for Model {
         timeline.sort_by_key(|line| line.job);
         Ok(Dump {
             now: self.now(),
+            started_at: self.started_at,
             epoch: self.epoch,
-            next_id: self.next_id,
+            next_id: self.next_id().0,
             jobs: self.jobs.values().cloned().collect(),
             timeline,
             keys: self.keys.values().cloned().collect(),
             queues: self.queues.values().cloned().collect(),
+            ledger: self.ledger.values().cloned().collect(),
+            steps: self.steps.values().cloned().collect(),
+            workers: self.workers.values().cloned().collect(),
+            held: self.held.iter().cloned().collect(),
         })
     }
 
     fn load(&mut self, state: &Dump) -> Result<()> {
         self.clock.set(state.now);
+        self.started_at = state.started_at;
         self.epoch = state.epoch;
-        self.next_id = state.next_id;
+        self.sequence = state.next_id - first_of(state.epoch);
         self.jobs = state.jobs.iter().map(|job| (job.id, job.clone())).collect();
         self.timeline.clone_from(&state.timeline);
         let place = |key: &KeyRecord| (key.tenant.clone(), key.key.clone());
         self.keys = state.keys.iter().map(|key| (place(key), key.clone())).collect();
         self.queues = state.queues.iter().map(|set| (set.queue.clone(), set.clone())).collect();
+        let place = |effect: &ledger::Effect| (effect.job, effect.name.clone());
+        self.ledger = state.ledger.iter().map(|effect| (place(effect), effect.clone())).collect();
+        let place = |step: &ledger::Step| (step.job, step.name.clone());
+        self.steps = state.steps.iter().map(|step| (place(step), step.clone())).collect();
+        self.workers =
+            state.workers.iter().map(|worker| (worker.worker.clone(), worker.clone())).collect();
+        self.held = state.held.iter().cloned().collect();
         Ok(())
+    }
+
+    fn go_back(&mut self, state: &Dump) -> Result<()> {
+        let now = self.now();
+        self.load(state)?;
+        self.clock.set(now);
+        self.raise_epoch("the database went back in time").map(drop)
     }
 }

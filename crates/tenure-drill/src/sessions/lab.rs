@@ -39,7 +39,10 @@ impl Lab {
             .batch_execute(
                 "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FROM tenure.payloads;
                  DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues;
-                 DELETE FROM tenure.clock; DELETE FROM public.effects;
+                 DELETE FROM tenure.clock; DELETE FROM tenure.ledger; DELETE FROM tenure.steps;
+                 DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM public.effects;
+                 UPDATE tenure.meta m SET epoch = 0, wal_timeline = h.wal_timeline, system = h.system,
+                     jobs_table = h.jobs_table FROM tenure.whereabouts() h;
                  SELECT setval('tenure.job_id', 1, false)",
             )
             .expect("the tables can be emptied");

@@ -4,14 +4,19 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 mod agree;
+mod check;
 mod crowd;
 mod edges;
 mod enqueue;
+mod epoch;
 mod fence;
+mod guard;
 mod isolation;
 mod jsons;
 mod lease;
+mod ledger;
 mod locks;
+mod moved;
 mod page;
 mod repeat;
 mod roles;

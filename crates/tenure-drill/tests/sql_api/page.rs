@@ -46,9 +46,16 @@ fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
         "fence",
         "hold",
         "refused",
+        "effect_open",
+        "effect_commit",
+        "effect_fail",
+        "effect_settle",
+        "step_get",
+        "step_put",
         "cancel",
         "requeue",
         "resume",
+        "effect_resolve",
         "now",
     ];
     let rows = lab.owner().query(sql, &[&&names[..]]).unwrap();
@@ -74,7 +81,7 @@ fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
 #[test]
 fn the_page_has_the_columns_of_the_views_in_their_order() {
     let mut lab = Lab::new();
-    for view in ["job", "event", "stats"] {
+    for view in ["job", "event", "effect", "stats"] {
         let columns = lab.text(&format!(
             "SELECT string_agg('`' || attname || '`', ', ' ORDER BY attnum) FROM pg_attribute
               WHERE attrelid = 'tenure.{view}'::regclass AND attnum > 0"

@@ -10,31 +10,49 @@ const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
 /// What anybody may ask.
 const COMMON: [&str; 2] = ["history", "now"];
 const ENQUEUE: [&str; 3] = ["enqueue", "enqueue_many", "fingerprint"];
-const WORK: [&str; 21] = [
+const WORK: [&str; 35] = [
     "bury",
+    "check",
     "claim",
     "claim_many",
     "complete",
+    "effect_commit",
+    "effect_fail",
+    "effect_open",
+    "effect_settle",
     "fail",
     "fence",
     "follow_refused",
+    "guard",
     "held",
     "hold",
     "hold_many",
+    "identity",
+    "is_guarding",
     "lapse_many",
+    "ledger_many",
     "overdue",
     "park",
     "prune",
     "refused",
+    "register",
     "release",
     "renew",
     "renew_many",
+    "retire",
     "settle_and_claim",
     "settle_many",
     "snooze",
+    "step_get",
+    "step_put",
+    "vanished",
 ];
-const READ: [&str; 9] = [
+const READ: [&str; 13] = [
     "at",
+    "check",
+    "effects_page",
+    "identity",
+    "known_workers",
     "leases",
     "look_at",
     "overdue",
@@ -81,7 +99,7 @@ fn no_role_may_read_or_write_any_table() {
         lab.owner().query(names, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!(
         tables.join(" "),
-        "clock done fences jobs keys meta migrations payloads queues timeline"
+        "clock done epochs fences jobs keys ledger meta migrations payloads queues steps timeline workers"
     );
     for role in ROLES.into_iter().chain(["nobody"]) {
         let mut session = lab.session_as(role);
@@ -103,7 +121,8 @@ fn no_role_may_read_or_write_any_table() {
 #[test]
 fn the_views_are_for_readers_alone() {
     let lab = Lab::new();
-    let views = ["job", "event", "stats"].map(|view| format!("SELECT * FROM tenure.{view}"));
+    let views =
+        ["job", "event", "effect", "stats"].map(|view| format!("SELECT * FROM tenure.{view}"));
     for role in ROLES {
         let mut session = lab.session_as(role);
         for sql in &views {
@@ -127,6 +146,12 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
             "requeue(1)",
             "resume(1)",
             "cancel_many('{1}')",
+            "effect_resolve(1, 'charge', resend => true)",
+            "resolve_effect(1, 'charge', NULL)",
+            "raise_epoch('why not')",
+            "begin_epoch(7, 0, 'why not')",
+            "take_crash_back(1, 1, 0)",
+            "ledger_one(1, 1, 'effect_open', 'charge', NULL, NULL, 0)",
             "configure('default', true)",
             "purge_many('{1}', '{1}')",
             "note(1, 0, 'retry', false, 1, 1, NULL, NULL, 0::smallint, NULL)",

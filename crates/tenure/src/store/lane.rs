@@ -26,8 +26,13 @@ pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
 
 /// The lane of a job as it is now.
 pub(crate) fn of(job: &JobRecord) -> i64 {
-    let lane = first_in(group_of_names(&job.queue, &job.tenant)) | kind(&job.kind);
-    if job.crashes > 0 { lane | SUSPECT } else { lane }
+    of_names(&job.queue, &job.tenant, &job.kind, job.crashes)
+}
+
+/// The lane of a job with these names and so many crashes.
+pub(crate) fn of_names(queue: &Name, tenant: &Tenant, name: &Name, crashes: u16) -> i64 {
+    let lane = first_in(group_of_names(queue, tenant)) | kind(name);
+    if crashes > 0 { lane | SUSPECT } else { lane }
 }
 
 /// The number of a kind within a lane.

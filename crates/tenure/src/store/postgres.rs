@@ -15,7 +15,10 @@ mod enqueue;
 mod error;
 #[cfg(test)]
 mod fake;
+mod guard;
+mod health;
 mod lapse;
+mod ledger;
 mod link;
 mod look;
 mod migrate;
@@ -34,6 +37,8 @@ use std::time::{Duration, Instant};
 pub use self::address::Address;
 #[cfg(feature = "drill")]
 pub use self::drill::Rehearsal;
+use self::guard::Guard;
+pub use self::health::{Health, Holder, Rows, Transaction};
 use self::link::Link;
 pub use self::link::Timeouts;
 pub use self::migrate::{Contents, Migrations, Roles};
@@ -43,14 +48,19 @@ pub use self::server::Facts;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed,
-    Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs, check_lease,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
+    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
     check_settlements, sealed,
 };
 use crate::clock;
-use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::inspect::{
+    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
+    QueueSettings, WorkerView,
+};
 use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
+use crate::ledger::{Answer, Entry, Resolution};
 
 /// How a store is opened. There is no clock in it: only the database's counts.
 #[derive(Debug, Clone, Default)]
@@ -191,10 +201,37 @@ impl Store for Postgres {
         Ok((settled, claimed))
     }
 
-    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+    fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<Answer>> {
+        check_entries(entries, &self.limits)?;
+        self.call("write to the ledger", |session, schema| ledger::ledger(session, schema, entries))
+    }
+
+    fn register(&mut self, worker: &Registration) -> Result<Guarded> {
+        #[cfg(feature = "drill")]
+        if self.rehearsal.is_set() {
+            return self.register_by_hand(worker);
+        }
+        self.link.guard(Guard::new(&self.schema, worker))
+    }
+
+    fn retire(&mut self, worker: &WorkerId) -> Result<()> {
+        #[cfg(feature = "drill")]
+        self.let_go(worker)?;
+        self.link.unguard(worker);
+        self.call("retire a worker", |session, schema| lapse::retire(session, schema, worker))
+    }
+
+    fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>> {
+        check_batch(limit)?;
+        self.call("look for vanished workers", |session, schema| {
+            lapse::vanished(session, schema, limit)
+        })
+    }
+
+    fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
         check_batch(limit)?;
         self.call("look for lapsed leases", |session, schema| {
-            lapse::overdue(session, schema, limit)
+            lapse::overdue(session, schema, limit, grace)
         })
     }
 
@@ -238,6 +275,19 @@ impl Store for Postgres {
         Ok(set.unwrap_or_else(|| QueueSettings::default_for(queue.clone())))
     }
 
+    fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved> {
+        check_resolution(how, &self.limits)?;
+        self.call("resolve an effect", |session, schema| {
+            ledger::resolve(session, schema, job, effect, how)
+        })
+    }
+
+    fn raise_epoch(&mut self, reason: &str) -> Result<u32> {
+        self.call("raise the epoch", |session, schema| {
+            operate::raise_epoch(session, schema, reason)
+        })
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
         self.call("prune", |session, schema| operate::prune(session, schema, limit))
@@ -268,11 +318,37 @@ impl Store for Postgres {
         self.call("list queues", look::queues)
     }
 
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
+        check_batch(limit)?;
+        self.call("list effects", |session, schema| ledger::effects(session, schema, filter, limit))
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerView>> {
+        self.call("list workers", look::workers)
+    }
+
+    fn identity(&mut self) -> Result<Identity> {
+        self.call("look at the epoch", look::identity)
+    }
+
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
+        check_batch(limit)?;
+        self.call("check the store", |session, schema| look::check(session, schema, from, limit))
+    }
+
     /// A notification ends it at once. But notifications are only hints, some are left out on
     /// purpose, and through a pooler none arrive: so it also ends after a pause that grows while
     /// nothing is found.
     fn wait(&mut self, until: Instant) -> Result<Wake> {
-        self.link.listen(self.schema.channel())?;
+        if let Err(problem) = self.link.listen(self.schema.channel()) {
+            let was_lost = !self.link.is_connected();
+            self.link.come_back(until);
+            return if was_lost && self.link.is_connected() {
+                Ok(Wake::Changed)
+            } else {
+                Err(problem)
+            };
+        }
         let look_again = clock::monotonic() + self.patience.next_pause();
         match self.link.wait(until.min(look_again))? {
             Heard::Nothing if look_again > until => Ok(Wake::TimedOut),

@@ -2,6 +2,7 @@
 //! as words. The engines' own `row.rs` read and write columns; this file knows no driver.
 
 use crate::job::{Name, RetryPolicy, State};
+use crate::ledger::Standing;
 
 /// The number of a state. Queued is two numbers: ready, or waiting for its time.
 pub(crate) fn code(state: State, waiting: bool) -> i16 {
@@ -56,4 +57,29 @@ pub(crate) fn tags(column: Option<&str>) -> Vec<Name> {
         .flat_map(|text| text.split(' '))
         .map(|tag| Name::trusted(tag.into()))
         .collect()
+}
+
+/// A list of names that may be empty.
+pub(crate) fn names_column(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// The names of a column.
+pub(crate) fn names(column: &str) -> Vec<Name> {
+    column.split_whitespace().map(|name| Name::trusted(name.into())).collect()
+}
+
+/// The number of where an effect stands.
+pub(crate) fn standing_code(standing: Standing) -> i16 {
+    match standing {
+        Standing::Open => 0,
+        Standing::Committed => 1,
+        Standing::Failed => 2,
+        Standing::Resend => 3,
+    }
+}
+
+/// Where an effect stands, by its number.
+pub(crate) fn standing(code: i64) -> Option<Standing> {
+    Standing::ALL.into_iter().find(|standing| i64::from(standing_code(*standing)) == code)
 }

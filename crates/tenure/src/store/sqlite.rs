@@ -5,13 +5,17 @@
 //! enqueue, claim, renew, settle, lapse, then operate and look. No policy here, and no time but the
 //! clock's.
 
+mod check;
 mod claim;
 #[cfg(feature = "drill")]
 mod drill;
 mod enqueue;
 mod error;
 mod file;
+mod guard;
+mod health;
 mod lapse;
+mod ledger;
 mod look;
 mod operate;
 mod renew;
@@ -20,6 +24,7 @@ mod settle;
 mod statements;
 mod turn;
 mod tx;
+mod witness;
 mod writer;
 
 use std::collections::HashMap;
@@ -31,18 +36,25 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use self::file::Foreign;
+use self::guard::Guards;
+pub use self::health::Beside;
 use self::statements::Statements;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapsed, Pruned, QueueChange, Renewed,
-    Result, Settled, Settlement, Store, Wake, check_batch, check_claim, check_jobs, check_lease,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
+    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
     check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
-use crate::inspect::{Filter, JobDetail, LeaseView, Overview, QueueSettings};
+use crate::inspect::{
+    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
+    QueueSettings, WorkerView,
+};
 use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
+use crate::ledger::{Answer, Entry, Resolution};
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -81,6 +93,8 @@ pub struct Sqlite {
     limits: Limits,
     /// What the last claim or wait saw; a change since then wakes the next wait.
     seen: Version,
+    /// The locks of the workers that this connection guards, and a look at those of others.
+    guards: Guards,
     /// When something last changed, for how often to look.
     active: Instant,
 }
@@ -106,7 +120,7 @@ impl Sqlite {
 
     /// A store that lives as long as the value: for tests and simulations.
     pub fn in_memory(options: &Options) -> Result<Sqlite> {
-        Sqlite::in_memory_with(options, embedded())
+        Sqlite::in_memory_with(options, embedded(), |_, text| text.to_owned())
     }
 
     /// What the promises of this store rest on.
@@ -129,32 +143,38 @@ impl Sqlite {
         let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;
         let reader = file::open_reader(path, &writer.target)?;
-        Ok(Sqlite::new(writer, Some(reader), options, embedded()))
+        Ok(Sqlite::new(writer, Some((path, reader)), options, embedded()))
     }
 
-    fn in_memory_with(options: &Options, sql: Arc<Statements>) -> Result<Sqlite> {
+    fn in_memory_with(
+        options: &Options,
+        sql: Arc<Statements>,
+        edit: impl Fn(&str, &str) -> String,
+    ) -> Result<Sqlite> {
         let target = "in-memory store";
         let failed = |cause| error::from_sqlite(target, "open the store", cause);
         let mut connection = Connection::open_in_memory().map_err(failed)?;
         file::prepare(&connection).map_err(failed)?;
-        file::migrate_up(&mut connection, target, &options.clock, Foreign::Refuse)?;
-        let writer = Arc::new(Writer::new(target.into(), connection, None));
+        file::migrate_up_edited(&mut connection, target, &options.clock, Foreign::Refuse, edit)?;
+        let writer = Arc::new(Writer::new(target.into(), connection, None, &options.clock));
         Ok(Sqlite::new(writer, None, options, sql))
     }
 
     fn new(
         writer: Arc<Writer>,
-        reader: Option<Connection>,
+        file: Option<(&Path, Connection)>,
         options: &Options,
         sql: Arc<Statements>,
     ) -> Sqlite {
         let Options { clock, limits } = options.clone();
+        let (path, reader) = file.unzip();
         Sqlite {
             writer,
             reader,
             sql,
             clock,
             limits,
+            guards: Guards::new(path),
             seen: Version::default(),
             active: clock::monotonic(),
         }
@@ -203,6 +223,14 @@ impl Sqlite {
         Ok(Version { ours: self.writer.commits(), others })
     }
 
+    /// Notes that time broke, if it did: before anything is decided by it.
+    fn notice_break(&self) -> Result<()> {
+        if self.writer.notices_break(&self.clock) {
+            self.write("note a jump of the clock", Urgency::First, |tx| tx.break_time())?;
+        }
+        Ok(())
+    }
+
     /// Whether a claim could find anything. What is looked at is remembered, so that a change after
     /// it wakes a wait.
     fn may_find(&mut self, ask: &Claim) -> Result<bool> {
@@ -221,6 +249,7 @@ impl Store for Sqlite {
 
     fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
         check_claim(ask)?;
+        self.notice_break()?;
         if self.may_find(ask)? {
             return self.write("claim", Urgency::Normal, |tx| tx.claim(ask));
         }
@@ -239,7 +268,11 @@ impl Store for Sqlite {
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
         check_batch(fences.len())?;
         check_lease(length)?;
-        self.write("renew", Urgency::First, |tx| tx.renew(fences, length))
+        let guarded = self.guards.all();
+        self.write("renew", Urgency::First, |tx| {
+            guarded.iter().try_for_each(|worker| tx.keep_guard(worker))?;
+            tx.renew(fences, length)
+        })
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -254,19 +287,55 @@ impl Store for Sqlite {
     ) -> Result<(Vec<Settled>, Claimed)> {
         check_settlements(settlements, &self.limits)?;
         check_claim(ask)?;
+        self.notice_break()?;
         self.seen = self.version()?;
         self.write("settle and claim", Urgency::Normal, |tx| {
             Ok((tx.settle(settlements)?, tx.claim(ask)?))
         })
     }
 
-    fn overdue(&mut self, limit: usize) -> Result<Vec<Fence>> {
+    fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<Answer>> {
+        check_entries(entries, &self.limits)?;
+        self.write("write to the ledger", Urgency::Normal, |tx| tx.ledger(entries))
+    }
+
+    fn register(&mut self, worker: &Registration) -> Result<Guarded> {
+        let failed = |cause| error::from_io(&self.writer.target, "guard a worker", cause);
+        self.guards.take(&worker.worker).map_err(failed)?;
+        self.write("register a worker", Urgency::First, |tx| tx.register(worker))?;
+        Ok(Guarded::Yes)
+    }
+
+    fn retire(&mut self, worker: &WorkerId) -> Result<()> {
+        self.write("retire a worker", Urgency::Normal, |tx| tx.retire(worker))?;
+        self.guards.remove(worker);
+        Ok(())
+    }
+
+    fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>> {
         check_batch(limit)?;
-        self.read("look for lapsed leases", |tx| tx.overdue(limit))
+        self.notice_break()?;
+        let guards = &self.guards;
+        if !self.read("look for lost workers", |tx| tx.finds_vanished(guards))? {
+            return Ok(Vec::new());
+        }
+        let (lapses, forgotten) =
+            self.write("take jobs from lost workers", Urgency::Normal, |tx| {
+                tx.vanished(limit, guards)
+            })?;
+        forgotten.iter().for_each(|worker| self.guards.remove(worker));
+        Ok(lapses)
+    }
+
+    fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
+        check_batch(limit)?;
+        self.notice_break()?;
+        self.read("look for lapsed leases", |tx| tx.overdue(limit, grace))
     }
 
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
         check_batch(fences.len())?;
+        self.notice_break()?;
         self.write("lapse", Urgency::Normal, |tx| tx.lapse(fences))
     }
 
@@ -296,6 +365,15 @@ impl Store for Sqlite {
         self.write("configure a queue", Urgency::Normal, |tx| tx.configure(queue, change))
     }
 
+    fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved> {
+        check_resolution(how, &self.limits)?;
+        self.write("resolve an effect", Urgency::Normal, |tx| tx.resolve(job, effect, how))
+    }
+
+    fn raise_epoch(&mut self, reason: &str) -> Result<u32> {
+        self.write("raise the epoch", Urgency::Normal, |tx| tx.raise_epoch(tx.epoch()?, reason))
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
         self.write("prune", Urgency::Normal, |tx| tx.prune(limit))
@@ -321,6 +399,24 @@ impl Store for Sqlite {
 
     fn queues(&mut self) -> Result<Vec<QueueSettings>> {
         self.read("list queues", |tx| tx.queues())
+    }
+
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
+        check_batch(limit)?;
+        self.read("list effects", |tx| tx.effects(filter, limit))
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerView>> {
+        self.read("list workers", |tx| tx.workers(&self.guards))
+    }
+
+    fn identity(&mut self) -> Result<Identity> {
+        self.read("look at the epoch", |tx| tx.identity())
+    }
+
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
+        check_batch(limit)?;
+        self.read("check the store", |tx| tx.check(from, limit))
     }
 
     /// Other processes cannot signal us, so their commits are looked for: often while there is
@@ -367,7 +463,8 @@ fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc
     let opened = file::open(path, &options.clock, foreign)?;
     let target = path.display().to_string();
     let identity = identity().map_err(|cause| error::from_io(&target, "open the store", cause))?;
-    let writer = Arc::new(Writer::new(target, opened.connection, Some(opened.turns)));
+    let writer =
+        Arc::new(Writer::new(target, opened.connection, Some(opened.beside), &options.clock));
     writers.insert(identity, Arc::downgrade(&writer));
     Ok(writer)
 }

@@ -18,19 +18,20 @@ use crate::output::say;
 /// Room for white space around args that are just within the limit.
 const SLACK: usize = 1024;
 
-/// Reads all of stdin, as the args of one job.
-pub(super) fn all_of_stdin() -> Result<String> {
+/// Reads all of stdin, as one value of at most so many bytes.
+pub(crate) fn all_of_stdin(field: &'static str, limit: usize) -> Result<String> {
     invite();
     let mut stdin = io::stdin().lock();
     let mut bytes = Vec::new();
-    let keep = (Limits::default().args + SLACK) as u64;
+    let keep = (limit + SLACK) as u64;
     let dropped = stdin
         .by_ref()
         .take(keep)
         .read_to_end(&mut bytes)
         .and_then(|_| io::copy(&mut stdin, &mut io::sink()))
         .context("cannot read stdin")?;
-    Ok(text(&bytes, bytes.len() + usize::try_from(dropped).unwrap_or(usize::MAX))?)
+    let size = bytes.len() + usize::try_from(dropped).unwrap_or(usize::MAX);
+    Ok(text(field, limit, &bytes, size)?)
 }
 
 /// A person who typed `-` by mistake would otherwise face silence.
@@ -41,16 +42,15 @@ fn invite() {
 }
 
 /// The text of `bytes`, which are the beginning of something of this size.
-fn text(bytes: &[u8], size: usize) -> Result<String, BadInput> {
+fn text(field: &'static str, limit: usize, bytes: &[u8], size: usize) -> Result<String, BadInput> {
     if size > bytes.len() {
-        let limit = Limits::default().args;
-        return Err(BadInput(Invalid::TooLarge { field: "args", size, limit }.to_string()));
+        return Err(BadInput(Invalid::TooLarge { field, size, limit }.to_string()));
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.trim().to_owned()),
-        Err(_) => {
-            Err(BadInput("args are not UTF-8; convert them first, for example with iconv".into()))
-        }
+        Err(_) => Err(BadInput(format!(
+            "{field}: the text is not UTF-8; convert it first, for example with iconv"
+        ))),
     }
 }
 
@@ -119,7 +119,7 @@ impl Iterator for Lines<'_> {
                 Ok(0) => return None,
                 Ok(_) if bytes.trim_ascii().is_empty() => {}
                 Ok(size) => {
-                    break text(&bytes, size).and_then(|text| {
+                    break text("args", Limits::default().args, &bytes, size).and_then(|text| {
                         check_args(text).map_err(|invalid| BadInput(invalid.to_string()))
                     });
                 }

@@ -8,11 +8,12 @@ use tenure::lease::WorkerId;
 
 use super::changes;
 use crate::args;
+use crate::commands::effects;
 use crate::output::{Column, Output, Table};
 use crate::time::{now, relative, show, show_millis};
 use crate::{Answer, Session, view};
 
-/// Show all that is known of a job, with its timeline
+/// Show all that is known of a job, with its timeline and its effects
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The job
@@ -21,11 +22,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
-    let Some(detail) = session.open()?.job(args.id)? else {
+    let mut store = session.open()?;
+    let Some(detail) = store.job(args.id)? else {
         return Ok(Answer::No(changes::unknown(args.id)));
     };
+    let effects = effects::of_job(&mut *store, args.id)?;
     if session.out.is_json() {
-        session.out.document(&view::Detail::of(&detail))?;
+        let views = effects::views(&effects, &mut *store)?;
+        session.out.document(&view::Detail::of(&detail, views))?;
     } else {
         for (name, text) in facts(&detail.job, now()) {
             fact(name, &text, &mut session.out)?;
@@ -37,6 +41,13 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
             session.out.line(&format!("  {line}"))?;
             for further in note.lines().skip(1) {
                 session.out.line(&format!("      {further}"))?;
+            }
+        }
+        if !effects.is_empty() {
+            session.out.line("")?;
+            session.out.line("effects")?;
+            for line in effects::table(&effects).lines() {
+                session.out.line(&format!("  {line}"))?;
             }
         }
     }

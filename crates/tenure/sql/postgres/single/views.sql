@@ -15,6 +15,14 @@ SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token
        tenure.at(l.began) AS began, tenure.state_name(l.became) AS became, l.note
   FROM tenure.timeline l;
 
+-- What jobs did to the outside, and whether it may have happened without anybody knowing.
+CREATE OR REPLACE VIEW tenure.effect AS
+SELECT l.job_id AS job, l.effect, ('{open,committed,failed,resend}'::text[])[l.state + 1] AS state,
+       l.state = 0 AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = l.job_id AND j.token = l.token AND j.state + 0 = 2)
+           AS in_doubt,
+       l.token, tenure.at(l.opened_at) AS opened_at, tenure.at(l.ended_at) AS ended_at, l.result, l.note
+  FROM tenure.ledger l;
+
 -- All queues at a glance.
 CREATE OR REPLACE VIEW tenure.stats AS
 SELECT o.queue, o.tenant, o.ready, o.waiting, o.running, o.parked, o.dead,

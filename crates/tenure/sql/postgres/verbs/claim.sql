@@ -25,7 +25,7 @@ EXCEPTION WHEN duplicate_object THEN NULL;
 END $$;
 
 CREATE OR REPLACE FUNCTION tenure.claim_many(p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
-    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL)
+    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -39,6 +39,8 @@ DECLARE
     suspicion_ms  CONSTANT bigint := 60000;
     t       bigint;
     e       bigint;
+    s       bigint;     -- the server's start
+    late    bigint;     -- leases that were over by then are taken back
     queues  text[];     -- those asked for that are not paused
     kinds   bigint[];   -- the numbers of the kinds asked for; NULL for all
     allowed boolean;    -- whether a suspect may still be taken: one at a time for each worker
@@ -70,7 +72,9 @@ BEGIN
         PERFORM tenure.invalid('queues', 'a claim names at least one queue', 'Jobs that name none are in ''default''.');
     END IF;
     t := tenure.clock_ms();
-    SELECT m.epoch INTO e FROM tenure.meta m;
+    s := tenure.started_ms();
+    late := t - tenure.check_grace(p_grace_ms);
+    e := tenure.epoch_kept(t);
     known := tenure.read_marks(p_marks, t);
 
     -- Waiting jobs whose time has come become ready, oldest first.
@@ -98,7 +102,8 @@ BEGIN
     answer.what := 'lapsed';
     FOR over IN
         SELECT r.id, r.token FROM tenure.jobs r
-         WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= t
+         WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
+           AND tenure.pardoned_until(r.leased_at, r.lease_ms, r.started_at, r.max_runtime, s) <= late
          ORDER BY r.lease_until, r.id LIMIT lapse_limit FOR UPDATE SKIP LOCKED
     LOOP
         seen := seen + 1;
@@ -110,7 +115,10 @@ BEGIN
 
     saved := tenure.mark_for(tenure.entries_read('tenure.jobs_running') - read);
     IF saved IS NOT NULL AND seen < lapse_limit THEN
-        known.running_from := t;
+        -- Not beyond a lease that is over but for the server's start.
+        known.running_from := coalesce((SELECT r.lease_until FROM tenure.jobs r
+                                         WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
+                                         ORDER BY r.lease_until LIMIT 1), late);
         known.running_until := coalesce(known.running_until, t + saved);
     END IF;
 
@@ -403,7 +411,7 @@ END $$;
 -- it settles.
 CREATE OR REPLACE FUNCTION tenure.settle_and_claim(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
-    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL)
+    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -413,5 +421,6 @@ BEGIN
                         NULL::json, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::text,
                         NULL::text, NULL::bigint, NULL::bigint, NULL::text
                    FROM tenure.settle_many(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) s;
-    RETURN QUERY SELECT c.* FROM tenure.claim_many(p_worker, p_queues, p_kinds, p_n, p_lease_ms, p_cursor, p_marks) c;
+    RETURN QUERY SELECT c.* FROM tenure.claim_many(p_worker, p_queues, p_kinds, p_n, p_lease_ms, p_cursor, p_marks,
+                                                          p_grace_ms) c;
 END $$;

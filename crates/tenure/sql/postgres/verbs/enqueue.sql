@@ -20,6 +20,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     t        bigint;
+    e        bigint;     -- ids too are of an epoch: one that was forgotten is never issued again
     size     int := cardinality(p_kinds);
     ids      bigint[];   -- one for each job that is created, in the order of the batch; NULL for the others
     verdicts text[];
@@ -37,12 +38,13 @@ BEGIN
     PERFORM tenure.check_new(p_args, p_max_attempts, p_max_crashes, p_retries, p_max_runtime_ms, p_keys,
         p_windows_ms, p_fingerprints, p_traces, p_tags);
     t := tenure.clock_ms();
+    e := tenure.epoch_of_now(t);
 
     IF p_keys IS NULL OR p_keys = array_fill(NULL::text, ARRAY[size]) THEN
-        SELECT array_agg(nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
+        SELECT array_agg((e << 40) + nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
     ELSE
         SELECT k.ids, k.verdicts INTO ids, verdicts
-          FROM tenure.take_keys(p_tenants, p_keys, p_windows_ms, p_fingerprints, t) k;
+          FROM tenure.take_keys(p_tenants, p_keys, p_windows_ms, p_fingerprints, t, e) k;
     END IF;
 
     WITH incoming AS MATERIALIZED (
@@ -83,7 +85,7 @@ END $$;
 -- with the id of the job that has its key if there is one. Within a batch the first of equal keys is
 -- the winner; a key that is remembered for no time at all wins nothing.
 CREATE OR REPLACE FUNCTION tenure.take_keys(p_tenants text[], p_keys text[], p_windows_ms bigint[],
-    p_fingerprints bytea[], t bigint, OUT ids bigint[], OUT verdicts text[])
+    p_fingerprints bytea[], t bigint, e bigint, OUT ids bigint[], OUT verdicts text[])
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
@@ -110,7 +112,7 @@ BEGIN
              WHERE k.tenant = a.tenant AND k.scope = 0 AND k.key = a.key AND k.expires_at > t LIMIT 1) k ON true;
 
         -- Ids in the order of the batch, for those that nobody is before.
-        SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN nextval('tenure.job_id') END ORDER BY o.n)
+        SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN (e << 40) + nextval('tenure.job_id') END ORDER BY o.n)
           INTO ids FROM unnest(owners, firsts) WITH ORDINALITY o(owner, first, n);
 
         -- Of several creators of one key the last is remembered: those before it were remembered for no time.

@@ -1,19 +1,24 @@
--- Takes jobs back from holders whose lease is over.
+-- Takes jobs back from holders whose lease is over, or whose process is gone.
 
--- Longest over first. It is a look without locks; what it finds is checked again before anything is
--- written.
-CREATE OR REPLACE FUNCTION tenure.overdue(p_limit int) RETURNS TABLE (job bigint, token bigint)
+-- ── leases that are over ──────────────────────────────────────────────────────────────────────────
+
+-- Longest over first, by p_grace_ms at the least: who comes late to look, because the machine stood still, passes one,
+-- since others may have stood still with it. It is a look without locks; what it finds is checked again before anything
+-- is written.
+CREATE OR REPLACE FUNCTION tenure.overdue(p_limit int, p_grace_ms bigint DEFAULT 0) RETURNS TABLE (job bigint, token bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    t bigint := tenure.clock_ms();
+    late bigint := tenure.clock_ms() - tenure.check_grace(p_grace_ms);
+    s    bigint := tenure.started_ms();
 BEGIN
     PERFORM tenure.check_batch(p_limit);
     RETURN QUERY SELECT j.id, j.token FROM tenure.jobs j
-                  WHERE j.state = 2 AND j.lease_until <= t
+                  WHERE j.state = 2 AND j.lease_until <= late
+                    AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= late
                   ORDER BY j.lease_until, j.id LIMIT p_limit;
 END $$;
 
@@ -27,11 +32,13 @@ AS $$
 DECLARE
     t     bigint;
     e     bigint;
+    s     bigint;
     shown record;
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens));
     t := tenure.clock_ms();
-    SELECT m.epoch INTO e FROM tenure.meta m;
+    s := tenure.started_ms();
+    e := tenure.epoch_kept(t);
     FOR shown IN SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) LOOP
         n := shown.n;
         SELECT l.became INTO became FROM tenure.lapse_one(shown.id, shown.token, t, e) l;
@@ -39,7 +46,9 @@ BEGIN
             WHEN became IS NOT NULL THEN 'lapsed'
             -- Still over, but locked: its holder may be about to commit.
             WHEN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token
-                            AND j.state + 0 = 2 AND j.lease_until + 0 <= t) THEN 'busy'
+                            AND j.state + 0 = 2 AND j.lease_until + 0 <= t
+                            AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) + 0 <= t)
+                THEN 'busy'
             ELSE 'no'
         END;
         RETURN NEXT;
@@ -47,31 +56,43 @@ BEGIN
 END $$;
 
 -- One job, if it is still over and nobody has it locked: what it became and who held it, or no row.
--- After its first crash it keeps its place in the queue; from the second on it backs off, without
--- chance, so that the library and this agree; and it is buried when crashes or attempts are used up.
 CREATE OR REPLACE FUNCTION tenure.lapse_one(p_job bigint, p_token bigint, t bigint, e bigint)
 RETURNS TABLE (became smallint, worker text)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
-    was    tenure.jobs;
-    why    text;
-    buried boolean := false;
-    due    bigint;
+    was tenure.jobs;
+    s   bigint := tenure.started_ms();
 BEGIN
     -- Only the attempt that was seen, and only if its lease is still over: its holder may have renewed
     -- or settled since.
     SELECT j.* INTO was
       FROM tenure.jobs j
      WHERE j.id = p_job
+       AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= t
        AND j.token = p_token AND j.state + 0 = 2
        AND j.lease_until + 0 <= t
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    due := was.run_at;
+    became := tenure.take_back(was, 'lapse', t, e);
+    worker := was.worker;
+    RETURN NEXT;
+END $$;
+
+-- Takes a job that the caller has locked from its holder, and answers what it became. After its first crash it keeps its
+-- place in the queue; from the second on it backs off, without chance, so that the library and this agree; and it is
+-- buried when crashes or attempts are used up.
+CREATE OR REPLACE FUNCTION tenure.take_back(was tenure.jobs, p_verb text, t bigint, e bigint, OUT became smallint)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    why    text;
+    buried boolean := false;
+    due    bigint := was.run_at;
+BEGIN
     IF was.crashes + 1 >= was.max_crashes THEN
         buried := true;
         why := 'crashed too often: its worker vanished max_crashes times';
@@ -86,12 +107,171 @@ BEGIN
     END IF;
     IF buried THEN
         became := 5;
-        PERFORM tenure.end_job(p_job, became, tenure.next_token(was.token, e), was.crashes + 1, t, NULL, why);
+        PERFORM tenure.end_job(was.id, became, tenure.next_token(was.token, e), was.crashes + 1, t, NULL, why);
     ELSE
         became := 0;
-        PERFORM tenure.put_back(p_job, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1, NULL, t);
+        PERFORM tenure.put_back(was.id, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1, NULL, t);
     END IF;
-    PERFORM tenure.note(p_job, t, 'lapse', false, was.token, was.attempt, was.worker, was.started_at, became, why);
-    worker := was.worker;
-    RETURN NEXT;
+    PERFORM tenure.note(was.id, t, p_verb, false, was.token, was.attempt, was.worker, was.started_at, became, why);
+END $$;
+
+-- ── workers whose process is gone ─────────────────────────────────────────────────────────────────
+--
+-- A worker's session holds an advisory lock, which the server frees when the session ends, and so when the process dies.
+-- But a freed lock is not always a dead process: an administrator ends a session under a living client, a restart ends
+-- them all. So it counts only if it was taken in this life of the server and has been seen free twice, with
+-- time between to take it again. Fencing keeps every mistake here safe, and a crash that was none is taken back.
+
+-- The lock of a worker. The schema is part of it, since several may share a database.
+CREATE OR REPLACE FUNCTION tenure.guard_key(worker text) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE AS
+$$ SELECT ('x' || encode(substring(sha256(convert_to(left('tenure.', -1) || ' ' || worker, 'UTF8')) FROM 1 FOR 8), 'hex'))::bit(64)::bigint $$;
+
+-- All locks of workers that are held, by anybody. A look at the server's table of locks, and not a try at each: that would
+-- be in the way of a worker that is taking its lock, and it would succeed in the very session that has it.
+CREATE OR REPLACE FUNCTION tenure.held_locks() RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT coalesce(array_agg((l.classid::bigint << 32) | l.objid::bigint), '{}') FROM pg_locks l
+             WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
+               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
+END $$;
+
+-- Takes the lock of a worker for this session, if it has not got it yet, and answers whether it has. For a moment it waits:
+-- the server may not have noticed yet that the session before this one has ended.
+CREATE OR REPLACE FUNCTION tenure.guard(p_worker text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+AS $$
+BEGIN
+    PERFORM tenure.check_worker(p_worker);
+    IF NOT tenure.is_guarding(p_worker) THEN
+        PERFORM pg_advisory_lock(tenure.guard_key(p_worker));
+    END IF;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+-- Whether this very session has the lock. Asked in a statement of its own: through a pooler it may be another session.
+CREATE OR REPLACE FUNCTION tenure.is_guarding(p_worker text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM pg_locks l
+                    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
+                      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                      AND l.pid = pg_backend_pid()
+                      AND (l.classid::bigint << 32) | l.objid::bigint = tenure.guard_key(p_worker));
+END $$;
+
+-- Which life of the server this is. When one backend crashes, the server ends all sessions, and with them all locks, and
+-- recovers under the same start; but then it discards its statistics, and the time of that is for everybody to read. If
+-- somebody resets them by hand, locks tell nothing until they are taken again.
+CREATE OR REPLACE FUNCTION tenure.server_life() RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM tenure.clock) THEN
+        RETURN 0;
+    END IF;
+    RETURN coalesce(floor(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) * 1000)::bigint, 0);
+END $$;
+
+-- Makes a worker known, after it has taken its lock, or could not. Each time counts as another taking, so that what was
+-- seen of the lock before says nothing any more.
+CREATE OR REPLACE FUNCTION tenure.register(p_worker text, p_queues text[], p_kinds text[], p_guarded boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM tenure.check_worker(p_worker), tenure.check_names('queue', p_queues);
+    IF p_kinds IS NOT NULL THEN PERFORM tenure.check_names('kind', p_kinds); END IF;
+    IF p_queues IS NULL OR p_guarded IS NULL THEN
+        PERFORM tenure.invalid('queues', 'a worker says from which queues it works, and whether it has its lock',
+            'Call tenure.guard(worker) first, and pass its answer.');
+    END IF;
+    INSERT INTO tenure.workers AS w (worker, queues, kinds, guarded, under, life, takings, taken_at)
+    VALUES (p_worker, array_to_string(p_queues, ' '), array_to_string(p_kinds, ' '), p_guarded, tenure.started_ms(),
+            tenure.server_life(), 1, tenure.clock_ms())
+    ON CONFLICT (worker) DO UPDATE
+       SET queues = excluded.queues, kinds = excluded.kinds, guarded = excluded.guarded, under = excluded.under,
+           life = excluded.life, takings = w.takings + 1, taken_at = excluded.taken_at, free_since = NULL;
+END $$;
+
+-- Forgets a worker that has nothing left to do, and gives its lock back if this session has it.
+CREATE OR REPLACE FUNCTION tenure.retire(p_worker text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    DELETE FROM tenure.workers w WHERE w.worker = p_worker;
+    IF tenure.is_guarding(p_worker) THEN
+        PERFORM pg_advisory_unlock(tenure.guard_key(p_worker));
+    END IF;
+END $$;
+
+-- Looks at the locks of all workers, and takes back up to p_limit jobs of those that are gone, whatever their leases say.
+-- One look is not enough to tell. It never waits: a job that an open transaction has locked is left for the next call.
+CREATE OR REPLACE FUNCTION tenure.vanished(p_limit int)
+RETURNS TABLE (job bigint, token bigint, worker text, became smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    gap_ms CONSTANT bigint := 300;
+    t    bigint;
+    e    bigint;
+    s    bigint;
+    life_ bigint;
+    locks bigint[];
+    left_ int := p_limit;
+    seen record;
+    was  tenure.jobs;
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    t := tenure.clock_ms();
+    s := tenure.started_ms();
+    life_ := tenure.server_life();
+    locks := tenure.held_locks();
+    -- Few need a second look: those whose lock is free, and those whose lock was seen free and is not. Nothing is written for the
+    -- others, who are as they should be.
+    FOR seen IN
+        WITH looked AS MATERIALIZED (
+            SELECT w.worker, w.takings, w.free_since, w.guarded AND w.life = life_ AS guarded, w.under,
+                   tenure.guard_key(w.worker) IN (SELECT unnest(locks)) AS is_held
+              FROM tenure.workers w)
+        SELECT w.worker, w.takings, w.free_since, w.is_held FROM looked w
+         WHERE CASE WHEN w.is_held THEN w.free_since IS NOT NULL ELSE w.guarded AND w.under = s END
+         ORDER BY w.worker
+    LOOP
+        IF seen.is_held OR seen.free_since IS NULL THEN
+            UPDATE tenure.workers w SET free_since = CASE WHEN NOT seen.is_held THEN t END
+             WHERE w.worker = ANY (ARRAY(SELECT f.worker FROM tenure.workers f
+                                          WHERE f.worker = seen.worker AND f.takings = seen.takings FOR UPDATE SKIP LOCKED));
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN seen.free_since + gap_ms > t;
+        PERFORM 1 FROM tenure.workers w
+          WHERE w.worker = seen.worker
+            AND w.takings = seen.takings AND w.free_since = seen.free_since
+            FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        e := coalesce(e, tenure.epoch_kept(t));
+        FOR was IN
+            SELECT j.* FROM tenure.jobs j
+             WHERE j.state = 2 AND j.worker = seen.worker
+             ORDER BY j.lease_until, j.id LIMIT left_ FOR UPDATE SKIP LOCKED
+        LOOP
+            job := was.id;
+            token := was.token;
+            worker := was.worker;
+            became := tenure.take_back(was, 'vanish', t, e);
+            left_ := left_ - 1;
+            RETURN NEXT;
+        END LOOP;
+        DELETE FROM tenure.workers w
+         WHERE w.worker = seen.worker
+           AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 AND j.worker = seen.worker);
+    END LOOP;
 END $$;

@@ -133,3 +133,39 @@ AS $$
 BEGIN
     RETURN QUERY SELECT q.queue, q.paused_at, q.keep_ms, q.keep_dead_ms FROM tenure.queues q ORDER BY q.queue;
 END $$;
+
+-- The workers that have made themselves known, and whether their locks are held; NULL for those that have none.
+CREATE OR REPLACE FUNCTION tenure.known_workers()
+RETURNS TABLE (worker text, queues text, kinds text, taken_at bigint, is_alive boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    locks bigint[] := tenure.held_locks();
+BEGIN
+    RETURN QUERY SELECT w.worker, w.queues, w.kinds, w.taken_at,
+                        CASE WHEN w.guarded THEN tenure.guard_key(w.worker) = ANY (locks) END
+                   FROM tenure.workers w ORDER BY w.worker;
+END $$;
+
+-- Which installation this is, its epoch now, and how it came to that: a row for each raise, oldest first, among them one
+-- that was noticed and is not written down yet; or one row without a raise.
+CREATE OR REPLACE FUNCTION tenure.identity()
+RETURNS TABLE (installation text, epoch bigint, raised_to bigint, at bigint, reason text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    t bigint := tenure.clock_ms();
+    e bigint := tenure.epoch_of_now(t);
+BEGIN
+    RETURN QUERY
+    SELECT m.installation::text, e, r.epoch, r.at, r.reason
+      FROM tenure.meta m
+      LEFT JOIN (SELECT p.epoch, p.at, p.reason FROM tenure.epochs p
+                 UNION ALL
+                 SELECT e, t, CASE WHEN m.epoch <> e THEN tenure.moved_from() END FROM tenure.meta m WHERE m.epoch <> e) r ON true
+     ORDER BY r.epoch;
+END $$;
+
+-- ── what must be true ─────────────────────────────────────────────────────────────────────────────

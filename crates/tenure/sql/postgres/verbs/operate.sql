@@ -1,4 +1,4 @@
--- What operators do to jobs and queues: cancel, requeue, resume, purge, configure, prune.
+-- What operators do to jobs, queues and epochs: cancel, requeue, resume, purge, configure, raise, prune.
 --
 -- Each call goes through its jobs in the order of their ids, and so never waits for another call in a
 -- circle. Answers carry the place in the list that was given: yes, no with the state that forbids it, or
@@ -41,7 +41,7 @@ DECLARE
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs));
     t := tenure.clock_ms();
-    SELECT m.epoch INTO e FROM tenure.meta m;
+    e := tenure.epoch_of_now(t);
     FOR asked IN SELECT u.id, u.n::int AS n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) ORDER BY u.id, u.n LOOP
         SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
         was := hit.live;
@@ -74,7 +74,7 @@ DECLARE
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_if_tokens));
     t := tenure.clock_ms();
-    SELECT m.epoch INTO e FROM tenure.meta m;
+    e := tenure.epoch_of_now(t);
     FOR asked IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_if_tokens) WITH ORDINALITY u(id, token, n)
          ORDER BY u.id, u.n
@@ -208,8 +208,25 @@ BEGIN
     END IF;
 END $$;
 
+-- Says that the database may have gone back in time where it cannot notice by itself, and answers the new epoch. What it
+-- has noticed by itself is written down first.
+CREATE OR REPLACE FUNCTION tenure.raise_epoch(p_reason text, OUT epoch bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    t bigint := tenure.clock_ms();
+BEGIN
+    IF p_reason IS NULL THEN
+        PERFORM tenure.invalid('reason', 'is missing', 'Say what happened, for who reads it later.');
+    END IF;
+    PERFORM 1 FROM tenure.meta m FOR UPDATE;
+    epoch := tenure.raised(tenure.epoch_kept(t), t);
+    PERFORM tenure.begin_epoch(epoch, t, p_reason);
+END $$;
+
 -- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the
--- oldest first, and up to as many expired keys. What somebody is looking at is passed by.
+-- oldest first, and up to as many expired keys; and workers that cannot be looked at and have not been heard of for a
+-- day. What somebody is looking at is passed by.
 CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -218,6 +235,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     t     bigint;
+    s     bigint := tenure.started_ms();
     place text := '';
     kind_ smallint;
     keep  bigint;
@@ -250,4 +268,7 @@ BEGIN
          ORDER BY k.expires_at, k.tenant, k.key LIMIT p_limit FOR UPDATE SKIP LOCKED)
     DELETE FROM tenure.keys k USING old o WHERE k.tenant = o.tenant AND k.scope = o.scope AND k.key = o.key;
     GET DIAGNOSTICS keys = ROW_COUNT;
+    DELETE FROM tenure.workers w WHERE w.worker = ANY (ARRAY(
+        SELECT o.worker FROM tenure.workers o
+         WHERE o.taken_at <= t - 86400000 AND NOT (o.guarded AND o.under = s) FOR UPDATE SKIP LOCKED));
 END $$;

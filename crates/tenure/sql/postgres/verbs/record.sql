@@ -25,6 +25,25 @@ CREATE OR REPLACE FUNCTION tenure.later(start bigint, length bigint) RETURNS big
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time()) $$;
 
+-- Since when time has run without a break: the server's start. A test clock has a start of its own, by which
+-- nothing was broken if nobody has set it.
+CREATE OR REPLACE FUNCTION tenure.started_ms() RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN coalesce((SELECT coalesce(c.started_at, 0) FROM tenure.clock c),
+                    floor(extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint);
+END $$;
+
+-- Until when a lease is not over, whatever it says. One that was granted before the server's start gets its whole length
+-- from then on, but not beyond the job's maximal runtime: those who hold leases could not renew them while the server
+-- stood still.
+CREATE OR REPLACE FUNCTION tenure.pardoned_until(leased_at bigint, lease_ms bigint, began bigint, max_runtime bigint,
+    server_start bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE
+       WHEN leased_at >= server_start THEN '-9223372036854775808'::bigint
+       ELSE least(server_start + lease_ms, began + least(max_runtime, tenure.end_of_time())) END $$;
+
 -- A number from before the calendar begins is shown as its first day, so that one such job does not
 -- make a whole view fail.
 CREATE OR REPLACE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
@@ -91,6 +110,16 @@ BEGIN
     END IF;
 END $$;
 
+-- A grace, or TN003. One that is longer than any lease is as good as that.
+CREATE OR REPLACE FUNCTION tenure.check_grace(grace_ms bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF grace_ms IS NULL OR grace_ms < 0 THEN
+        PERFORM tenure.invalid('grace', coalesce(grace_ms::text, 'NULL') || ' ms is no length of time', 'Leave it out for none.');
+    END IF;
+    RETURN least(grace_ms, tenure.end_of_time());
+END $$;
+
 -- All lists of a batch have one length, and not more than 1,000 items.
 CREATE OR REPLACE FUNCTION tenure.check_batch(size int, VARIADIC others int[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql AS $$
@@ -123,6 +152,98 @@ $$ SELECT ((crashes > 0)::int::bigint << 61)
 -- The token after this one: above it, and above every token of an earlier epoch.
 CREATE OR REPLACE FUNCTION tenure.next_token(token bigint, epoch bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT greatest(token, epoch << 40) + 1 $$;
+
+-- ── epochs ────────────────────────────────────────────────────────────────────────────────────────
+--
+-- A restored or promoted database has forgotten tokens and ids that were issued after the state it went back to. If they
+-- were issued again, a worker from before would pass the fence, and an outside system would take a new payment for an old
+-- one. So the database compares where it is with where it was, and where that differs a new epoch has begun.
+
+-- The WAL timeline, from the name of the segment that is written now. (pg_control_checkpoint() knows it too, but lags after
+-- a promotion.)
+CREATE OR REPLACE FUNCTION tenure.wal_timeline() RETURNS bigint
+LANGUAGE sql VOLATILE AS
+$$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint $$;
+
+-- Where the database is: on which WAL timeline, which a promotion and a recovery to a point in time leave; in which
+-- server; and which table, since a dump may be restored into the same server.
+CREATE OR REPLACE FUNCTION tenure.whereabouts(OUT wal_timeline bigint, OUT system bigint, OUT jobs_table bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    wal_timeline := tenure.wal_timeline();
+    system := (SELECT c.system_identifier FROM pg_control_system() c);
+    jobs_table := 'tenure.jobs'::regclass::oid::bigint;
+END $$;
+
+-- Whether that is where it is. On one line of a query, because every claim and every enqueue asks.
+CREATE OR REPLACE FUNCTION tenure.is_here(wal_timeline bigint, system bigint, jobs_table bigint) RETURNS boolean
+LANGUAGE sql VOLATILE AS
+$$ SELECT wal_timeline = tenure.wal_timeline()
+      AND jobs_table = 'tenure.jobs'::regclass::oid::bigint
+      AND system = (pg_control_system()).system_identifier $$;
+
+-- The epoch after this one: larger, and one that a second restore of the same old state does not come to again. So it
+-- carries the time, in tens of minutes since 2026. The library has the same rule in lease.rs.
+CREATE OR REPLACE FUNCTION tenure.raised(epoch bigint, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT least(greatest(epoch + 1, (at - 1767225600000) / 600000), 8388607) $$;
+
+-- The epoch that tokens and ids are issued in, whether or not it is written down yet. It writes nothing, so that enqueueing
+-- in anybody's transaction touches no row that others need. A standby issues nothing and cannot tell where it is.
+CREATE OR REPLACE FUNCTION tenure.epoch_of_now(p_at bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT CASE WHEN m.wal_timeline IS NULL OR pg_is_in_recovery() THEN m.epoch
+                        WHEN tenure.is_here(m.wal_timeline, m.system, m.jobs_table) THEN m.epoch
+                        ELSE tenure.raised(m.epoch, p_at) END
+              FROM tenure.meta m);
+END $$;
+
+-- The same, written down if it is new, with the reason. It never waits: if somebody else is writing it down, or this
+-- transaction's snapshot is too old to, the number is used all the same.
+CREATE OR REPLACE FUNCTION tenure.epoch_kept(p_at bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    e bigint := (SELECT m.epoch FROM tenure.meta m
+                  WHERE m.wal_timeline IS NULL OR tenure.is_here(m.wal_timeline, m.system, m.jobs_table));
+BEGIN
+    IF e IS NOT NULL THEN
+        RETURN e;
+    END IF;
+    e := tenure.epoch_of_now(p_at);
+    BEGIN
+        PERFORM 1 FROM tenure.meta m FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            -- Again, now that nobody else can: it may have been written down since.
+            e := tenure.epoch_of_now(p_at);
+            PERFORM tenure.begin_epoch(e, p_at, tenure.moved_from()) FROM tenure.meta m WHERE m.epoch < e;
+        END IF;
+    EXCEPTION WHEN serialization_failure THEN
+        NULL;
+    END;
+    RETURN e;
+END $$;
+
+-- What tells that the database is not where it was, in words; NULL if it is.
+CREATE OR REPLACE FUNCTION tenure.moved_from() RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT string_agg(d.what || ' was ' || d.was || ' and is ' || d.is_, '; ' ORDER BY d.n)
+              FROM tenure.meta m, tenure.whereabouts() h,
+                   LATERAL (VALUES (1, 'the WAL timeline', m.wal_timeline, h.wal_timeline),
+                                   (2, 'the server''s system identifier', m.system, h.system),
+                                   (3, 'the OID of the jobs table', m.jobs_table, h.jobs_table)) d(n, what, was, is_)
+             WHERE m.wal_timeline IS NOT NULL AND d.was IS DISTINCT FROM d.is_);
+END $$;
+
+-- Writes down that an epoch has begun, and where the database is.
+CREATE OR REPLACE FUNCTION tenure.begin_epoch(p_epoch bigint, p_at bigint, p_reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE tenure.meta m SET epoch = p_epoch, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table
+      FROM tenure.whereabouts() h;
+    INSERT INTO tenure.epochs (epoch, at, reason) VALUES (p_epoch, p_at, p_reason) ON CONFLICT (epoch) DO NOTHING;
+END $$;
 
 -- The policy's delay in milliseconds after so many failures, before any chance. The library decides
 -- the same in lifecycle.rs, and one table of cases holds both to it.
@@ -205,11 +326,34 @@ LANGUAGE plpgsql AS $$
 DECLARE
     tried int;
 BEGIN
+    PERFORM tenure.take_crash_back(p_job, p_shown, p_at);
     SELECT c.token, c.state, c.attempt INTO token, state, tried FROM tenure.current(p_job) c;
     IF token IS NOT NULL AND p_shown IS NOT NULL AND tenure.is_kept(p_job) THEN
         PERFORM tenure.note(p_job, p_at, p_verb, true, p_shown, tried, NULL, NULL, state,
             CASE WHEN token = p_shown THEN 'already_settled' ELSE 'token_mismatch' END
             || ': the job''s token is ' || token);
+    END IF;
+END $$;
+
+-- A worker that was taken for gone has shown its token again: the crash does not count, once. It never waits: a renewal
+-- comes by here, and what is locked now keeps its crash.
+CREATE OR REPLACE FUNCTION tenure.take_crash_back(p_job bigint, p_shown bigint, p_at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    was record;
+BEGIN
+    IF tenure.heard(p_job, p_shown, 'vanish') IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT j.state, j.attempt, greatest(j.crashes - 1, 0) AS crashes INTO was
+      FROM tenure.jobs j WHERE j.id = p_job FOR NO KEY UPDATE SKIP LOCKED;
+    -- Asked under the lock: two calls with the token take one crash back.
+    IF FOUND AND tenure.heard(p_job, p_shown, 'return') IS NULL THEN
+        UPDATE tenure.jobs j SET crashes = was.crashes, lane = tenure.lane(j.queue, j.tenant, j.kind, was.crashes)
+         WHERE j.id = p_job;
+        PERFORM tenure.note(p_job, p_at, 'return', false, p_shown, was.attempt, NULL, NULL, was.state,
+            'its worker is back: the crash does not count');
     END IF;
 END $$;
 
@@ -286,6 +430,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM tenure.payloads p WHERE p.job_id = ANY (p_jobs);
     DELETE FROM tenure.timeline l WHERE l.job_id = ANY (p_jobs);
+    DELETE FROM tenure.ledger e WHERE e.job_id = ANY (p_jobs);
+    DELETE FROM tenure.steps s WHERE s.job_id = ANY (p_jobs);
 END $$;
 
 -- Tells waiting workers that a queue has ready jobs, unless this session said so a moment ago: a

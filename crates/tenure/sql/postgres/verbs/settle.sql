@@ -30,7 +30,6 @@ BEGIN
     SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
       FROM unnest(p_jobs, p_verbs) u(id, verb);
     t := tenure.clock_ms();
-    SELECT m.epoch INTO e FROM tenure.meta m;
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
 
     IF NOT (distinct_ AND plain) THEN
@@ -75,6 +74,7 @@ BEGIN
         END IF;
     END IF;
 
+    e := tenure.epoch_of_now(t);
     FOR shown IN
         SELECT u.id, u.token, u.verb, u.after_ms, u.note, u.result, u.n::int AS n
           FROM unnest(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) WITH ORDINALITY

@@ -6,7 +6,11 @@
 -- ever.
 -- :probe
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :now)
+    OR EXISTS (SELECT 1
+                 FROM tenure_jobs
+                WHERE state = 2 AND lease_until <= :over
+                  AND (leased_at >= :since
+                       OR min(:since + lease_ms, coalesce(started_at + max_runtime, :since + lease_ms)) <= :over))
 
 -- Waiting jobs whose time has come become ready, oldest first.
 -- :promote
@@ -18,8 +22,9 @@ UPDATE tenure_jobs
                ORDER BY run_at, id
                LIMIT :limit)
 
--- :epoch
-SELECT epoch FROM tenure_meta
+-- The epoch of tokens and ids, and since when time has run evenly.
+-- :meta
+SELECT epoch, steady_since FROM tenure_meta
 
 -- :paused
 SELECT queue FROM tenure_queues WHERE paused_at IS NOT NULL

@@ -1,6 +1,6 @@
 -- Stores jobs. The caller holds the write lock, so that what it reads stays true until it commits.
 
--- The id that the next job gets.
+-- How many jobs there were, over all epochs, and one: the next id is the epoch's first and this.
 -- :next_id
 SELECT next_id FROM tenure_meta
 

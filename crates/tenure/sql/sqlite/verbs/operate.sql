@@ -26,6 +26,12 @@ DELETE FROM tenure_payloads WHERE job_id = :job
 -- :remove_timeline
 DELETE FROM tenure_timeline WHERE job_id = :job
 
+-- :remove_ledger
+DELETE FROM tenure_ledger WHERE job_id = :job
+
+-- :remove_steps
+DELETE FROM tenure_steps WHERE job_id = :job
+
 -- :queue
 SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure_queues WHERE queue = :queue
 
@@ -57,3 +63,15 @@ DELETE FROM tenure_keys
                                  WHERE expires_at <= :now
                                  ORDER BY expires_at
                                  LIMIT :limit)
+
+-- :identity
+SELECT installation FROM tenure_meta
+
+-- :raise
+UPDATE tenure_meta SET epoch = :epoch
+
+-- :note_epoch
+INSERT INTO tenure_epochs (epoch, at, reason) VALUES (:epoch, :now, :reason)
+
+-- :epochs
+SELECT epoch, at, reason FROM tenure_epochs ORDER BY epoch

@@ -32,7 +32,7 @@ pub(super) fn claim(
     ask: &Claim,
     marks: &mut Option<String>,
 ) -> Result<Claimed, postgres::Error> {
-    const CLAIM: &str = select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7)");
+    const CLAIM: &str = select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8)");
     let asked = Asked::new(ask);
     let rows = session.query(&schema.apply(CLAIM), &asked.params(marks))?;
     read(&rows, ask, marks).map(|(_, claimed)| claimed)
@@ -46,7 +46,7 @@ pub(super) fn settle_and_claim(
     marks: &mut Option<String>,
 ) -> Result<(Vec<Settled>, Claimed), postgres::Error> {
     const BOTH: &str = select_claimed!(
-        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
     );
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
@@ -75,6 +75,7 @@ struct Asked<'a> {
     n: i32,
     lease_ms: i64,
     cursor: i64,
+    grace_ms: i64,
 }
 
 impl<'a> Asked<'a> {
@@ -86,10 +87,11 @@ impl<'a> Asked<'a> {
             n: i32::try_from(ask.n).unwrap_or(i32::MAX),
             lease_ms: millis(ask.lease),
             cursor: ask.cursor.0,
+            grace_ms: millis(ask.grace),
         }
     }
 
-    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 7] {
+    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 8] {
         [
             (&self.worker, Type::TEXT),
             (&self.queues, Type::TEXT_ARRAY),
@@ -98,6 +100,7 @@ impl<'a> Asked<'a> {
             (&self.lease_ms, Type::INT8),
             (&self.cursor, Type::INT8),
             (marks, Type::TEXT),
+            (&self.grace_ms, Type::INT8),
         ]
     }
 }

@@ -1,24 +1,31 @@
 //! What the proof does to this engine: own its clock, read and set its whole state, and break its SQL on
 //! purpose.
 
+mod hands;
+
 use postgres::Row;
 use postgres::types::Type;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use self::hands::Hands;
 use super::address::Address;
 use super::migrate::Migrations;
 use super::schema::Schema;
 use super::session::{Isolation, Session};
 use super::{Options, Postgres, row};
 use crate::clock::{Clock, Timestamp};
-use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch};
+use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::inspect::TimelineEntry;
-use crate::job::{Fingerprint, JobRecord, Json};
-use crate::store::{Result, lane, row as spelling};
+use crate::job::{Fingerprint, JobRecord, Json, Name};
+use crate::lease::{WorkerId, first_of};
+use crate::ledger::{Effect, Step};
+use crate::store::{Guarded, Registration, Result, lane, row as spelling};
 
 /// A store whose time stands still until it is moved, and which may be in a transaction that is never
 /// committed.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Rehearsal {
     clock: Option<Clock>,
     /// What the database was last told.
@@ -26,11 +33,18 @@ pub struct Rehearsal {
     on: bool,
     /// How many states were loaded.
     loads: u32,
+    /// Those of the workers' processes.
+    hands: Option<Hands>,
 }
 
 impl Rehearsal {
     pub(super) fn is_on(&self) -> bool {
         self.on
+    }
+
+    /// Whether the time is the proof's own.
+    pub(super) fn is_set(&self) -> bool {
+        self.clock.is_some()
     }
 }
 
@@ -39,6 +53,7 @@ impl Postgres {
     pub fn with_test_clock(address: &Address, options: &Options, clock: Clock) -> Result<Postgres> {
         let mut store = Postgres::open(address, options)?;
         store.rehearsal.clock = Some(clock);
+        store.rehearsal.hands = Some(Hands::new(address));
         Ok(store)
     }
 
@@ -67,39 +82,84 @@ impl Postgres {
         }
         Ok(())
     }
-}
 
-impl Explorable for Postgres {
-    fn dump(&mut self) -> Result<Dump> {
-        let now = self.rehearsal.clock.as_ref().map_or(Timestamp::from_millis(0), Clock::now);
-        self.transact("dump", Isolation::Snapshot, |session, schema| dump(session, schema, now))
+    /// A worker makes itself known, and other hands hold its lock: one of this session's would
+    /// outlast the transaction that is undone.
+    pub(super) fn register_by_hand(&mut self, worker: &Registration) -> Result<Guarded> {
+        const REGISTER: &str = "SELECT tenure.register($1, $2, $3, true)";
+        if let Some(hands) = &mut self.rehearsal.hands {
+            hands.take(&self.schema, &worker.worker)?;
+        }
+        let queues: Vec<_> = worker.queues.iter().map(Name::as_str).collect();
+        let kinds: Option<Vec<_>> =
+            worker.kinds.as_ref().map(|kinds| kinds.iter().map(Name::as_str).collect());
+        self.call("register a worker", |session, schema| {
+            let id = (&worker.worker.as_str() as &_, Type::TEXT);
+            let lists = [(&queues as &_, Type::TEXT_ARRAY), (&kinds as &_, Type::TEXT_ARRAY)];
+            let [queues, kinds] = lists;
+            session.query(&schema.apply(REGISTER), &[id, queues, kinds]).map(drop)
+        })?;
+        Ok(Guarded::Yes)
     }
 
-    fn load(&mut self, state: &Dump) -> Result<()> {
+    /// Other hands let go of a worker's lock, if they have it.
+    pub(super) fn let_go(&mut self, worker: &WorkerId) -> Result<()> {
+        match &mut self.rehearsal.hands {
+            Some(hands) => hands.let_go(&self.schema, worker),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the store into a state. A database that has moved remembers to be elsewhere.
+    fn put(&mut self, state: &Dump, moved: bool) -> Result<()> {
         if let Some(clock) = &self.rehearsal.clock {
             clock.set(state.now);
+        }
+        if let Some(hands) = &mut self.rehearsal.hands {
+            hands.hold(&self.schema, &state.held)?;
         }
         self.marks = None;
         self.rehearsal.loads += 1;
         self.rehearsal.told = Some(state.now);
         let schema = &self.schema;
         let (is_rehearsal, loads) = (self.rehearsal.on, self.rehearsal.loads);
+        let numbers = numbers(state, moved);
         self.link.run("load", |session| {
             if is_rehearsal {
-                begin_anew(session, schema, loads, state)?;
+                begin_anew(session, schema, loads, &numbers)?;
                 return fill_all(session, schema, state);
             }
             session.transaction(Isolation::ReadCommitted, |session| {
                 session.batch(&schema.apply(EMPTY))?;
-                session.batch(&schema.apply(&numbers(state)))?;
+                session.batch(&schema.apply(&numbers))?;
                 fill_all(session, schema, state)
             })
         })
     }
 }
 
+impl Explorable for Postgres {
+    fn dump(&mut self) -> Result<Dump> {
+        let now = self.rehearsal.clock.as_ref().map_or(Timestamp::from_millis(0), Clock::now);
+        let held = self.rehearsal.hands.as_ref().map(Hands::held).unwrap_or_default();
+        let state = self
+            .transact("dump", Isolation::Snapshot, |session, schema| dump(session, schema, now))?;
+        Ok(Dump { held, ..state })
+    }
+
+    fn load(&mut self, state: &Dump) -> Result<()> {
+        self.put(state, false)
+    }
+
+    fn go_back(&mut self, state: &Dump) -> Result<()> {
+        let now = self.rehearsal.clock.as_ref().map_or(state.now, Clock::now);
+        self.put(&Dump { now, ..state.clone() }, true)
+    }
+}
+
 const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FROM tenure.payloads; \
-    DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.clock";
+    DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.clock; \
+    DELETE FROM tenure.ledger; DELETE FROM tenure.steps; DELETE FROM tenure.workers";
 
 /// Leaves the last state behind. What was undone still lies about in the tables, and is swept out
 /// before it gets in the way.
@@ -107,46 +167,64 @@ fn begin_anew(
     session: &mut Session,
     schema: &Schema,
     loads: u32,
-    state: &Dump,
+    numbers: &str,
 ) -> Result<(), postgres::Error> {
     const SWEEP_AFTER: u32 = 200;
     const SWEEP: &str = "VACUUM tenure.jobs, tenure.done, tenure.payloads, tenure.timeline, tenure.keys, \
-        tenure.queues, tenure.meta, tenure.clock";
+        tenure.queues, tenure.meta, tenure.clock, tenure.ledger, tenure.steps, tenure.workers, tenure.epochs";
     if loads.is_multiple_of(SWEEP_AFTER) {
         session.batch("ROLLBACK")?;
         session.batch(&schema.apply(SWEEP))?;
     }
-    session.batch(&schema.apply(&format!("ROLLBACK; BEGIN; {}", numbers(state))))
+    session.batch(&schema.apply(&format!("ROLLBACK; BEGIN; {numbers}")))
 }
 
 /// The statements that set what is kept once for the whole store. A sequence does not roll back, so
 /// it is set each time.
-fn numbers(state: &Dump) -> String {
-    let Dump { now, epoch, next_id, .. } = state;
-    let now = now.as_millis();
+fn numbers(state: &Dump, moved: bool) -> String {
+    let Dump { now, started_at, epoch, next_id, .. } = state;
+    let (now, started_at) = (now.as_millis(), started_at.as_millis());
+    let (sequence, moved) = (next_id - first_of(*epoch), i32::from(moved));
     format!(
-        "INSERT INTO tenure.clock (one, at) VALUES (1, {now}) ON CONFLICT (one) DO UPDATE SET at = excluded.at; \
-         UPDATE tenure.meta SET epoch = {epoch} WHERE epoch <> {epoch}; SELECT setval('tenure.job_id', {next_id}, false)"
+        "INSERT INTO tenure.clock (one, at, started_at) VALUES (1, {now}, {started_at}) \
+             ON CONFLICT (one) DO UPDATE SET at = excluded.at, started_at = excluded.started_at; \
+         UPDATE tenure.meta m SET epoch = {epoch}, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
+           FROM (SELECT w.wal_timeline - {moved} AS wal_timeline, w.system, w.jobs_table FROM tenure.whereabouts() w) h \
+          WHERE (m.epoch, m.wal_timeline, m.system, m.jobs_table) IS DISTINCT FROM ({epoch}, h.wal_timeline, h.system, h.jobs_table); \
+         DELETE FROM tenure.epochs WHERE epoch > {epoch}; SELECT setval('tenure.job_id', {sequence}, false)"
     )
 }
 
 fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, postgres::Error> {
-    const META: &str = "SELECT m.epoch, s.last_value + s.is_called::int AS next_id, \
+    const META: &str = "SELECT e.epoch, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
+        (SELECT started_at FROM tenure.clock) AS started_at, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
+        EXISTS (SELECT 1 FROM tenure.steps) AS steps, EXISTS (SELECT 1 FROM tenure.workers) AS workers, \
         EXISTS (SELECT 1 FROM tenure.timeline) AS lines, EXISTS (SELECT 1 FROM tenure.queues) AS queues, \
         EXISTS (SELECT 1 FROM tenure.keys) AS keys, ARRAY(SELECT id FROM tenure.jobs ORDER BY id) AS ids, \
-        ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes FROM tenure.meta m, tenure.job_id s";
+        ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes \
+        FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s";
     const JOBS: &str = row::select_record!("tenure.record ORDER BY id");
     const TIMELINE: &str = "SELECT job_id AS job, at, verb, refused, token, attempt, worker, began, became, note \
         FROM tenure.timeline ORDER BY job_id, seq";
     const QUEUES: &str =
         "SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure.queues ORDER BY queue";
     const KEYS: &str = "SELECT tenant, key, fingerprint, job_id, expires_at FROM tenure.keys ORDER BY tenant, scope, key";
+    const EFFECTS: &str = "SELECT job_id AS job, effect, state AS standing, token, opened_at, ended_at, result, note \
+        FROM tenure.ledger ORDER BY job_id, effect";
+    const STEPS: &str =
+        "SELECT job_id AS job, step, token, at, result FROM tenure.steps ORDER BY job_id, step";
+    const WORKERS: &str = "SELECT worker, queues, kinds, guarded, under, takings, taken_at, free_since \
+        FROM tenure.workers ORDER BY worker";
     let mut ask = |sql: &str| session.query(&schema.apply(sql), &[]);
     let mut state = Dump::empty(now);
     let (mut lines, mut queues, mut keys) = (false, false, false);
+    let (mut effects, mut steps, mut workers) = (false, false, false);
     let (mut ids, mut lanes): (Vec<i64>, Vec<i64>) = (vec![], vec![]);
     for found in ask(META)? {
-        state.epoch = u32::try_from(found.try_get::<_, i64>("epoch")?).unwrap_or(u32::MAX);
+        state.epoch = row::epoch(&found, "epoch")?;
+        state.started_at = found.try_get("started_at")?;
+        (effects, steps, workers) =
+            (found.try_get("effects")?, found.try_get("steps")?, found.try_get("workers")?);
         state.next_id = found.try_get("next_id")?;
         (lines, queues, keys) =
             (found.try_get("lines")?, found.try_get("queues")?, found.try_get("keys")?);
@@ -168,6 +246,15 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
     if keys {
         state.keys = ask(KEYS)?.iter().map(key).collect::<Result<_, _>>()?;
     }
+    if effects {
+        state.ledger = ask(EFFECTS)?.iter().map(row::effect).collect::<Result<_, _>>()?;
+    }
+    if steps {
+        state.steps = ask(STEPS)?.iter().map(row::step).collect::<Result<_, _>>()?;
+    }
+    if workers {
+        state.workers = ask(WORKERS)?.iter().map(worker).collect::<Result<_, _>>()?;
+    }
     Ok(state)
 }
 
@@ -184,16 +271,34 @@ fn key(row: &Row) -> Result<KeyRecord, postgres::Error> {
     })
 }
 
+fn worker(row: &Row) -> Result<WorkerRecord, postgres::Error> {
+    let (queues, kinds) = row::names(row)?;
+    Ok(WorkerRecord {
+        worker: row.try_get("worker")?,
+        queues,
+        kinds,
+        guarded: row.try_get("guarded")?,
+        under: row.try_get("under")?,
+        takings: row.try_get::<_, i32>("takings")?.unsigned_abs(),
+        taken_at: row.try_get("taken_at")?,
+        free_since: row.try_get("free_since")?,
+    })
+}
+
 /// Puts the rows of a state into empty tables.
 fn fill_all(session: &mut Session, schema: &Schema, state: &Dump) -> Result<(), postgres::Error> {
     let (ended, live): (Vec<_>, Vec<_>) = state.jobs.iter().partition(|job| job.state.has_ended());
     let first = i64::MIN;
     let lines = state.timeline.iter().zip(first..).map(|(line, seq)| line_row(line, seq));
-    fill(session, schema, "jobs", live.into_iter().map(job_row).collect())?;
-    fill(session, schema, "done", ended.into_iter().map(job_row).collect())?;
-    fill(session, schema, "timeline", lines.collect())?;
-    fill(session, schema, "keys", state.keys.iter().map(key_row).collect())?;
-    fill(session, schema, "queues", state.queues.iter().map(|settings| json!(settings)).collect())
+    let mut fill = |table, rows: Vec<Fields>| fill(session, schema, table, &rows);
+    fill("jobs", live.into_iter().map(job_row).collect())?;
+    fill("done", ended.into_iter().map(job_row).collect())?;
+    fill("timeline", lines.collect())?;
+    fill("keys", state.keys.iter().map(key_row).collect())?;
+    fill("ledger", state.ledger.iter().map(effect_row).collect())?;
+    fill("steps", state.steps.iter().map(step_row).collect())?;
+    fill("workers", state.workers.iter().map(worker_row).collect())?;
+    fill("queues", state.queues.iter().map(|settings| json!(settings).into()).collect())
 }
 
 /// Fills a table with rows that are written as JSON, a field for each column.
@@ -201,7 +306,7 @@ fn fill(
     session: &mut Session,
     schema: &Schema,
     table: &str,
-    rows: Vec<Value>,
+    rows: &[Fields],
 ) -> Result<(), postgres::Error> {
     if rows.is_empty() {
         return Ok(());
@@ -209,17 +314,37 @@ fn fill(
     let sql = format!(
         "INSERT INTO tenure.{table} OVERRIDING SYSTEM VALUE SELECT r.* FROM json_populate_recordset(NULL::tenure.{table}, $1) r"
     );
-    let rows = Value::from(rows).to_string();
+    let rows = serde_json::to_string(rows).unwrap_or_default();
     session.execute(&schema.apply(&sql), &[(&row::JsonText(&rows), Type::JSON)])?;
     Ok(())
 }
 
+/// A row as JSON, in which JSON stands as it was written.
+#[derive(Serialize)]
+struct Fields {
+    #[serde(flatten)]
+    plain: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+}
+
+impl From<Value> for Fields {
+    fn from(plain: Value) -> Fields {
+        Fields { plain, args: None, result: None }
+    }
+}
+
+fn raw(json: &Json) -> Option<Box<RawValue>> {
+    RawValue::from_string(json.as_str().to_owned()).ok()
+}
+
 /// A job as a row of `jobs` or `done`: each table takes the columns that it has.
-fn job_row(job: &JobRecord) -> Value {
-    let raw = |json: &Json| serde_json::from_str::<Value>(json.as_str()).unwrap_or_default();
-    json!({
+fn job_row(job: &JobRecord) -> Fields {
+    let plain = json!({
         "id": job.id.0, "state": spelling::code(job.state, job.waiting), "lane": lane::of(job),
-        "queue": job.queue, "tenant": job.tenant, "kind": job.kind, "args": raw(&job.args),
+        "queue": job.queue, "tenant": job.tenant, "kind": job.kind,
         "priority": job.priority, "run_at": job.run_at, "token": job.token.0, "attempt": job.attempt,
         "max_attempts": job.max_attempts, "crashes": job.crashes, "max_crashes": job.max_crashes,
         "retry": spelling::retry_column(&job.retry).map(|_| json!(job.retry)),
@@ -227,23 +352,51 @@ fn job_row(job: &JobRecord) -> Value {
         "tags": spelling::tags_column(&job.tags), "parent": job.parent.map(|parent| parent.0),
         "enqueued_at": job.enqueued_at, "worker": job.worker, "started_at": job.started_at,
         "leased_at": job.leased_at, "lease_ms": job.lease_ms, "lease_until": job.lease_until,
-        "finished_at": job.finished_at, "result": job.result.as_ref().map(raw), "reason": job.reason,
-    })
+        "finished_at": job.finished_at, "reason": job.reason,
+    });
+    Fields { plain, args: raw(&job.args), result: job.result.as_ref().and_then(raw) }
 }
 
-fn key_row(key: &KeyRecord) -> Value {
+fn key_row(key: &KeyRecord) -> Fields {
     let hex: String = key.fingerprint.0.iter().map(|byte| format!("{byte:02x}")).collect();
     json!({
         "tenant": key.tenant, "scope": 0, "key": key.key, "fingerprint": format!("\\x{hex}"),
         "job_id": key.job.0, "expires_at": key.expires_at,
     })
+    .into()
 }
 
 /// A line of the timeline, before all that are still to come.
-fn line_row(line: &TimelineEntry, seq: i64) -> Value {
+fn line_row(line: &TimelineEntry, seq: i64) -> Fields {
     json!({
         "seq": seq, "job_id": line.job.0, "at": line.at, "token": line.token.0, "began": line.from,
         "attempt": line.attempt, "became": spelling::code(line.became, false), "refused": line.refused,
         "verb": line.verb.name(), "worker": line.worker, "note": line.note,
     })
+    .into()
+}
+
+fn effect_row(effect: &Effect) -> Fields {
+    let plain = json!({
+        "job_id": effect.job.0, "effect": effect.name, "state": effect.standing as u8, "token": effect.token.0,
+        "opened_at": effect.opened_at, "ended_at": effect.ended_at, "note": effect.note,
+    });
+    Fields { plain, args: None, result: effect.result.as_ref().and_then(raw) }
+}
+
+fn step_row(step: &Step) -> Fields {
+    let plain = json!({
+        "job_id": step.job.0, "step": step.name, "token": step.token.0, "at": step.at,
+    });
+    Fields { plain, args: None, result: raw(&step.result) }
+}
+
+fn worker_row(worker: &WorkerRecord) -> Fields {
+    let line = |names: &Vec<Name>| names.iter().map(Name::as_str).collect::<Vec<_>>().join(" ");
+    json!({
+        "worker": worker.worker, "queues": line(&worker.queues), "kinds": worker.kinds.as_ref().map(line),
+        "guarded": worker.guarded, "under": worker.under, "takings": worker.takings, "taken_at": worker.taken_at,
+        "free_since": worker.free_since, "life": 0,
+    })
+    .into()
 }

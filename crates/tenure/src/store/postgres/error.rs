@@ -23,12 +23,15 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 28] = [
+const FIELDS: [&str; 32] = [
     "after",
     "args",
     "batch",
+    "committed",
     "delay",
+    "effect",
     "fingerprint",
+    "grace",
     "job",
     "keep",
     "key",
@@ -42,6 +45,7 @@ const FIELDS: [&str; 28] = [
     "priority",
     "queue",
     "queues",
+    "reason",
     "result",
     "retry",
     "retry_in",

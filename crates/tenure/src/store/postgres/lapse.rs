@@ -1,4 +1,6 @@
-//! How a job is taken back from a holder whose lease is over.
+//! How a job is taken back from a holder whose lease is over, or whose process is gone.
+
+use std::time::Duration;
 
 use postgres::types::Type;
 
@@ -6,17 +8,20 @@ use super::row::{self, Stage};
 use super::schema::Schema;
 use super::session::Session;
 use super::settle;
-use crate::lease::Fence;
-use crate::store::Lapsed;
+use crate::clock::millis;
+use crate::lease::{Fence, WorkerId};
+use crate::store::{Lapse, Lapsed};
 
 pub(super) fn overdue(
     session: &mut Session,
     schema: &Schema,
     limit: usize,
+    grace: Duration,
 ) -> Result<Vec<Fence>, postgres::Error> {
-    const OVERDUE: &str = "SELECT job, token FROM tenure.overdue($1)";
+    const OVERDUE: &str = "SELECT job, token FROM tenure.overdue($1, $2)";
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-    let rows = session.query(&schema.apply(OVERDUE), &[(&limit, Type::INT4)])?;
+    let rows = session
+        .query(&schema.apply(OVERDUE), &[(&limit, Type::INT4), (&millis(grace), Type::INT8)])?;
     rows.iter()
         .map(|row| Ok(Fence { job: row.try_get("job")?, token: row.try_get("token")? }))
         .collect()
@@ -40,4 +45,29 @@ pub(super) fn lapse(
         };
     }
     Ok(answers)
+}
+
+pub(super) fn vanished(
+    session: &mut Session,
+    schema: &Schema,
+    limit: usize,
+) -> Result<Vec<Lapse>, postgres::Error> {
+    const VANISHED: &str = "SELECT job, token, worker, became FROM tenure.vanished($1)";
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let rows = session.query(&schema.apply(VANISHED), &[(&limit, Type::INT4)])?;
+    let lapse = |row: &postgres::Row| {
+        let Stage(became, _) = row.try_get("became")?;
+        let fence = Fence { job: row.try_get("job")?, token: row.try_get("token")? };
+        Ok(Lapse { fence, worker: row.try_get("worker")?, became })
+    };
+    rows.iter().map(lapse).collect()
+}
+
+pub(super) fn retire(
+    session: &mut Session,
+    schema: &Schema,
+    worker: &WorkerId,
+) -> Result<(), postgres::Error> {
+    const RETIRE: &str = "SELECT tenure.retire($1)";
+    session.query(&schema.apply(RETIRE), &[(&worker.as_str(), Type::TEXT)]).map(drop)
 }

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use super::address::Address;
 use super::dial::Dialer;
 use super::error;
+use super::guard::Guard;
 use super::server::{self, Facts};
 use super::session::Session;
 use super::wake::Ears;
 use crate::clock;
-use crate::store::Result;
+use crate::lease::WorkerId;
+use crate::store::{Guarded, Result};
 
 /// After how long without a call a connection is asked whether it is still there. Below it, the
 /// round trip would cost more than it saves.
@@ -57,6 +59,8 @@ pub(super) struct Link {
     may_prepare: bool,
     used: Instant,
     pub(super) ears: Ears,
+    /// The workers that stand and fall with this connection.
+    guards: Vec<Guard>,
 }
 
 impl Link {
@@ -74,6 +78,7 @@ impl Link {
             facts,
             used: clock::monotonic(),
             ears: Ears::default(),
+            guards: Vec::new(),
         })
     }
 
@@ -110,7 +115,8 @@ impl Link {
     pub(super) fn take_session(&mut self) -> Result<Session> {
         if let Some(mut session) = self.session.take().filter(Session::is_usable) {
             let is_fresh = clock::monotonic() - self.used < IDLE;
-            if is_fresh || session.client().check_connection().is_ok() {
+            let stands = is_fresh || session.client().check_connection().is_ok();
+            if stands && self.stand_guard(&mut session, Guard::take_if_it_was_refused).is_ok() {
                 return Ok(session);
             }
         }
@@ -119,7 +125,55 @@ impl Link {
         self.ears.attach(&mut session, self.facts.is_direct).map_err(|cause| {
             error::from_postgres(&self.target, "listen for changes again", cause)
         })?;
+        self.stand_guard(&mut session, |guard, session, is_direct| {
+            guard.take(session, is_direct).map(drop)
+        })
+        .map_err(|cause| {
+            error::from_postgres(&self.target, "take the worker's guard again", cause)
+        })?;
         Ok(session)
+    }
+
+    /// Fails only with what ends the session. A guard that could not be taken for another reason is
+    /// none, and then the lease decides: work goes on without it.
+    fn stand_guard(
+        &mut self,
+        session: &mut Session,
+        take: impl Fn(&mut Guard, &mut Session, bool) -> Result<(), postgres::Error>,
+    ) -> Result<(), postgres::Error> {
+        let is_direct = self.facts.is_direct;
+        for guard in &mut self.guards {
+            match take(guard, session, is_direct) {
+                Err(cause) if !session.is_usable() || error::ends_connection(&cause) => {
+                    return Err(cause);
+                }
+                Err(_) => guard.was_refused(),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on this connection stands for a worker, and takes its guard again whenever it is made
+    /// anew.
+    pub(super) fn guard(&mut self, mut guard: Guard) -> Result<Guarded> {
+        self.unguard(guard.worker());
+        let mut session = self.take_session()?;
+        let answer = guard.take(&mut session, self.facts.is_direct);
+        self.give_back(session, answer.as_ref().err());
+        let guarded = answer
+            .map_err(|cause| error::from_postgres(&self.target, "register a worker", cause))?;
+        self.guards.push(guard);
+        Ok(guarded)
+    }
+
+    /// No longer.
+    pub(super) fn unguard(&mut self, worker: &WorkerId) {
+        self.guards.retain(|guard| guard.worker() != worker);
+    }
+
+    pub(super) fn has_guards(&self) -> bool {
+        !self.guards.is_empty()
     }
 
     /// Keeps the session, unless it has ended.

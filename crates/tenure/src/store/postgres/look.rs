@@ -6,7 +6,10 @@ use super::row;
 use super::schema::Schema;
 use super::session::Session;
 use crate::clock::Timestamp;
-use crate::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
+use crate::inspect::{
+    Checked, Filter, Identity, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings, Raise,
+    WorkerView, Wrong,
+};
 use crate::job::{JobId, JobRecord, Name, Tenant};
 use crate::store::row as spelling;
 
@@ -88,4 +91,60 @@ pub(super) fn queues(
         "SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure.queue_settings()";
     let rows = session.query(&schema.apply(QUEUES), &[])?;
     rows.iter().map(row::queue_settings).collect()
+}
+
+pub(super) fn workers(
+    session: &mut Session,
+    schema: &Schema,
+) -> Result<Vec<WorkerView>, postgres::Error> {
+    const WORKERS: &str =
+        "SELECT worker, queues, kinds, taken_at, is_alive FROM tenure.known_workers()";
+    let rows = session.query(&schema.apply(WORKERS), &[])?;
+    rows.iter().map(row::worker_view).collect()
+}
+
+pub(super) fn identity(
+    session: &mut Session,
+    schema: &Schema,
+) -> Result<Identity, postgres::Error> {
+    const IDENTITY: &str =
+        "SELECT installation, epoch, raised_to, at, reason FROM tenure.identity()";
+    let mut identity = Identity { installation: uuid::Uuid::nil(), epoch: 0, raises: vec![] };
+    for row in &session.query(&schema.apply(IDENTITY), &[])? {
+        let installation: &str = row.try_get("installation")?;
+        identity.installation = installation.parse().unwrap_or_default();
+        identity.epoch = row::epoch(row, "epoch")?;
+        if row.try_get::<_, Option<i64>>("raised_to")?.is_some() {
+            let (epoch, at) = (row::epoch(row, "raised_to")?, row.try_get("at")?);
+            identity.raises.push(Raise { epoch, at, reason: row.try_get("reason")? });
+        }
+    }
+    Ok(identity)
+}
+
+pub(super) fn check(
+    session: &mut Session,
+    schema: &Schema,
+    from: Option<JobId>,
+    limit: usize,
+) -> Result<Checked, postgres::Error> {
+    const CHECK: &str = "SELECT job, rule, what, looked, next FROM tenure.check($1, $2)";
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let from = from.map(|job| job.0);
+    let rows = session.query(&schema.apply(CHECK), &[(&from, Type::INT8), (&limit, Type::INT4)])?;
+    let mut checked = Checked { looked: 0, wrong: vec![], next: None };
+    for row in &rows {
+        if let Some(rule) = row.try_get("rule")? {
+            checked.wrong.push(Wrong {
+                job: row.try_get("job")?,
+                rule,
+                what: row.try_get("what")?,
+            });
+        } else {
+            checked.looked = usize::try_from(row.try_get::<_, i32>("looked")?).unwrap_or(0);
+            checked.next = row.try_get("next")?;
+        }
+    }
+    checked.wrong.sort();
+    Ok(checked)
 }

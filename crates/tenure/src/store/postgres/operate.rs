@@ -103,3 +103,13 @@ pub(super) fn prune(
     }
     Ok(pruned)
 }
+
+pub(super) fn raise_epoch(
+    session: &mut Session,
+    schema: &Schema,
+    reason: &str,
+) -> Result<u32, postgres::Error> {
+    const RAISE: &str = "SELECT epoch FROM tenure.raise_epoch($1)";
+    let row = session.query_one(&schema.apply(RAISE), &[(&reason, Type::TEXT)])?;
+    row::epoch(&row, "epoch")
+}

@@ -7,9 +7,12 @@ use postgres::Row;
 use postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 use crate::clock::Timestamp;
-use crate::inspect::{LeaseView, OverviewLine, QueueSettings, TimelineEntry};
+use crate::inspect::{LeaseView, OverviewLine, QueueSettings, Rule, TimelineEntry, WorkerView};
 use crate::job::{Fingerprint, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
 use crate::lease::{Fence, Lease, Token, WorkerId};
+#[cfg(feature = "drill")]
+use crate::ledger::Step;
+use crate::ledger::{Effect, Standing};
 use crate::lifecycle::Verb;
 use crate::store::{Attempt, row as spelling};
 
@@ -124,6 +127,51 @@ pub(super) fn lease_view(row: &Row) -> Read<LeaseView> {
     })
 }
 
+/// An effect. Its state is called `standing` where there is a job's state beside it.
+pub(super) fn effect(row: &Row) -> Read<Effect> {
+    let Stands(standing) = row.try_get("standing")?;
+    Ok(Effect {
+        job: row.try_get("job")?,
+        name: row.try_get("effect")?,
+        standing,
+        token: row.try_get("token")?,
+        opened_at: row.try_get("opened_at")?,
+        ended_at: row.try_get("ended_at")?,
+        result: row.try_get("result")?,
+        note: row.try_get("note")?,
+    })
+}
+
+#[cfg(feature = "drill")]
+pub(super) fn step(row: &Row) -> Read<Step> {
+    Ok(Step {
+        job: row.try_get("job")?,
+        name: row.try_get("step")?,
+        token: row.try_get("token")?,
+        at: row.try_get("at")?,
+        result: row.try_get("result")?,
+    })
+}
+
+pub(super) fn worker_view(row: &Row) -> Read<WorkerView> {
+    let (queues, kinds) = names(row)?;
+    Ok(WorkerView {
+        worker: row.try_get("worker")?,
+        queues,
+        kinds,
+        since: row.try_get("taken_at")?,
+        is_alive: row.try_get("is_alive")?,
+    })
+}
+
+/// What a worker works on: names with spaces between.
+pub(super) fn names(row: &Row) -> Read<(Vec<Name>, Option<Vec<Name>>)> {
+    let split = |text: String| {
+        text.split_ascii_whitespace().map(|name| Name::trusted(name.to_owned())).collect()
+    };
+    Ok((split(row.try_get("queues")?), row.try_get::<_, Option<_>>("kinds")?.map(split)))
+}
+
 pub(super) fn overview_line(row: &Row) -> Read<OverviewLine> {
     let number = |column| row.try_get::<_, i64>(column).map(|n| u64::try_from(n).unwrap_or(0));
     Ok(OverviewLine {
@@ -138,6 +186,11 @@ pub(super) fn overview_line(row: &Row) -> Read<OverviewLine> {
         succeeded_last_minute: number("succeeded_last_minute")?,
         died_last_minute: number("died_last_minute")?,
     })
+}
+
+/// The number of an epoch.
+pub(super) fn epoch(row: &Row, column: &str) -> Read<u32> {
+    Ok(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX))
 }
 
 /// The place in the batch that a row answers, counted from 0.
@@ -158,6 +211,9 @@ struct Count(u16);
 
 /// The number of a state.
 pub(super) struct Stage(pub(super) State, pub(super) bool);
+
+/// The number of where an effect stands.
+pub(super) struct Stands(pub(super) Standing);
 
 /// JSON text on its way in. It was checked when it became a [`Json`].
 #[derive(Debug)]
@@ -205,6 +261,13 @@ reads! {
     Stage, INT2, i16 => |code| {
         let (state, waiting) = spelling::state(i64::from(code)).ok_or_else(|| format!("unknown state {code}"))?;
         Ok(Stage(state, waiting))
+    };
+    Stands, INT2, i16 => |code| {
+        let standing = usize::try_from(code).ok().and_then(|code| Standing::ALL.get(code).copied());
+        standing.map(Stands).ok_or_else(|| format!("unknown standing {code}").into())
+    };
+    Rule, TEXT, String => |name| {
+        Rule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| format!("unknown rule {name}").into())
     };
     Name, TEXT, String => |text| Ok(Name::trusted(text));
     Tenant, TEXT, String => |text| Ok(Tenant::trusted(text));

@@ -108,9 +108,27 @@ impl Link {
         self.facts().is_direct
     }
 
+    /// Makes a lost connection again at once if somebody's guard was lost with it, and not when it is used
+    /// again, which may be a second later. If it cannot until then, the next call tells why.
+    pub(super) fn come_back(&mut self, until: Instant) {
+        const PAUSE: Duration = Duration::from_millis(50);
+        while self.has_guards() && !self.is_connected() {
+            if let Ok(session) = self.take_session() {
+                self.give_back(session, None);
+                continue;
+            }
+            let left = until.saturating_duration_since(clock::monotonic());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(PAUSE.min(left));
+        }
+    }
+
     /// Blocks until something is said, the connection is lost, or `until`. A time in the past takes
     /// what has arrived.
     pub(super) fn wait(&mut self, until: Instant) -> Result<Heard> {
+        self.come_back(until);
         let mut session = self.take_session()?;
         let answer = if self.ears.missed || !self.ears.heard.is_empty() {
             Ok(())
@@ -119,6 +137,7 @@ impl Link {
             self.ears.hear(&mut session, left)
         };
         self.give_back(session, answer.as_ref().err());
+        self.come_back(until);
         if !self.is_connected() || std::mem::take(&mut self.ears.missed) {
             self.ears.heard.clear();
             return Ok(Heard::Gap);

@@ -24,7 +24,7 @@ impl Tx<'_> {
     pub(super) fn claim(&self, ask: &Claim) -> Result<Claimed> {
         let now = self.now.as_millis();
         self.run(&self.sql.claim.promote, named_params! { ":now": now, ":limit": PROMOTE_LIMIT })?;
-        let overdue = self.overdue(LAPSE_LIMIT)?;
+        let overdue = self.overdue(LAPSE_LIMIT, ask.grace)?;
         let mut lapsed = Vec::new();
         for fence in overdue {
             lapsed.extend(self.lapse_one(fence)?);
@@ -37,7 +37,8 @@ impl Tx<'_> {
 
     /// Whether a claim could find anything, by a look that takes no lock.
     pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<bool> {
-        let probe = named_params! { ":now": self.now.as_millis() };
+        let (since, over) = (self.meta()?.since.as_millis(), (self.now - ask.grace).as_millis());
+        let probe = named_params! { ":now": self.now.as_millis(), ":since": since, ":over": over };
         let due = self.one(&self.sql.claim.probe, probe, |row| row.get(0))?.unwrap_or(false);
         Ok(due || Walk::new(self, ask)?.finds_any()?)
     }

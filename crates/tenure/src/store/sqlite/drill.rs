@@ -5,19 +5,23 @@ use std::sync::Arc;
 use rusqlite::{Connection, Result as SqlResult, named_params};
 
 use super::statements::Statements;
-use super::tx::Tx;
+use super::tx::{Meta, Tx};
 use super::writer::Urgency;
-use super::{Options, Sqlite, row};
+use super::{Options, Sqlite, error, file, row};
 use crate::clock::Timestamp;
-use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch};
+use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
-use crate::store::{Result, lane};
+use crate::lease::first_of;
+use crate::ledger::Effect;
+use crate::store::{Result, Store, lane, row as spelling};
 
 impl Sqlite {
     /// A throw-away store whose SQL lacks something.
     pub fn in_memory_patched(options: &Options, patches: &[Patch]) -> Result<Sqlite> {
         let patched = Statements::from_files(|file, text| Patch::apply(patches, file, text));
-        Sqlite::in_memory_with(options, Arc::new(patched))
+        Sqlite::in_memory_with(options, Arc::new(patched), |file, text| {
+            Patch::apply(patches, file, text)
+        })
     }
 
     /// Lets `look` use the writing connection, to count what a call costs.
@@ -28,12 +32,33 @@ impl Sqlite {
 
 impl Explorable for Sqlite {
     fn dump(&mut self) -> Result<Dump> {
-        self.write("dump", Urgency::Normal, |tx| tx.dump())
+        let held = self.guards.all();
+        let state = self.write("dump", Urgency::Normal, |tx| tx.dump())?;
+        Ok(Dump { held, ..state })
     }
 
     fn load(&mut self, state: &Dump) -> Result<()> {
         self.clock.set(state.now);
+        let known: Vec<_> = state.workers.iter().map(|worker| worker.worker.clone()).collect();
+        let failed = |cause| error::from_io(&self.writer.target, "load", cause);
+        self.guards.set(&state.held, &known).map_err(failed)?;
         self.write("load", Urgency::Normal, |tx| tx.load(state))
+    }
+
+    /// The beat of the file falls behind its witness, which is asked as at every opening. In memory there is no
+    /// witness, and so it is told.
+    fn go_back(&mut self, state: &Dump) -> Result<()> {
+        let now = self.clock.now();
+        self.load(state)?;
+        self.clock.set(now);
+        let Some(witness) = self.writer.witness() else {
+            return self.raise_epoch("the database went back in time").map(drop);
+        };
+        let heard = self.writer.with_connection(|connection| {
+            connection.execute("UPDATE tenure_meta SET beat = beat - 1", [])?;
+            file::hear_witness(connection, witness, &self.clock)
+        });
+        heard.map_err(|cause| error::from_sqlite(&self.writer.target, "go back", cause))
     }
 }
 
@@ -45,15 +70,14 @@ impl Tx<'_> {
         self.check_lanes(&jobs)?;
         jobs.extend(self.all(ended, [], row::record)?);
         jobs.sort_by_key(|job| job.id);
-        let (epoch, next_id) = self
-            .one("SELECT epoch, next_id FROM tenure_meta", [], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })?
-            .unwrap_or_default();
+        let Meta { epoch, since } = self.meta()?;
+        let sequence: i64 =
+            self.one(&self.sql.enqueue.next_id, [], |row| row.get(0))?.unwrap_or_default();
         Ok(Dump {
             now: self.now,
+            started_at: since,
             epoch,
-            next_id,
+            next_id: first_of(epoch) + sequence,
             jobs,
             timeline: self.all(
                 "SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note
@@ -76,6 +100,19 @@ impl Tx<'_> {
                 },
             )?,
             queues: self.queues()?,
+            ledger: self.all(
+                "SELECT job_id, effect, state, token, opened_at, ended_at, result, note
+                   FROM tenure_ledger ORDER BY job_id, effect",
+                [],
+                row::effect,
+            )?,
+            steps: self.all(
+                "SELECT job_id, step, token, at, result FROM tenure_steps ORDER BY job_id, step",
+                [],
+                row::step,
+            )?,
+            workers: self.worker_records()?,
+            held: vec![],
         })
     }
 
@@ -92,13 +129,31 @@ impl Tx<'_> {
     }
 
     fn load(&self, state: &Dump) -> SqlResult<()> {
-        for table in ["jobs", "done", "payloads", "timeline", "keys", "queues"] {
+        for table in [
+            "jobs", "done", "payloads", "timeline", "keys", "queues", "ledger", "steps", "workers",
+            "epochs",
+        ] {
             self.run(&format!("DELETE FROM tenure_{table}"), [])?;
         }
         self.run(
-            "UPDATE tenure_meta SET epoch = ?1, next_id = ?2",
-            rusqlite::params![state.epoch, state.next_id],
+            "UPDATE tenure_meta SET epoch = ?1, next_id = ?2, steady_since = ?3",
+            rusqlite::params![
+                state.epoch,
+                state.next_id - first_of(state.epoch),
+                state.started_at.as_millis()
+            ],
         )?;
+        state.ledger.iter().try_for_each(|effect| self.load_effect(effect))?;
+        state.workers.iter().try_for_each(|worker| self.load_worker(worker))?;
+        for step in &state.steps {
+            self.run(
+                &self.sql.ledger.remember,
+                named_params! {
+                    ":job": step.job.0, ":step": step.name.as_str(), ":token": step.token.0,
+                    ":now": step.at.as_millis(), ":result": step.result.as_str(),
+                },
+            )?;
+        }
         state.jobs.iter().try_for_each(|job| self.load_job(job))?;
         state.timeline.iter().try_for_each(|entry| self.note(entry))?;
         for key in &state.keys {
@@ -119,6 +174,42 @@ impl Tx<'_> {
                 },
             )?;
         }
+        Ok(())
+    }
+
+    fn load_effect(&self, effect: &Effect) -> SqlResult<()> {
+        self.run(
+            "INSERT INTO tenure_ledger (job_id, effect, state, token, opened_at, ended_at, result, note)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            rusqlite::params![
+                effect.job.0,
+                effect.name.as_str(),
+                row::standing_code(effect.standing),
+                effect.token.0,
+                effect.opened_at.as_millis(),
+                effect.ended_at.map(Timestamp::as_millis),
+                effect.result.as_ref().map(|result| result.as_str()),
+                effect.note
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn load_worker(&self, worker: &WorkerRecord) -> SqlResult<()> {
+        self.run(
+            "INSERT INTO tenure_workers (worker, queues, kinds, guarded, under, takings, taken_at, free_since)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            rusqlite::params![
+                worker.worker.as_str(),
+                spelling::names_column(&worker.queues),
+                worker.kinds.as_deref().map(spelling::names_column),
+                worker.guarded,
+                worker.under.as_millis(),
+                worker.takings,
+                worker.taken_at.as_millis(),
+                worker.free_since.map(Timestamp::as_millis)
+            ],
+        )?;
         Ok(())
     }
 

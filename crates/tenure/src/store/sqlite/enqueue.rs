@@ -6,6 +6,7 @@ use super::row;
 use super::tx::Tx;
 use crate::clock::Timestamp;
 use crate::job::{Fingerprint, JobId, JobRecord, Key, NewJob};
+use crate::lease::first_of;
 use crate::store::{Enqueued, lane};
 
 /// Args above this size live in a table of their own and do not move with the job.
@@ -17,9 +18,10 @@ impl Tx<'_> {
             return Ok(Vec::new());
         }
         let first = self.one(&self.sql.enqueue.next_id, [], |row| row.get(0))?.unwrap_or(1);
+        let base = first_of(self.epoch()?);
         let mut next_id = first;
         let answers = jobs.iter().map(|job| {
-            let id = JobId(next_id);
+            let id = JobId(base + next_id);
             // Within a batch, an earlier job's key is found like any other.
             if let Some(key) = &job.key
                 && let Some(taken) = self.take_key(job, key, id)?

@@ -8,19 +8,31 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
+use super::statements::Statements;
 use super::turn::Turns;
+use super::tx::Tx;
+use super::witness::{Beat, Witness, accuse};
+use super::writer::Beside;
 use super::{error, row};
 use crate::clock::{self, Clock};
 use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
 use crate::store::{Error, Result};
 
 /// The schema of this engine.
-pub(super) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "kernel",
-    min_client: 1,
-    sql: include_str!("../../../sql/sqlite/schema/0001_kernel.sql"),
-}];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "kernel",
+        min_client: 1,
+        sql: include_str!("../../../sql/sqlite/schema/0001_kernel.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "ledger",
+        min_client: 2,
+        sql: include_str!("../../../sql/sqlite/schema/0002_ledger.sql"),
+    },
+];
 
 /// Older versions can corrupt a WAL that several processes share.
 const OLDEST_SQLITE: i32 = 3_051_003;
@@ -34,10 +46,10 @@ pub(super) enum Foreign {
     Adopt,
 }
 
-/// An open file: the writing connection, and the lock by which processes take turns.
+/// An open file: the writing connection, and what stands beside the file.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    pub(super) turns: Turns,
+    pub(super) beside: Beside,
 }
 
 /// Opens the file, creates it where there is none, and brings its schema up to date.
@@ -57,6 +69,7 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     }
     let failed = |cause| error::from_io(&target, "open the store", cause);
     let turns = Turns::open(&beside(path, "-turn")).map_err(failed)?;
+    let witness = Witness::open(&beside(path, "-witness")).map_err(failed)?;
     // The first one sets the file up; whoever comes at the same time waits here and finds it done.
     turns.take().map_err(failed)?;
     let opened = create_private(path)
@@ -64,10 +77,45 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
         .and_then(|()| connect(path, &target))
         .and_then(|mut connection| {
             migrate_up(&mut connection, &target, clock, foreign)?;
+            hear_witness(&mut connection, &witness, clock)
+                .map_err(|cause| error::from_sqlite(&target, "look for an older state", cause))?;
             Ok(connection)
         });
     turns.give_back();
-    Ok(Opened { connection: opened?, turns })
+    Ok(Opened { connection: opened?, beside: Beside { turns, witness } })
+}
+
+/// Begins a new epoch if the file has gone back in time. Whoever opens a file that has not writes nothing.
+pub(super) fn hear_witness(
+    connection: &mut Connection,
+    witness: &Witness,
+    clock: &Clock,
+) -> rusqlite::Result<()> {
+    let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let file = tx.query_row("SELECT installation, beat, epoch FROM tenure_meta", [], read_beat)?;
+    if let Some((epoch, reason)) = accuse(&file, witness.read().as_ref()) {
+        let sql = Statements::embedded();
+        Tx { connection: &tx, sql: &sql, now: clock.now() }.raise_epoch(epoch, &reason)?;
+        // Ahead of what the witness has seen, so that only the next restore is noticed again.
+        let seen = witness.read().map_or(0, |seen| seen.beat);
+        tx.execute("UPDATE tenure_meta SET beat = max(beat, ?1)", [seen])?;
+        let beat = beat(&tx)?;
+        tx.commit()?;
+        witness.write(&beat);
+    }
+    Ok(())
+}
+
+/// Raises the beat, in the transaction whose commit it counts.
+pub(super) fn beat(connection: &Connection) -> rusqlite::Result<Beat> {
+    let mut beat = connection.prepare_cached(
+        "UPDATE tenure_meta SET beat = beat + 1 RETURNING installation, beat, epoch",
+    )?;
+    beat.query_row([], read_beat)
+}
+
+fn read_beat(row: &rusqlite::Row<'_>) -> rusqlite::Result<Beat> {
+    Ok(Beat { installation: row.get(0)?, beat: row.get(1)?, epoch: row.get(2)? })
 }
 
 /// A connection that can only read.
@@ -88,7 +136,7 @@ pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     check_file(path, &target)?;
     let exists = path.metadata().is_ok_and(|file| file.len() > 0);
     let applied = if exists { applied(&open_reader(path, &target)?, &target)? } else { Vec::new() };
-    Ok(migrate::compare(MIGRATIONS, &applied))
+    Ok(migrate::compare(&MIGRATIONS, &applied))
 }
 
 /// The file itself, whatever link or relative name leads to it: what stands beside it is shared by
@@ -268,6 +316,17 @@ pub(super) fn migrate_up(
     clock: &Clock,
     foreign: Foreign,
 ) -> Result<()> {
+    migrate_up_edited(connection, target, clock, foreign, |_, text| text.to_owned())
+}
+
+/// The same, after `edit` has had each migration in its hands.
+pub(super) fn migrate_up_edited(
+    connection: &mut Connection,
+    target: &str,
+    clock: &Clock,
+    foreign: Foreign,
+    edit: impl Fn(&str, &str) -> String,
+) -> Result<()> {
     let failed = |cause| error::from_sqlite(target, "migrate the store", cause);
     let tx = connection
         .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
@@ -279,7 +338,9 @@ pub(super) fn migrate_up(
     let missing =
         |migration: &&Migration| done.iter().all(|applied| applied.version != migration.version);
     for migration in MIGRATIONS.iter().filter(missing) {
-        apply(&tx, migration, clock).map_err(failed)?;
+        let sql =
+            edit(&format!("schema/{:04}_{}", migration.version, migration.name), migration.sql);
+        apply(&tx, migration, &sql, clock).map_err(failed)?;
     }
     tx.commit().map_err(failed)
 }
@@ -293,8 +354,13 @@ CREATE TABLE tenure_migrations (
     applied_at INTEGER NOT NULL
 ) STRICT";
 
-fn apply(connection: &Connection, migration: &Migration, clock: &Clock) -> rusqlite::Result<()> {
-    connection.execute_batch(migration.sql)?;
+fn apply(
+    connection: &Connection,
+    migration: &Migration,
+    sql: &str,
+    clock: &Clock,
+) -> rusqlite::Result<()> {
+    connection.execute_batch(sql)?;
     if migration.version == 1 {
         let installation = clock::unique().to_string();
         connection.execute(

@@ -1,17 +1,24 @@
-//! How a job is taken back from a holder whose lease is over.
+//! How a job is taken back from a holder whose lease is over, or whose process is gone.
+
+use std::time::Duration;
 
 use rusqlite::{Result, named_params};
 
+use super::guard::Guards;
 use super::row;
 use super::tx::{Ending, Tx, entry};
-use crate::inspect::TimelineEntry;
-use crate::lease::Fence;
+use crate::clock::Timestamp;
+use crate::inspect::{TimelineEntry, WorkerRecord, WorkerView};
+use crate::job::JobRecord;
+use crate::lease::{Fence, WorkerId};
 use crate::lifecycle::{Standing, Verb, after_lapse};
-use crate::store::{Lapse, Lapsed};
+use crate::store::row as spelling;
+use crate::store::{GUARD_GAP, Lapse, Lapsed, Registration, WORKER_MEMORY, lane};
 
 impl Tx<'_> {
-    pub(super) fn overdue(&self, limit: usize) -> Result<Vec<Fence>> {
-        let bounds = named_params! { ":now": self.now.as_millis(), ":limit": limit };
+    pub(super) fn overdue(&self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
+        let (since, over) = (self.meta()?.since.as_millis(), (self.now - grace).as_millis());
+        let bounds = named_params! { ":since": since, ":over": over, ":limit": limit };
         self.all(&self.sql.lapse.overdue, bounds, row::fence)
     }
 
@@ -22,20 +29,205 @@ impl Tx<'_> {
     }
 
     pub(super) fn lapse_one(&self, fence: Fence) -> Result<Option<Lapse>> {
+        let since = self.meta()?.since.as_millis();
         let found = self.one(
             &self.sql.lapse.check,
-            named_params! { ":job": fence.job.0, ":token": fence.token.0, ":now": self.now.as_millis() },
+            named_params! {
+                ":job": fence.job.0, ":token": fence.token.0, ":now": self.now.as_millis(), ":since": since,
+            },
             row::record,
         )?;
-        let Some(job) = found else { return Ok(None) };
-        let (next, why) = after_lapse(&Standing::from(&job));
+        found.map_or(Ok(None), |job| self.take_back(&job, Verb::Lapse))
+    }
+
+    /// Takes a running job from its holder.
+    fn take_back(&self, job: &JobRecord, verb: Verb) -> Result<Option<Lapse>> {
+        let (next, why) = after_lapse(&Standing::from(job));
         let became = next.state();
         let mut after = job.clone();
         after.crashes += 1;
         after.token = job.token.next(self.epoch()?);
         self.move_to(&after, next, Ending { result: None, reason: Some(why) })?;
-        let line = entry(&job, Verb::Lapse, became, self.now);
+        let line = entry(job, verb, became, self.now);
         self.note(&TimelineEntry { note: Some(why.to_owned()), ..line })?;
-        Ok(job.worker.map(|worker| Lapse { fence, worker, became }))
+        let fence = Fence { job: job.id, token: job.token };
+        Ok(job.worker.clone().map(|worker| Lapse { fence, worker, became }))
     }
+
+    pub(super) fn worker_records(&self) -> Result<Vec<WorkerRecord>> {
+        self.all(&self.sql.lapse.workers, [], row::worker)
+    }
+
+    pub(super) fn workers(&self, guards: &Guards) -> Result<Vec<WorkerView>> {
+        let view = |record: WorkerRecord| WorkerView {
+            is_alive: record.guarded.then(|| !guards.is_free(&record.worker)),
+            worker: record.worker,
+            queues: record.queues,
+            kinds: record.kinds,
+            since: record.taken_at,
+        };
+        Ok(self.worker_records()?.into_iter().map(view).collect())
+    }
+
+    pub(super) fn register(&self, worker: &Registration) -> Result<()> {
+        self.run(
+            &self.sql.lapse.register,
+            named_params! {
+                ":worker": worker.worker.as_str(), ":queues": spelling::names_column(&worker.queues),
+                ":kinds": worker.kinds.as_deref().map(spelling::names_column), ":guarded": true,
+                ":since": self.meta()?.since.as_millis(), ":now": self.now.as_millis(),
+            },
+        )?;
+        Ok(())
+    }
+
+    /// After time broke, a guard that is still held counts again.
+    pub(super) fn keep_guard(&self, worker: &WorkerId) -> Result<()> {
+        let since = self.meta()?.since.as_millis();
+        self.run(
+            &self.sql.lapse.keep_guard,
+            named_params! { ":worker": worker.as_str(), ":since": since, ":now": self.now.as_millis() },
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn retire(&self, worker: &WorkerId) -> Result<()> {
+        self.run(&self.sql.lapse.retire, named_params! { ":worker": worker.as_str() })?;
+        Ok(())
+    }
+
+    /// The locks of all workers.
+    fn guards(&self) -> Result<Vec<Guard>> {
+        let since = self.meta()?.since.as_millis();
+        self.all(&self.sql.lapse.guards, named_params! { ":since": since }, |row| {
+            Ok(Guard {
+                worker: WorkerId::trusted(row.get(0)?),
+                free_since: row.get::<_, Option<i64>>(1)?.map(row::time),
+                would_tell: row.get(2)?,
+            })
+        })
+    }
+
+    /// Whether a look at the workers' locks finds something to write down.
+    pub(super) fn finds_vanished(&self, guards: &Guards) -> Result<bool> {
+        Ok(self.guards()?.iter().any(|guard| self.look_at(guard, guards) != Look::Nothing))
+    }
+
+    /// What a look at one worker's lock tells.
+    fn look_at(&self, guard: &Guard, guards: &Guards) -> Look {
+        match (guards.is_free(&guard.worker), guard.free_since) {
+            (false, None) => Look::Nothing,
+            (false, Some(_)) => Look::Held,
+            (true, _) if !guard.would_tell => Look::Nothing,
+            (true, None) => Look::Free,
+            (true, Some(first)) if first + GUARD_GAP <= self.now => Look::Gone,
+            (true, Some(_)) => Look::Nothing,
+        }
+    }
+
+    /// Looks at every worker's lock, and takes back the jobs of those that are gone. Answers also
+    /// whose records are not needed any more.
+    pub(super) fn vanished(
+        &self,
+        limit: usize,
+        guards: &Guards,
+    ) -> Result<(Vec<Lapse>, Vec<WorkerId>)> {
+        let (mut lapses, mut forgotten) = (Vec::new(), Vec::new());
+        for guard in self.guards()? {
+            match self.look_at(&guard, guards) {
+                Look::Nothing => {}
+                Look::Held => self.looked(&guard.worker, None)?,
+                Look::Free => self.looked(&guard.worker, Some(self.now))?,
+                Look::Gone => {
+                    let left = limit - lapses.len();
+                    let held = self.held_by_gone(&guard.worker, left + 1)?;
+                    for job in held.iter().take(left) {
+                        lapses.extend(self.take_back(job, Verb::Vanish)?);
+                    }
+                    if held.len() <= left {
+                        self.retire(&guard.worker)?;
+                        forgotten.push(guard.worker);
+                    }
+                }
+            }
+        }
+        Ok((lapses, forgotten))
+    }
+
+    fn held_by_gone(&self, worker: &WorkerId, limit: usize) -> Result<Vec<JobRecord>> {
+        let of = named_params! { ":worker": worker.as_str(), ":limit": limit };
+        self.all(&self.sql.lapse.of_worker, of, row::record)
+    }
+
+    fn looked(&self, worker: &WorkerId, free_since: Option<Timestamp>) -> Result<()> {
+        self.run(
+            &self.sql.lapse.looked,
+            named_params! {
+                ":worker": worker.as_str(), ":free_since": free_since.map(Timestamp::as_millis),
+            },
+        )?;
+        Ok(())
+    }
+
+    /// A worker that was taken for gone has shown its token again: the crash does not count.
+    pub(super) fn take_crash_back(&self, shown: Fence) -> Result<()> {
+        if self.heard(shown, Verb::Vanish)?.is_none() || self.heard(shown, Verb::Return)?.is_some()
+        {
+            return Ok(());
+        }
+        let by_id = named_params! { ":job": shown.job.0 };
+        let Some(mut job) = self.one(&self.sql.operate.live, by_id, row::record)? else {
+            return Ok(());
+        };
+        job.crashes = job.crashes.saturating_sub(1);
+        self.run(
+            &self.sql.lapse.uncrash,
+            named_params! { ":job": job.id.0, ":crashes": job.crashes, ":lane": lane::of(&job) },
+        )?;
+        let words = "its worker is back: the crash does not count";
+        self.note(&TimelineEntry {
+            token: shown.token,
+            worker: None,
+            from: None,
+            note: Some(words.to_owned()),
+            ..entry(&job, Verb::Return, job.state, self.now)
+        })
+    }
+
+    /// Notes that time broke: leases from before get their whole length from now on.
+    pub(super) fn break_time(&self) -> Result<()> {
+        self.run(&self.sql.lapse.break_time, named_params! { ":now": self.now.as_millis() })?;
+        Ok(())
+    }
+
+    /// Forgets workers that cannot be looked at and have not been heard of for long.
+    pub(super) fn forget_workers(&self) -> Result<()> {
+        let (old, since) = (self.now - WORKER_MEMORY, self.meta()?.since);
+        self.run(
+            &self.sql.lapse.forget_workers,
+            named_params! { ":old": old.as_millis(), ":since": since.as_millis() },
+        )?;
+        Ok(())
+    }
+}
+
+/// A worker's lock, as far as is known.
+struct Guard {
+    worker: WorkerId,
+    free_since: Option<Timestamp>,
+    /// Whether it would mean something that it is free.
+    would_tell: bool,
+}
+
+/// What a look at a worker's lock tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Nothing new.
+    Nothing,
+    /// It was seen free, but is held again.
+    Held,
+    /// It is free, for the first time.
+    Free,
+    /// It has been free for long enough.
+    Gone,
 }

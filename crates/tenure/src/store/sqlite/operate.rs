@@ -7,7 +7,7 @@ use rusqlite::{Result, named_params};
 use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::clock::Timestamp;
-use crate::inspect::QueueSettings;
+use crate::inspect::{Identity, QueueSettings};
 use crate::job::{JobId, JobRecord, Name, State};
 use crate::lease::Fence;
 use crate::lifecycle::{Again, Next, Verb};
@@ -115,6 +115,7 @@ impl Tx<'_> {
 
     /// Deletes what has been kept long enough: queue by queue, state by state, the oldest first.
     pub(super) fn prune(&self, limit: usize) -> Result<Pruned> {
+        self.forget_workers()?;
         let mut jobs = 0;
         for queue in self.queues_with_history()? {
             let settings = self.settings_of(&queue)?;
@@ -129,6 +130,15 @@ impl Tx<'_> {
         let bounds = named_params! { ":now": self.now.as_millis(), ":limit": limit };
         let keys = self.run(&self.sql.operate.expire_keys, bounds)?;
         Ok(Pruned { jobs, keys })
+    }
+
+    pub(super) fn identity(&self) -> Result<Identity> {
+        let text = self.one(&self.sql.operate.identity, [], |row| row.get::<_, String>(0))?;
+        Ok(Identity {
+            installation: text.and_then(|text| text.parse().ok()).unwrap_or_default(),
+            epoch: self.epoch()?,
+            raises: self.all(&self.sql.operate.epochs, [], row::raise)?,
+        })
     }
 
     /// The queues that have ended jobs.

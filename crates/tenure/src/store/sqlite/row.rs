@@ -4,12 +4,13 @@ use rusqlite::types::Type;
 use rusqlite::{Error, Result, Row};
 
 use crate::clock::Timestamp;
-use crate::inspect::{LeaseView, QueueSettings, TimelineEntry};
+use crate::inspect::{EffectView, LeaseView, QueueSettings, Raise, TimelineEntry, WorkerRecord};
 use crate::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
+use crate::ledger::{Effect, Step};
 use crate::lifecycle::Verb;
 use crate::store::row as spelling;
-pub(super) use crate::store::row::{code, retry_column, tags_column};
+pub(super) use crate::store::row::{code, retry_column, standing_code, tags_column};
 
 /// The state of a number, and whether it waits for its time.
 pub(super) fn state(code: i64) -> Result<(State, bool)> {
@@ -101,4 +102,55 @@ pub(super) fn lease_view(row: &Row<'_>) -> Result<LeaseView> {
         started_at: time(row.get(4)?),
         until: time(row.get(5)?),
     })
+}
+
+pub(super) fn effect(row: &Row<'_>) -> Result<Effect> {
+    let code = row.get(2)?;
+    Ok(Effect {
+        job: JobId(row.get(0)?),
+        name: Name::trusted(row.get(1)?),
+        standing: spelling::standing(code).ok_or(Error::IntegralValueOutOfRange(2, code))?,
+        token: Token(row.get(3)?),
+        opened_at: time(row.get(4)?),
+        ended_at: row.get::<_, Option<i64>>(5)?.map(time),
+        result: row.get::<_, Option<String>>(6)?.map(Json::trusted),
+        note: row.get(7)?,
+    })
+}
+
+pub(super) fn effect_view(row: &Row<'_>) -> Result<EffectView> {
+    Ok(EffectView {
+        effect: effect(row)?,
+        in_doubt: row.get(8)?,
+        state: state(row.get(9)?)?.0,
+        kind: Name::trusted(row.get(10)?),
+        tenant: Tenant::trusted(row.get(11)?),
+    })
+}
+
+pub(super) fn step(row: &Row<'_>) -> Result<Step> {
+    Ok(Step {
+        job: JobId(row.get(0)?),
+        name: Name::trusted(row.get(1)?),
+        token: Token(row.get(2)?),
+        at: time(row.get(3)?),
+        result: Json::trusted(row.get(4)?),
+    })
+}
+
+pub(super) fn worker(row: &Row<'_>) -> Result<WorkerRecord> {
+    Ok(WorkerRecord {
+        worker: WorkerId::trusted(row.get(0)?),
+        queues: spelling::names(row.get_ref(1)?.as_str()?),
+        kinds: row.get_ref(2)?.as_str_or_null()?.map(spelling::names),
+        guarded: row.get(3)?,
+        under: time(row.get(4)?),
+        takings: row.get(5)?,
+        taken_at: time(row.get(6)?),
+        free_since: row.get::<_, Option<i64>>(7)?.map(time),
+    })
+}
+
+pub(super) fn raise(row: &Row<'_>) -> Result<Raise> {
+    Ok(Raise { epoch: row.get(0)?, at: time(row.get(1)?), reason: row.get(2)? })
 }

@@ -77,14 +77,18 @@ const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
 
 statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
-    claim { probe promote epoch paused holds_suspect next_lane pick take taken next_due held }
+    claim { probe promote meta paused holds_suspect next_lane pick take taken next_due held }
     renew { extend }
     settle { fence put_back end remove current heard note forgetful }
-    lapse { overdue check }
-    operate {
-        live ended requeue remove_ended remove_payload remove_timeline queue queues configure next_queue aged
-        expire_keys
+    ledger { holds open find write has_open recall remember effects effects_in_doubt }
+    lapse {
+        overdue check of_worker workers guards register keep_guard retire looked uncrash break_time forget_workers
     }
+    operate {
+        live ended requeue remove_ended remove_payload remove_timeline remove_ledger remove_steps queue queues
+        configure next_queue aged expire_keys identity raise note_epoch epochs
+    }
+    check { window twice orphans bare succeeded stuck unfinished ahead keys epoch lanes }
     look { timeline jobs_live jobs_ended jobs_dead overview_live overview_dead overview_recent leases }
 }
 

@@ -9,7 +9,7 @@ use super::statements::Statements;
 use crate::clock::Timestamp;
 use crate::inspect::TimelineEntry;
 use crate::job::{JobId, JobRecord, Name, State};
-use crate::lease::{Fence, Stale, Token};
+use crate::lease::{self, Fence, Stale, Token};
 use crate::lifecycle::{Again, Next, Verb};
 use crate::store::lane;
 
@@ -44,8 +44,24 @@ impl Tx<'_> {
         self.connection.prepare_cached(sql)?.query_map(params, read)?.collect()
     }
 
+    pub(super) fn meta(&self) -> Result<Meta> {
+        let read = |row: &Row<'_>| Ok(Meta { epoch: row.get(0)?, since: row::time(row.get(1)?) });
+        Ok(self.one(&self.sql.claim.meta, [], read)?.unwrap_or_default())
+    }
+
     pub(super) fn epoch(&self) -> Result<u32> {
-        Ok(self.one(&self.sql.claim.epoch, [], |row| row.get(0))?.unwrap_or(0))
+        Ok(self.meta()?.epoch)
+    }
+
+    /// Begins a new epoch: from now on all tokens and ids are above every earlier one.
+    pub(super) fn raise_epoch(&self, from: u32, reason: &str) -> Result<u32> {
+        let epoch = lease::raised(from, self.now);
+        self.run(&self.sql.operate.raise, named_params! { ":epoch": epoch })?;
+        self.run(
+            &self.sql.operate.note_epoch,
+            named_params! { ":epoch": epoch, ":now": self.now.as_millis(), ":reason": reason },
+        )?;
+        Ok(epoch)
     }
 
     pub(super) fn names(&self, sql: &str) -> Result<BTreeSet<Name>> {
@@ -89,6 +105,8 @@ impl Tx<'_> {
     pub(super) fn forget(&self, job: JobId) -> Result<()> {
         self.run(&self.sql.operate.remove_payload, named_params! { ":job": job.0 })?;
         self.run(&self.sql.operate.remove_timeline, named_params! { ":job": job.0 })?;
+        self.run(&self.sql.operate.remove_ledger, named_params! { ":job": job.0 })?;
+        self.run(&self.sql.operate.remove_steps, named_params! { ":job": job.0 })?;
         Ok(())
     }
 
@@ -117,6 +135,7 @@ impl Tx<'_> {
 
     /// Makes a refusal visible, once per job, token and verb.
     pub(super) fn refuse(&self, stale: &Stale, attempt: u16, verb: Verb) -> Result<()> {
+        self.take_crash_back(stale.shown)?;
         self.note(&TimelineEntry {
             job: stale.shown.job,
             at: self.now,
@@ -129,6 +148,20 @@ impl Tx<'_> {
             became: stale.state,
             note: Some(format!("{}: the job's token is {}", stale.reason.name(), stale.current)),
         })
+    }
+}
+
+/// What is kept once for the whole store.
+#[derive(Clone, Copy)]
+pub(super) struct Meta {
+    pub(super) epoch: u32,
+    /// Since when time has run evenly.
+    pub(super) since: Timestamp,
+}
+
+impl Default for Meta {
+    fn default() -> Meta {
+        Meta { epoch: 0, since: Timestamp::from_millis(0) }
     }
 }
 

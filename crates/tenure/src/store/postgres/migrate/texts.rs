@@ -4,25 +4,36 @@
 use crate::store::migrate::{Applied, Migration, checksum};
 
 /// The tables.
-pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "kernel",
-    min_client: 1,
-    sql: include_str!("../../../../sql/postgres/schema/0001_kernel.sql"),
-}];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "kernel",
+        min_client: 1,
+        sql: include_str!("../../../../sql/postgres/schema/0001_kernel.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "ledger",
+        min_client: 2,
+        sql: include_str!("../../../../sql/postgres/schema/0002_ledger.sql"),
+    },
+];
 
 macro_rules! sql {
     ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../../sql/postgres/", $file, ".sql")))),+] };
 }
 
 /// The functions, in an order in which each finds what it is made of.
-const FUNCTIONS: [(&str, &str); 14] = sql! {
-    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/settle" "verbs/lapse" "verbs/operate"
-    "verbs/look" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/operate" "single/views"
+const FUNCTIONS: [(&str, &str); 17] = sql! {
+    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/settle" "verbs/ledger" "verbs/lapse"
+    "verbs/operate" "verbs/look" "verbs/check" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/ledger"
+    "single/operate" "single/views"
 };
 
-/// The functions that an `up` brings.
+/// What an `up` brings.
 pub(super) struct Functions {
+    /// The migrations, one for each.
+    pub(super) tables: Vec<String>,
     pub(super) files: Vec<String>,
     /// What tells them from those of another binary.
     pub(super) checksum: String,
@@ -33,7 +44,9 @@ impl Functions {
     pub(super) fn edited(edit: impl Fn(&str, &str) -> String) -> Functions {
         let files: Vec<_> = FUNCTIONS.iter().map(|(file, text)| edit(file, text)).collect();
         let checksum = checksum(&files.concat());
-        Functions { files, checksum }
+        let table =
+            |step: &Migration| edit(&format!("schema/{:04}_{}", step.version, step.name), step.sql);
+        Functions { tables: MIGRATIONS.iter().map(table).collect(), files, checksum }
     }
 
     /// Those of this binary.

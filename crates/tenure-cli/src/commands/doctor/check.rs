@@ -1,0 +1,70 @@
+//! `tenure doctor --check`, the reconciler: goes through all jobs and holds what is stored against what must be true of it.
+//! It changes nothing, and should find nothing, ever.
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use tenure::inspect::Wrong;
+use tenure::job::BATCH_LIMIT;
+
+use super::count;
+use crate::output::{self, Output};
+use crate::{Answer, Session};
+
+#[derive(Serialize)]
+struct View {
+    checked: usize,
+    wrong: Vec<Wrong>,
+}
+
+pub(super) fn run(session: &mut Session) -> Result<Answer> {
+    let mut store = session.open()?;
+    let bar = output::progress(None, "checking");
+    let mut view = View { checked: 0, wrong: Vec::new() };
+    let mut from = None;
+    let mut wrong = 0;
+    loop {
+        let window = store.check(from, BATCH_LIMIT)?;
+        view.checked += window.looked;
+        bar.set_position(view.checked as u64);
+        wrong += window.wrong.len();
+        if session.out.is_json() {
+            view.wrong.extend(window.wrong);
+        } else {
+            // As it is found, so that a broken store of any size can be told.
+            tell(&window.wrong, &bar, &mut session.out)?;
+        }
+        from = window.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    let jobs = count(view.checked, "job", "jobs");
+    if session.out.is_json() {
+        session.out.document(&view)?;
+    } else if wrong == 0 {
+        session.out.line(&format!("checked {jobs}, nothing is wrong"))?;
+    }
+    match wrong {
+        0 => Ok(Answer::Yes),
+        n => Ok(Answer::No(format!(
+            "checked {jobs}, {} wrong; keep a copy of the store before anything else, see a job with: \
+             tenure jobs show ID, and find out who wrote to the tables",
+            count(n, "thing is", "things are")
+        ))),
+    }
+}
+
+fn tell(wrong: &[Wrong], bar: &ProgressBar, out: &mut Output) -> Result<()> {
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    // The bar makes room, so that lines on the same terminal do not run into it.
+    bar.suspend(|| {
+        for Wrong { job, rule, what } in wrong {
+            out.line(&format!("job {job} breaks {}: {what}", rule.name()))?;
+        }
+        out.flush()
+    })
+}

@@ -1,0 +1,29 @@
+//! Whether the store's schema is this binary's.
+
+use tenure::store::migrate::{Standing, Status};
+
+use super::Finding;
+
+pub(super) fn look(status: &[Status]) -> Finding {
+    let mut version = 0;
+    for Status { version: number, name, standing } in status {
+        match standing {
+            Standing::Applied(_) => version = *number,
+            Standing::Pending => {
+                let found = format!("migration {number} ({name}) is pending");
+                return Finding::ill("schema", found, "apply it with: tenure migrate up");
+            }
+            Standing::Differs(_) => {
+                let found = format!("migration {number} ({name}) differs from this binary's");
+                let next = "use the binary that this store was made with, or if this one is newer: \
+                            tenure migrate up";
+                return Finding::ill("schema", found, next);
+            }
+            Standing::Newer(_) | Standing::NeedsUpgrade(_) => {
+                let found = format!("migration {number} ({name}) is newer than this binary");
+                return Finding::ill("schema", found, "upgrade tenure here too");
+            }
+        }
+    }
+    Finding::well("schema", format!("version {version}, up to date"))
+}

@@ -1,0 +1,75 @@
+//! What waits for a person: paused queues, leases that are over, effects in doubt, dead jobs.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tenure::clock::Timestamp;
+use tenure::inspect::{EffectFilter, EffectView, Overview, QueueSettings};
+use tenure::job::{BATCH_LIMIT, Name, State};
+use tenure::store::Store;
+
+use super::{Finding, count};
+use crate::time::relative;
+
+pub(super) fn queues(queues: &[QueueSettings], now: Timestamp) -> Finding {
+    let paused: Vec<(&Name, Timestamp)> =
+        queues.iter().filter_map(|queue| Some((&queue.queue, queue.paused_at?))).collect();
+    let Some((first, _)) = paused.first() else {
+        return Finding::well("queues", "none is paused");
+    };
+    let since = |(queue, at): &(_, Timestamp)| format!("{queue} (paused {})", relative(*at, now));
+    let names: Vec<String> = paused.iter().map(since).collect();
+    let next = format!("if that is over: tenure queues resume {first}");
+    Finding::ill("queues", names.join(", "), next)
+}
+
+pub(super) fn leases(store: &mut dyn Store) -> Result<Finding> {
+    let overdue = store.overdue(BATCH_LIMIT, Duration::ZERO)?;
+    let Some(first) = overdue.first() else {
+        return Ok(Finding::well("leases", "none is overdue"));
+    };
+    let found = match overdue.len() {
+        1 => "1 lease is overdue".to_owned(),
+        BATCH_LIMIT => format!("{BATCH_LIMIT} or more leases are overdue"),
+        n => format!("{n} leases are overdue"),
+    };
+    let next = format!(
+        "the next claim of any worker takes them back, so start one; the longest: tenure jobs show {}",
+        first.job
+    );
+    Ok(Finding::ill("leases", found, next))
+}
+
+/// The next attempt of a job that goes on decides by the effect's policy. What a job left that does not go on waits for a
+/// person.
+pub(super) fn effects(store: &mut dyn Store) -> Result<Finding> {
+    let filter = EffectFilter { in_doubt: true, ..EffectFilter::default() };
+    let doubtful = store.effects(&filter, BATCH_LIMIT)?;
+    let goes_on = |view: &&EffectView| matches!(view.state, State::Queued | State::Running);
+    let (going, waiting): (Vec<_>, Vec<_>) = doubtful.iter().partition(goes_on);
+    let Some(EffectView { effect, .. }) = waiting.first() else {
+        return Ok(Finding::well(
+            "effects",
+            match going.len() {
+                0 => "none is in doubt".to_owned(),
+                n => format!("{n} in doubt, and their jobs go on and decide"),
+            },
+        ));
+    };
+    let number = match waiting.len() {
+        BATCH_LIMIT => format!("{BATCH_LIMIT} or more effects are"),
+        n => count(n, "effect is", "effects are"),
+    };
+    let found = format!("{number} in doubt, such as {} of job {}", effect.name, effect.job);
+    let next = "ask the other side whether it happened, and decide: tenure effects list --in-doubt";
+    Ok(Finding::ill("effects", found, next))
+}
+
+pub(super) fn dead(overview: &Overview) -> Finding {
+    let dead: u64 = overview.lines.iter().map(|line| line.dead).sum();
+    match dead {
+        0 => Finding::well("dead", "no dead jobs"),
+        1 => Finding::ill("dead", "1 dead job", "see why with: tenure dead list"),
+        n => Finding::ill("dead", format!("{n} dead jobs"), "see why with: tenure dead list"),
+    }
+}

@@ -1,0 +1,156 @@
+//! `tenure effects resolve`: a person has asked the other side, and says how an effect in doubt is to be taken.
+
+use anyhow::Result;
+use clap::ArgGroup;
+use serde::Serialize;
+use tenure::job::{Invalid, JobId, Json, Limits, Name, State};
+use tenure::ledger::{Resolution, Standing};
+use tenure::store::Resolved;
+
+use super::changes;
+use crate::args::{self, BadInput};
+use crate::commands::enqueue::all_of_stdin;
+use crate::{Answer, Session};
+
+/// Say how an effect in doubt is to be taken
+#[derive(clap::Args)]
+#[group(skip)]
+#[command(group(ArgGroup::new("how").required(true).args(["committed", "resend"])))]
+#[command(after_help = "\
+A parked job with no other effect in doubt is queued again.
+
+Examples:
+  tenure effects resolve 7 charge --committed '{\"receipt\":\"r-42\"}'
+  tenure effects resolve 7 charge --resend")]
+pub(crate) struct Args {
+    /// The job
+    #[arg(value_parser = args::job_id)]
+    job: JobId,
+
+    /// The effect's name within the job
+    #[arg(value_parser = args::effect)]
+    effect: Name,
+
+    /// It happened, and this came back, as JSON; - reads it from stdin
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    committed: Option<String>,
+
+    /// Send it again under the same key, for the other side to tell that it is the same
+    #[arg(long)]
+    resend: bool,
+}
+
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    let Args { job, effect, .. } = args;
+    let how = resolution(args)?;
+    let resolved = session.open()?.resolve(*job, effect, &how)?;
+    if session.out.is_json() {
+        session.out.document(&View { job: *job, effect, resolved })?;
+    }
+    match answer(*job, effect, &how, resolved) {
+        Ok(words) if !session.out.is_json() => session.out.line(&words)?,
+        Ok(_) => {}
+        Err(why) => return Ok(Answer::No(why)),
+    }
+    Ok(Answer::Yes)
+}
+
+fn resolution(args: &Args) -> Result<Resolution> {
+    let limit = Limits::default().result;
+    let text = match args.committed.as_deref() {
+        None => return Ok(Resolution::Resend),
+        Some("-") => all_of_stdin("result", limit)?,
+        Some(text) => text.to_owned(),
+    };
+    let result = Json::check("result", text, limit).map_err(|invalid| match invalid {
+        Invalid::NotJson { .. } => {
+            let shape =
+                "what came back is one JSON value, such as '{\"receipt\":\"r-42\"}' or null";
+            BadInput(format!("--committed: {invalid}; {shape}"))
+        }
+        _ => BadInput(format!("--committed: {invalid}")),
+    })?;
+    Ok(Resolution::Committed { result })
+}
+
+#[derive(Serialize)]
+struct View<'a> {
+    job: JobId,
+    effect: &'a Name,
+    #[serde(flatten)]
+    resolved: Resolved,
+}
+
+/// What was done, or why not, and what to do next.
+fn answer(
+    job: JobId,
+    effect: &Name,
+    how: &Resolution,
+    resolved: Resolved,
+) -> Result<String, String> {
+    match resolved {
+        Resolved::Yes(state) => {
+            let taken = match how {
+                Resolution::Committed { .. } => "counts as committed",
+                Resolution::Resend => "will be sent again",
+            };
+            Ok(format!("effect {effect} of job {job} {taken}; {}", next(job, state)))
+        }
+        Resolved::No(standing) => Err(format!(
+            "effect {effect} of job {job} is not in doubt: {}",
+            match standing {
+                Standing::Committed => "it is committed, and that is final",
+                Standing::Failed => "it failed, and the job's next attempt opens it again",
+                Standing::Resend => "it will be sent again by the job's next attempt",
+                Standing::Open => "its outcome is on its way",
+            }
+        )),
+        Resolved::Held => Err(format!(
+            "job {job} is running, so its holder decides about effect {effect}; wait for it with: \
+             tenure jobs wait {job}; or take it away with: tenure jobs cancel {job}"
+        )),
+        Resolved::Unknown => Err(format!(
+            "job {job} has no effect {effect}; see what it has with: tenure effects list --job {job}"
+        )),
+        Resolved::Gone => Err(changes::unknown(job)),
+    }
+}
+
+/// What comes of it for the job.
+fn next(job: JobId, state: State) -> String {
+    match state {
+        State::Queued => format!("job {job} is queued, and its next attempt goes on from there"),
+        State::Parked => format!(
+            "job {job} stays parked; see whether another effect is in doubt with: \
+             tenure effects list --job {job}; if none is: tenure jobs resume {job}"
+        ),
+        State::Running | State::Succeeded => format!("job {job} is {state}"),
+        State::Dead | State::Cancelled => {
+            format!("job {job} is {state}; to let it go on: tenure jobs requeue {job}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_has_words_and_a_next_step() {
+        let effect = tenure::ledger::effect_name("charge").unwrap();
+        let said = |resolved| answer(JobId(7), &effect, &Resolution::Resend, resolved);
+        for state in State::ALL {
+            let words = said(Resolved::Yes(state)).unwrap();
+            assert!(
+                words.contains("will be sent again") && words.contains(state.name()),
+                "{words}"
+            );
+        }
+        for standing in Standing::ALL {
+            assert!(said(Resolved::No(standing)).unwrap_err().contains("not in doubt: it"));
+        }
+        assert!(said(Resolved::Held).unwrap_err().contains("tenure jobs cancel 7"));
+        assert!(said(Resolved::Unknown).unwrap_err().contains("tenure effects list --job 7"));
+        assert!(said(Resolved::Gone).unwrap_err().contains("tenure jobs list"));
+    }
+}

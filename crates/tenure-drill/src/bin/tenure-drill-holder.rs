@@ -1,0 +1,130 @@
+//! A worker that holds jobs and does nothing else, until its standard input is closed or somebody kills it.
+//!
+//! Its arguments: a file or an address, how many jobs, the length of the lease in milliseconds, and perhaps the account
+//! book of a bank: a file to which it adds a line for each job, under the key of the effect `charge`, after it has
+//! opened it and without ever saying how it ended. It registers, claims, and renews with a connection of its own, as a
+//! worker does. Each line on standard output is a fact: `held JOB TOKEN`,
+//! `guarded Yes`, `renewed N` for each round, `lost JOB` for each job that was taken away, and `broken …` for each call that
+//! failed.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use tenure::clock::monotonic;
+use tenure::job::Name;
+use tenure::lease::{Fence, WorkerId};
+use tenure::ledger::{Act, Answer, EffectKey, Entry, effect_name};
+use tenure::store::postgres::{self, Address, Postgres};
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Claim, Cursor, Registration, Renewed, Result, Store};
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let place = arguments.next().unwrap_or_default();
+    let mut number = || arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let (jobs, lease): (u64, _) = (number(), Duration::from_millis(number()));
+    let bank = arguments.next();
+    let worker = WorkerId::unique();
+    let queues = vec![Name::default_queue()];
+
+    let mut guard = open(&place)?;
+    let known = Registration { worker: worker.clone(), queues: queues.clone(), kinds: None };
+    say("guarded", format!("{:?}", guard.register(&known)?));
+    let ask = Claim {
+        worker: worker.clone(),
+        queues,
+        kinds: None,
+        n: usize::try_from(jobs).unwrap_or(1),
+        lease,
+        cursor: Cursor::default(),
+        grace: Duration::ZERO,
+    };
+    let claimed = open(&place)?.claim(&ask)?;
+    let mut held: Vec<Fence> =
+        claimed.attempts.iter().map(|attempt| attempt.lease.fence()).collect();
+    for fence in &held {
+        say("held", format!("{} {}", fence.job, fence.token));
+    }
+    if let Some(bank) = bank {
+        charge(guard.as_mut(), &held, &bank)?;
+    }
+    say("ready", held.len());
+    keep(guard.as_mut(), &mut held, lease, &stdin_closed());
+    guard.retire(&worker)
+}
+
+/// Does the effect of each job, once its intent is written.
+fn charge(store: &mut dyn Store, held: &[Fence], bank: &str) -> Result<()> {
+    let installation = store.identity()?.installation;
+    for fence in held {
+        let name = effect_name("charge")?;
+        let entry = Entry { fence: *fence, name: name.clone(), act: Act::Open };
+        if store.ledger(&[entry])? == [Answer::Opened] {
+            let key = EffectKey { installation, job: fence.job, effect: name };
+            let mut book =
+                std::fs::OpenOptions::new().append(true).create(true).open(bank).expect("the bank");
+            writeln!(book, "{key}").expect("the bank writes it down");
+            say("charged", key);
+        }
+    }
+    Ok(())
+}
+
+/// Renews for as long as anybody wants.
+fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Receiver<()>) {
+    while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(Duration::ZERO) {
+        match store.renew(held, lease) {
+            Err(broken) => say("broken", broken),
+            Ok(answers) => {
+                let mut lost = Vec::new();
+                for (fence, answer) in held.iter().zip(&answers) {
+                    if matches!(answer, Renewed::Lost(_) | Renewed::Gone) {
+                        say("lost", fence.job);
+                        lost.push(*fence);
+                    }
+                }
+                held.retain(|fence| !lost.contains(fence));
+                say("renewed", held.len());
+            }
+        }
+        let until = monotonic() + lease / 3;
+        // A wait ends early whenever something happens; it also keeps the guard.
+        while monotonic() < until
+            && matches!(end.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout))
+        {
+            let soon = until.min(monotonic() + Duration::from_millis(500));
+            if let Err(broken) = store.wait(soon) {
+                say("broken", broken);
+            }
+        }
+    }
+}
+
+fn open(place: &str) -> Result<Box<dyn Store>> {
+    Ok(if place.starts_with("postgres://") {
+        Box::new(Postgres::open(&Address::parse(place)?, &postgres::Options::default())?)
+    } else {
+        Box::new(Sqlite::open(place, &Options::default())?)
+    })
+}
+
+fn say(what: &str, detail: impl Display) {
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{what} {detail}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0); // nobody listens any more
+    }
+}
+
+/// Closed when standard input is.
+fn stdin_closed() -> Receiver<()> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        drop(tell);
+    });
+    told
+}

@@ -1,0 +1,91 @@
+//! The store, held against what must be true of it.
+
+use tenure::inspect::Rule;
+use tenure::job::JobId;
+use tenure::ledger::Act;
+use tenure::lifecycle::Outcome;
+use tenure::store::AsSeen;
+
+use super::{LEASE, World, complete, job, json, key, outcomes, promises, secs};
+
+fn wrong(w: &mut World) -> Vec<(i64, Rule)> {
+    let checked = w.store.check(None, 1_000).unwrap();
+    assert_eq!(checked.next, None);
+    checked.wrong.iter().map(|wrong| (wrong.job.0, wrong.rule)).collect()
+}
+
+promises! { "check":
+    "I9" whatever_happens_to_jobs_nothing_is_ever_wrong(w) {
+        for (at, outcome) in outcomes().into_iter().enumerate() {
+            w.put(job("work").key(key(&format!("k{at}"))));
+            let fence = w.take("ann").lease.fence();
+            w.open(fence, "charge");
+            w.act(fence, "charge", Act::Commit { result: json("1") });
+            w.act(fence, "load", Act::Remember { result: json("2") });
+            w.settle(fence, outcome);
+        }
+        let large = tenure::job::Json::check("args", format!("\"{}\"", "x".repeat(3_000)), 9_000).unwrap();
+        w.put(tenure::job::NewJob::new(super::name("work"), large));
+        let cancelled = w.put_one();
+        w.store.cancel(&[cancelled]).unwrap();
+        w.store.requeue(&[AsSeen::any(cancelled)]).unwrap();
+        w.pass(LEASE);
+        assert!(w.claim(&super::ask("bob", 9)).attempts.len() > 3);
+        w.pass(LEASE);
+        w.sweep();
+        assert_eq!(wrong(w), []);
+        let backup = w.dump();
+        w.store.go_back(&backup).unwrap();
+        w.put_one();
+        w.claim(&super::ask("cid", 1));
+        assert_eq!(wrong(w), []);
+    }
+
+    "I11" a_job_that_nobody_takes_back_is_found(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE + Rule::OVERDUE - secs(1));
+        assert_eq!(wrong(w), []);
+        w.pass(secs(1));
+        assert_eq!(wrong(w), [(fence.job.0, Rule::I11)]);
+        w.sweep();
+        assert_eq!(wrong(w), []);
+    }
+
+    "G8" an_effect_that_a_success_left_open_is_found(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.open(fence, "charge");
+        assert_eq!(wrong(w), []);
+        w.settle(fence, complete());
+        assert_eq!(wrong(w), [(fence.job.0, Rule::Ledger)]);
+        let dead = w.ended(Outcome::Bury { reason: "hopeless".into() });
+        assert!(!wrong(w).contains(&(dead.0, Rule::Ledger)));
+    }
+
+    "I9" all_jobs_are_looked_at_once_in_windows_of_any_size(w) {
+        for at in 0..10 {
+            w.put_one();
+            if at % 3 == 0 {
+                let fence = w.take("ann").lease.fence();
+                w.settle(fence, complete());
+            }
+        }
+        for size in [1, 3, 10, 11] {
+            let mut from: Option<JobId> = None;
+            let mut looked = Vec::new();
+            loop {
+                let checked = w.store.check(from, size).unwrap();
+                looked.push(checked.looked);
+                assert!(checked.wrong.is_empty());
+                match checked.next {
+                    Some(next) => from = Some(next),
+                    None => break,
+                }
+            }
+            assert_eq!(looked.iter().sum::<usize>(), 10, "in windows of {size}: {looked:?}");
+            assert!(looked.iter().all(|jobs| *jobs <= size));
+        }
+        assert!(w.store.check(None, usize::MAX).unwrap_err().is_invalid());
+    }
+}

@@ -1,0 +1,307 @@
+//! Workers that are gone, and breaks in time.
+
+use std::time::Duration;
+
+use tenure::drill::Dump;
+use tenure::job::State;
+use tenure::lifecycle::Verb;
+use tenure::store::{Claim, GUARD_GAP, Guarded, Lapsed, Registration, Renewed, WORKER_MEMORY};
+
+use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
+
+fn known(who: &str) -> Registration {
+    Registration { worker: worker(who), queues: vec![name("default")], kinds: None }
+}
+
+/// The process ends, and its lock with it.
+fn dies(w: &mut World, who: &str) {
+    w.surroundings(|state| state.held.retain(|held| *held != worker(who)));
+}
+
+/// The server starts again: no lock survives it.
+fn restarts(w: &mut World) {
+    w.surroundings(|state: &mut Dump| {
+        state.started_at = state.now;
+        state.held.clear();
+    });
+}
+
+fn vanished(w: &mut World) -> Vec<(i64, String, State)> {
+    let lapses = w.store.vanished(1_000).unwrap();
+    lapses.iter().map(|lapse| (lapse.fence.job.0, lapse.worker.to_string(), lapse.became)).collect()
+}
+
+/// A worker that holds one job, with a long lease.
+fn busy(w: &mut World, who: &str) -> tenure::lease::Fence {
+    assert_eq!(w.store.register(&known(who)).unwrap(), Guarded::Yes);
+    w.put_one();
+    let long = Claim { lease: secs(600), ..ask(who, 1) };
+    w.claim(&long).attempts.remove(0).lease.fence()
+}
+
+promises! { "guard":
+    "G5" the_jobs_of_a_process_that_died_are_taken_back_whatever_their_lease(w) {
+        let fence = busy(w, "ann");
+        assert!(vanished(w).is_empty());
+        dies(w, "ann");
+        assert!(vanished(w).is_empty(), "one look is not enough");
+        w.pass(GUARD_GAP);
+        assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+        assert_eq!(w.verbs(fence.job), [Verb::Vanish]);
+        let line = w.timeline(fence.job).remove(0);
+        assert_eq!((line.token, line.worker, line.became), (fence.token, Some(worker("ann")), State::Queued));
+        let again = w.take("bob");
+        assert!(again.lease.token() > fence.token && again.crashes == 1);
+        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+    }
+
+    "I8" two_looks_that_are_too_close_tell_nothing(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        for _ in 0..3 {
+            assert!(vanished(w).is_empty());
+        }
+        w.pass(GUARD_GAP - Duration::from_millis(1));
+        assert!(vanished(w).is_empty());
+        assert_eq!(w.state(fence.job), State::Running);
+    }
+
+    "I8" a_lock_that_was_seen_held_in_between_begins_anew(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.surroundings(|state| state.held.push(worker("ann")));
+        vanished(w);
+        dies(w, "ann");
+        w.pass(GUARD_GAP);
+        assert!(vanished(w).is_empty(), "free for the first time again");
+        assert_eq!(w.state(fence.job), State::Running);
+    }
+
+    "I8" a_lock_that_was_taken_again_in_between_begins_anew(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.store.register(&known("ann")).unwrap();
+        dies(w, "ann");
+        w.pass(GUARD_GAP);
+        assert!(vanished(w).is_empty());
+        assert_eq!(w.state(fence.job), State::Running);
+        let record = w.dump().workers.remove(0);
+        assert_eq!((record.takings, record.free_since), (2, Some(w.now())));
+    }
+
+    "I8" a_lock_that_was_freed_by_a_restart_of_the_server_tells_nothing(w) {
+        let fence = busy(w, "ann");
+        restarts(w);
+        for _ in 0..3 {
+            assert!(vanished(w).is_empty());
+            w.pass(GUARD_GAP);
+        }
+        assert_eq!(w.state(fence.job), State::Running);
+        // Once it was taken under the new start, it counts again.
+        w.store.register(&known("ann")).unwrap();
+        dies(w, "ann");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        assert_eq!(vanished(w).len(), 1);
+    }
+
+    "I8" of_a_worker_that_never_took_a_lock_only_the_lease_tells(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        for _ in 0..3 {
+            assert!(vanished(w).is_empty());
+            w.pass(GUARD_GAP);
+        }
+        assert_eq!(w.state(fence.job), State::Running);
+    }
+
+    "I8" a_living_worker_loses_nothing(w) {
+        let fence = busy(w, "ann");
+        busy(w, "bob");
+        dies(w, "bob");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        assert_eq!(vanished(w).len(), 1);
+        assert_eq!(w.state(fence.job), State::Running);
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Held(_)));
+    }
+
+    "G5" a_worker_that_retires_is_forgotten(w) {
+        w.store.register(&known("ann")).unwrap();
+        w.store.retire(&worker("ann")).unwrap();
+        w.store.retire(&worker("ann")).unwrap();
+        let state = w.dump();
+        assert!(state.workers.is_empty() && state.held.is_empty());
+    }
+
+    "G5" many_jobs_of_a_dead_worker_are_taken_back_in_parts_and_then_it_is_forgotten(w) {
+        w.store.register(&known("ann")).unwrap();
+        for _ in 0..5 {
+            w.put_one();
+        }
+        assert_eq!(w.claim(&ask("ann", 5)).attempts.len(), 5);
+        dies(w, "ann");
+        w.store.vanished(2).unwrap();
+        w.pass(GUARD_GAP);
+        let taken = |w: &mut World| w.store.vanished(2).unwrap().iter().map(|lapse| lapse.fence.job.0).collect::<Vec<_>>();
+        assert_eq!(taken(w), [1, 2]);
+        assert_eq!(w.dump().workers.len(), 1);
+        assert_eq!(taken(w), [3, 4]);
+        assert_eq!(taken(w), [5]);
+        assert!(w.dump().workers.is_empty());
+        assert!(w.store.vanished(usize::MAX).unwrap_err().is_invalid());
+    }
+
+    "G4" a_job_that_kills_its_processes_is_buried(w) {
+        w.put(job("work").max_crashes(std::num::NonZeroU16::new(2).unwrap()));
+        for who in ["ann", "bob"] {
+            w.store.register(&known(who)).unwrap();
+            let fence = w.take(who).lease.fence();
+            dies(w, who);
+            vanished(w);
+            w.pass(GUARD_GAP);
+            let became = if who == "ann" { State::Queued } else { State::Dead };
+            assert_eq!(vanished(w), [(fence.job.0, who.to_owned(), became)]);
+        }
+    }
+
+    "I5" a_crash_is_taken_back_when_its_worker_shows_its_token_again(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        vanished(w);
+        assert_eq!(w.record(fence.job).crashes, 1);
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Lost(_)));
+        assert_eq!(w.record(fence.job).crashes, 0);
+        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+        assert_eq!(w.record(fence.job).crashes, 0, "once");
+        assert_eq!(w.verbs(fence.job), [Verb::Vanish, Verb::Return]);
+        assert_eq!(w.refusals(fence.job), [Verb::Renew, Verb::Complete]);
+        assert_eq!(w.take("bob").crashes, 0, "it is no suspect");
+    }
+
+    "I5" a_crash_is_taken_back_also_from_a_job_that_somebody_runs(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        vanished(w);
+        let second = w.take("bob").lease.fence();
+        w.settle(fence, complete());
+        let record = w.record(fence.job);
+        assert_eq!((record.crashes, record.token, record.state), (0, second.token, State::Running));
+        assert!(matches!(w.settle(second, complete()), tenure::store::Settled::Yes(_)));
+    }
+
+    "I5" a_lease_that_ran_out_is_a_crash_whoever_comes_back(w) {
+        w.put_one();
+        let (first, _) = w.taken_over();
+        w.settle(first.lease.fence(), complete());
+        assert_eq!(w.record(first.lease.job()).crashes, 1);
+    }
+
+    "I4" a_crash_of_a_job_that_has_ended_is_not_taken_back(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        vanished(w);
+        let second = w.take("bob").lease.fence();
+        w.settle(second, complete());
+        let before = w.record(fence.job);
+        w.settle(fence, complete());
+        assert_eq!(w.record(fence.job), before);
+        assert_eq!(w.verbs(fence.job), [Verb::Vanish]);
+    }
+
+    "G5" workers_are_seen_with_what_they_handle_and_whether_they_live(w) {
+        w.store.register(&Registration { kinds: Some(vec![name("mail"), name("sum")]), ..known("bob") }).unwrap();
+        w.pass(secs(1));
+        w.store.register(&known("ann")).unwrap();
+        dies(w, "bob");
+        let seen = w.store.workers().unwrap();
+        let ids: Vec<_> = seen.iter().map(|view| (view.worker.as_str(), view.is_alive)).collect();
+        assert_eq!(ids, [("ann", Some(true)), ("bob", Some(false))]);
+        assert_eq!(seen[0].since.since(seen[1].since), secs(1));
+        assert_eq!((&seen[0].kinds, &seen[0].queues), (&None, &vec![name("default")]));
+        assert_eq!(seen[1].kinds, Some(vec![name("mail"), name("sum")]));
+    }
+
+    "G5" a_worker_that_was_lost_with_a_restart_is_forgotten_in_time(w) {
+        w.store.register(&known("ann")).unwrap();
+        restarts(w);
+        w.store.register(&known("bob")).unwrap();
+        w.pass(WORKER_MEMORY - secs(1));
+        w.store.prune(0).unwrap();
+        assert_eq!(w.dump().workers.len(), 2);
+        w.pass(secs(1));
+        w.store.prune(0).unwrap();
+        let left: Vec<_> = w.dump().workers.iter().map(|record| record.worker.to_string()).collect();
+        assert_eq!(left, ["bob"], "who can be looked at stays");
+    }
+
+    "I6" a_lease_from_before_a_restart_gets_its_whole_length_again(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE - secs(1));
+        restarts(w);
+        w.pass(LEASE - secs(1));
+        assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty());
+        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
+        assert!(w.claim(&ask("bob", 1)).lapsed.is_empty());
+        assert_eq!(w.state(fence.job), State::Running);
+        w.pass(secs(1));
+        assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
+        assert_eq!(w.claim(&ask("bob", 1)).lapsed.len(), 1);
+    }
+
+    "I6" a_lease_that_was_over_before_the_restart_gets_it_too(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE * 3);
+        restarts(w);
+        assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty(), "nobody could renew it");
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Held(_)));
+    }
+
+    "I6" a_lease_that_was_granted_or_renewed_since_the_restart_is_as_any_other(w) {
+        w.put_one();
+        w.put_one();
+        let first = w.take("ann").lease.fence();
+        w.pass(secs(1));
+        restarts(w);
+        let second = w.take("bob").lease.fence();
+        assert!(matches!(w.store.renew(&[first], secs(5)).unwrap()[0], Renewed::Held(_)));
+        w.pass(LEASE);
+        let over: std::collections::BTreeSet<_> =
+            w.store.overdue(10, Duration::ZERO).unwrap().into_iter().collect();
+        assert_eq!(over, [first, second].into_iter().collect());
+    }
+
+    "I6" no_restart_lets_a_job_run_beyond_its_maximal_runtime(w) {
+        w.put(job("work").max_runtime(secs(40)));
+        let fence = w.take("ann").lease.fence();
+        w.pass(secs(29));
+        restarts(w);
+        w.pass(secs(10));
+        assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty());
+        w.pass(secs(1));
+        assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
+    }
+
+    "I6" whoever_comes_late_to_look_may_leave_others_a_grace(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE + secs(4));
+        assert!(w.store.overdue(10, secs(5)).unwrap().is_empty());
+        assert_eq!(w.store.overdue(10, secs(4)).unwrap(), [fence]);
+        let patient = Claim { grace: secs(5), ..ask("bob", 1) };
+        assert!(w.claim(&patient).lapsed.is_empty());
+        w.pass(secs(1));
+        assert_eq!(w.claim(&patient).lapsed.len(), 1);
+        assert!(w.store.overdue(10, Duration::MAX).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! What the specification says of effects and steps.
+
+use tenure::inspect::{EffectFilter, EffectView};
+use tenure::job::{JobId, JobRecord, Name, State};
+use tenure::lease::{Fence, Token};
+use tenure::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, Step};
+use tenure::lifecycle::Verb;
+use tenure::store::Resolved;
+
+use super::Model;
+
+impl Model {
+    pub(super) fn ledger_one(&mut self, entry: &Entry) -> Answer {
+        let Entry { fence, name, act } = entry;
+        let place = (fence.job, name.clone());
+        if self.holds(*fence).is_none() {
+            return self.ledger_late(*fence, &place, act);
+        }
+        match act {
+            Act::Open => self.open(place, fence.token),
+            Act::Commit { .. } => {
+                let mine = self.mine(&place, fence.token);
+                self.end_effect(&place, act, mine, &[Standing::Open, Standing::Failed])
+            }
+            Act::Fail { .. } => {
+                let mine = self.mine(&place, fence.token);
+                self.end_effect(&place, act, mine, &[Standing::Open])
+            }
+            Act::Resolve(how) => {
+                let doubtful =
+                    self.ledger.get(&place).is_some_and(|effect| effect.standing == Standing::Open)
+                        && !self.mine(&place, fence.token);
+                let again = self.mine(&place, fence.token)
+                    && self.ledger[&place].standing == Standing::Open
+                    && *how == Resolution::Resend;
+                if doubtful {
+                    self.take_over(&place, fence.token, how);
+                    Answer::Recorded
+                } else if again || self.was_written(&place, fence.token, act) {
+                    Answer::Recorded
+                } else {
+                    Answer::No(self.ledger.get(&place).map(|effect| effect.standing))
+                }
+            }
+            Act::Recall => match self.steps.get(&place) {
+                Some(step) => Answer::Remembered(step.result.clone()),
+                None => Answer::Unknown,
+            },
+            Act::Remember { result } => {
+                let (job, name) = place.clone();
+                let (token, at) = (fence.token, self.now());
+                let new = Step { job, name, token, at, result: result.clone() };
+                Answer::Remembered(self.steps.entry(place).or_insert(new).result.clone())
+            }
+        }
+    }
+
+    fn mine(&self, place: &(JobId, Name), token: Token) -> bool {
+        self.ledger.get(place).is_some_and(|effect| effect.token == token)
+    }
+
+    fn open(&mut self, place: (JobId, Name), token: Token) -> Answer {
+        let now = self.now();
+        match self.ledger.get(&place) {
+            Some(effect) if effect.standing == Standing::Committed => {
+                effect.result.clone().map_or(Answer::Opened, Answer::Committed)
+            }
+            Some(effect) if effect.standing == Standing::Open && effect.token == token => {
+                Answer::Opened
+            }
+            Some(effect) if effect.standing == Standing::Open => {
+                Answer::InDoubt(Doubt { token: effect.token, since: effect.opened_at })
+            }
+            Some(_) | None => {
+                let (job, name) = place.clone();
+                self.ledger.insert(place, intent(job, name, token, now));
+                Answer::Opened
+            }
+        }
+    }
+
+    /// Writes how this attempt's own effect ended.
+    fn end_effect(
+        &mut self,
+        place: &(JobId, Name),
+        act: &Act,
+        mine: bool,
+        from: &[Standing],
+    ) -> Answer {
+        let now = self.now();
+        let Some(effect) = self.ledger.get_mut(place) else { return Answer::No(None) };
+        if mine && from.contains(&effect.standing) {
+            effect.standing = match act {
+                Act::Commit { .. } => Standing::Committed,
+                _ => Standing::Failed,
+            };
+            effect.result = act.result().cloned();
+            effect.note = act.note();
+            effect.ended_at = Some(now);
+            return Answer::Recorded;
+        }
+        let standing = effect.standing;
+        let token = effect.token;
+        if self.was_written(place, token, act) && mine {
+            Answer::Recorded
+        } else {
+            Answer::No(Some(standing))
+        }
+    }
+
+    /// Makes a doubtful intent of somebody else's this attempt's own.
+    fn take_over(&mut self, place: &(JobId, Name), token: Token, how: &Resolution) {
+        let now = self.now();
+        let Some(effect) = self.ledger.get_mut(place) else { return };
+        effect.token = token;
+        match how {
+            Resolution::Resend => effect.opened_at = now,
+            Resolution::Committed { result } => {
+                effect.standing = Standing::Committed;
+                effect.result = Some(result.clone());
+                effect.ended_at = Some(now);
+            }
+        }
+    }
+
+    /// Whether this attempt has written this outcome before.
+    fn was_written(&self, place: &(JobId, Name), token: Token, act: &Act) -> bool {
+        let standing = match act {
+            Act::Commit { .. } | Act::Resolve(Resolution::Committed { .. }) => Standing::Committed,
+            Act::Fail { .. } => Standing::Failed,
+            _ => return false,
+        };
+        self.ledger
+            .get(place)
+            .is_some_and(|effect| effect.token == token && effect.standing == standing)
+    }
+
+    fn ledger_late(&mut self, fence: Fence, place: &(JobId, Name), act: &Act) -> Answer {
+        if self.was_written(place, fence.token, act) {
+            return Answer::Recorded;
+        }
+        if let (Act::Remember { .. }, Some(step)) = (act, self.steps.get(place))
+            && step.token == fence.token
+        {
+            return Answer::Remembered(step.result.clone());
+        }
+        self.refuse(fence, act.verb()).map_or(Answer::Gone, Answer::Stale)
+    }
+
+    /// What a person decides about an effect in doubt.
+    pub(super) fn resolve_one(&mut self, id: JobId, name: &Name, how: &Resolution) -> Resolved {
+        let Some(job) = self.jobs.get(&id).cloned() else { return Resolved::Gone };
+        let now = self.now();
+        let place = (id, name.clone());
+        let Some(effect) = self.ledger.get_mut(&place) else { return Resolved::Unknown };
+        let said_before = effect.token == Token::NONE
+            && effect.standing
+                == match how {
+                    Resolution::Committed { .. } => Standing::Committed,
+                    Resolution::Resend => Standing::Resend,
+                };
+        if said_before {
+            return Resolved::Yes(job.state);
+        }
+        if effect.standing != Standing::Open {
+            return Resolved::No(effect.standing);
+        }
+        if job.state == State::Running {
+            return Resolved::Held;
+        }
+        effect.token = Token::NONE;
+        effect.ended_at = Some(now);
+        match how {
+            Resolution::Resend => effect.standing = Standing::Resend,
+            Resolution::Committed { result } => {
+                effect.standing = Standing::Committed;
+                effect.result = Some(result.clone());
+            }
+        }
+        let in_doubt = self
+            .ledger
+            .values()
+            .any(|effect| effect.job == id && effect.standing == Standing::Open);
+        if job.state == State::Parked && !in_doubt {
+            let mut after = JobRecord { reason: None, ..job.clone() };
+            super::wait_until(&mut after, now, now);
+            self.jobs.insert(id, after);
+            let words = format!("effect {name} resolved: {}", how.name());
+            self.note(&job, Verb::Resume, State::Queued, Some(words));
+            return Resolved::Yes(State::Queued);
+        }
+        Resolved::Yes(job.state)
+    }
+
+    pub(super) fn effects_now(&self, filter: &EffectFilter, limit: usize) -> Vec<EffectView> {
+        let view = |effect: &Effect| {
+            let job = self.jobs.get(&effect.job)?;
+            let is_held = job.state == State::Running && job.token == effect.token;
+            let in_doubt = effect.standing == Standing::Open && !is_held;
+            let shown = (in_doubt || !filter.in_doubt)
+                && filter.job.is_none_or(|job| job == effect.job)
+                && filter.before.is_none_or(|before| effect.job < before);
+            shown.then(|| EffectView {
+                effect: effect.clone(),
+                in_doubt,
+                state: job.state,
+                kind: job.kind.clone(),
+                tenant: job.tenant.clone(),
+            })
+        };
+        let mut views: Vec<_> = self.ledger.values().filter_map(view).collect();
+        views.sort_by_key(|view| (std::cmp::Reverse(view.effect.job), view.effect.name.clone()));
+        views.truncate(limit);
+        views
+    }
+}
+
+fn intent(job: JobId, name: Name, token: Token, now: tenure::clock::Timestamp) -> Effect {
+    let standing = Standing::Open;
+    Effect { job, name, standing, token, opened_at: now, ended_at: None, result: None, note: None }
+}

@@ -1,0 +1,188 @@
+//! A payment that must not happen twice, told in plain SQL.
+
+use postgres::Client;
+use tenure_drill::sessions::{Lab, fault};
+
+use crate::{Lease, as_each, running, state, take_over};
+
+/// What `effect_open` answers: the word, what came back, and the key for the outside.
+fn open(session: &mut Client, lease: Lease) -> (String, Option<String>, String) {
+    let sql = "SELECT answer, result::text, key FROM tenure.effect_open($1, $2, 'charge')";
+    let row = session.query_one(sql, &[&lease.job, &lease.token]).unwrap();
+    (row.get(0), row.get(1), row.get(2))
+}
+
+fn refused(session: &mut Client, sql: &str) -> (String, String) {
+    let error = fault(session.batch_execute(sql));
+    (error.code().code().to_owned(), error.message().to_owned())
+}
+
+/// The worker dies between the call to the outside and the note of its outcome.
+fn in_doubt(lab: &mut Lab, session: &mut Client) -> (Lease, Lease, String) {
+    let first = running(session);
+    let (answer, result, key) = open(session, first);
+    assert_eq!((answer.as_str(), result), ("opened", None));
+    let second = take_over(lab, session);
+    let (answer, result, again) = open(session, second);
+    assert_eq!((answer.as_str(), result), ("in_doubt", None));
+    assert_eq!(again, key, "every attempt has the same key for the outside");
+    (first, second, key)
+}
+
+#[test]
+fn an_effect_happens_once_and_every_later_attempt_gets_what_came_back() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let first = running(&mut session);
+        let (answer, _, key) = open(&mut session, first);
+        assert_eq!(answer, "opened");
+        let installation = lab.text("SELECT replace(installation::text, '-', '') FROM tenure.meta");
+        assert_eq!(key, format!("{installation}/0/{}/charge", first.job));
+        for _ in 0..2 {
+            session
+                .batch_execute(&first.call_with("effect_commit", r#", 'charge', '{"id":7}'"#))
+                .unwrap();
+        }
+        let second = take_over(lab, &mut session);
+        let (answer, result, _) = open(&mut session, second);
+        assert_eq!((answer.as_str(), result.as_deref()), ("committed", Some(r#"{"id":7}"#)));
+        session.batch_execute(&second.call("complete")).unwrap();
+    });
+}
+
+#[test]
+fn what_is_in_doubt_is_sent_again_under_the_same_key() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let (_, second, key) = in_doubt(lab, &mut session);
+        let resend = second.call_with("effect_settle", ", 'charge', resend => true");
+        session.batch_execute(&resend).unwrap();
+        let (answer, _, again) = open(&mut session, second);
+        assert_eq!((answer.as_str(), again), ("opened", key));
+        session.batch_execute(&second.call_with("effect_commit", ", 'charge', '42'")).unwrap();
+        let effect =
+            "SELECT state || ' ' || in_doubt || ' ' || token || ' ' || result FROM tenure.effect";
+        assert_eq!(lab.text(effect), format!("committed false {} 42", second.token));
+    });
+}
+
+#[test]
+fn what_is_in_doubt_is_parked_and_a_person_decides() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let (_, second, key) = in_doubt(lab, &mut session);
+        let held = "SELECT tenure.effect_resolve(1, 'charge', resend => true)";
+        assert_eq!(
+            refused(lab.owner(), held),
+            ("TN003".into(), "job: job 1 is running, and its holder decides".into())
+        );
+        session.batch_execute(&second.call_with("park", ", 'was the card charged?'")).unwrap();
+        assert_eq!(lab.text("SELECT state || ' ' || in_doubt FROM tenure.effect"), "open true");
+        let both = "SELECT tenure.effect_resolve(1, 'charge', committed => '1', resend => true)";
+        assert_eq!(refused(lab.owner(), both).0, "TN003");
+        for _ in 0..2 {
+            assert_eq!(lab.text(held), "queued");
+        }
+        let third = crate::claim(&mut session, 300);
+        let (answer, _, again) = open(&mut session, third);
+        assert_eq!((answer.as_str(), again), ("opened", key));
+        let note = "SELECT note FROM tenure.event WHERE verb = 'resume'";
+        assert_eq!(lab.text(note), "effect charge resolved: resend");
+    });
+}
+
+#[test]
+fn a_zombie_neither_opens_nor_commits_and_a_trace_can_be_left() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let (first, second, _) = in_doubt(lab, &mut session);
+        for (verb, more) in [
+            ("effect_open", ", 'refund'"),
+            ("effect_commit", ", 'charge', '42'"),
+            ("effect_fail", ", 'charge', 'no'"),
+            ("step_get", ", 'total'"),
+            ("step_put", ", 'total', '3'"),
+        ] {
+            let error = fault(session.batch_execute(&first.call_with(verb, more)));
+            assert_eq!(error.code().code(), "TN001", "{verb}");
+            assert!(error.message().starts_with(&format!("{verb} refused: token 1")), "{error}");
+            session.batch_execute(&first.call_with("refused", &format!(", '{verb}'"))).unwrap();
+        }
+        let verbs = "SELECT string_agg(verb, ' ' ORDER BY seq) FROM tenure.event WHERE refused";
+        assert_eq!(lab.text(verbs), "effect_open effect_commit effect_fail step_get step_put");
+        assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
+        assert_eq!(open(&mut session, second).0, "in_doubt", "nothing has changed");
+    });
+}
+
+#[test]
+fn what_the_ledger_does_not_allow_is_said_with_a_hint() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = running(&mut session);
+        let (code, words) =
+            refused(&mut session, &lease.call_with("effect_commit", ", 'charge', '42'"));
+        assert_eq!(
+            (code.as_str(), words.as_str()),
+            ("TN003", "effect: job 1 has no effect charge")
+        );
+        open(&mut session, lease);
+        for (call, more) in [
+            ("effect_commit", ", 'charge', NULL"),
+            ("effect_commit", r#", 'charge', '"\u0000"'"#),
+            ("effect_settle", ", 'charge'"),
+            ("effect_settle", ", 'charge', committed => '42'"),
+            ("effect_open", ", 'No Name'"),
+            ("step_put", ", 'total', NULL"),
+        ] {
+            let (code, words) = refused(&mut session, &lease.call_with(call, more));
+            assert_eq!(code, "TN003", "{call}{more}: {words}");
+        }
+        session.batch_execute(&lease.call_with("effect_fail", ", 'charge', 'declined'")).unwrap();
+        assert_eq!(lab.text("SELECT state || ' ' || note FROM tenure.effect"), "failed declined");
+        assert_eq!(open(&mut session, lease).0, "opened", "what did not happen may be tried again");
+    });
+}
+
+#[test]
+fn a_step_is_remembered_as_it_was_first() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let first = running(&mut session);
+        let ask = |session: &mut Client, sql: &str| -> Option<String> {
+            session.query_one(&sql.replace("SELECT ", "SELECT ("), &[]).unwrap().get(0)
+        };
+        let get = |lease: Lease| lease.call_with("step_get", ", 'total'") + ")::text";
+        let put = |lease: Lease, what: &str| {
+            lease.call_with("step_put", &format!(", 'total', '{what}'")) + ")::text"
+        };
+        assert_eq!(ask(&mut session, &get(first)), None);
+        assert_eq!(ask(&mut session, &put(first, "3")).as_deref(), Some("3"));
+        let second = take_over(lab, &mut session);
+        assert_eq!(ask(&mut session, &get(second)).as_deref(), Some("3"));
+        assert_eq!(ask(&mut session, &put(second, "4")).as_deref(), Some("3"));
+        session.batch_execute(&second.call("complete")).unwrap();
+        assert_eq!(state(lab, first.job), "succeeded");
+        assert_eq!(
+            lab.number("SELECT count(*) FROM tenure.check(NULL, 10) WHERE rule IS NOT NULL"),
+            0
+        );
+    });
+}
+
+/// The constraint protects, not a look before: two sessions that open at once under one token both pass the fence, one
+/// after the other, and there is one intent.
+#[test]
+fn an_open_transaction_keeps_a_second_intent_waiting() {
+    let mut lab = Lab::new();
+    let (mut one, mut other) = (lab.session(), lab.session());
+    let lease = running(&mut one);
+    one.batch_execute("BEGIN").unwrap();
+    open(&mut one, lease);
+    let pid: i32 = other.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    let second = std::thread::spawn(move || open(&mut other, lease).0);
+    lab.wait_until_blocked(pid);
+    one.batch_execute("COMMIT").unwrap();
+    assert_eq!(second.join().unwrap(), "opened");
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
+}

@@ -1,0 +1,69 @@
+//! Servers that restart, are promoted, or stand behind a pooler: what a database made for tests can only pretend.
+
+use tenure::job::Name;
+use tenure::lease::WorkerId;
+use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::{Guarded, Registration, Store};
+use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
+
+fn server() -> Cluster {
+    let cluster = Cluster::start(&Binaries::find().unwrap(), &Settings::new()).unwrap();
+    Migrations::connect(&address(&cluster.url())).unwrap().up(Roles::Leave).unwrap();
+    cluster
+}
+
+fn address(url: &str) -> Address {
+    Address::parse(url).unwrap()
+}
+
+fn ask(cluster: &Cluster, sql: &str) -> String {
+    cluster.psql(sql).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_promoted_standby_issues_numbers_that_the_primary_never_did() {
+    let primary = server();
+    assert_eq!(ask(&primary, "SELECT tenure.enqueue('work')"), "1");
+    let standby = primary.standby().unwrap();
+    let mut store = Postgres::open(&address(&standby.url()), &Options::default()).unwrap();
+    assert_eq!(store.identity().unwrap().epoch, 0, "it can be looked at before");
+    assert!(store.check(None, 10).unwrap().wrong.is_empty());
+    assert_eq!(ask(&standby, "SELECT pg_promote()"), "t");
+    let identity = store.identity().unwrap();
+    assert!(identity.epoch > 0);
+    assert_eq!(identity.raises[0].reason, "the WAL timeline was 1 and is 2");
+    let id: i64 = ask(&standby, "SELECT tenure.enqueue('work')").parse().unwrap();
+    let epoch: i64 =
+        ask(&standby, "SELECT max(token) >> 40 FROM tenure.claim('ann', n => 9)").parse().unwrap();
+    assert_eq!((id >> 40, epoch), (i64::from(identity.epoch), i64::from(identity.epoch)));
+    assert_eq!(
+        ask(&primary, "SELECT epoch FROM tenure.identity()"),
+        "0",
+        "where nothing has happened"
+    );
+}
+
+#[test]
+fn a_restart_of_the_server_gives_every_lease_its_length_again() {
+    let mut cluster = server();
+    ask(&cluster, "SELECT tenure.enqueue('work')");
+    ask(&cluster, "SELECT id FROM tenure.claim('ann', lease => '1 hour')");
+    ask(&cluster, "UPDATE tenure.jobs SET lease_until = lease_until - 3600000");
+    assert_eq!(ask(&cluster, "SELECT count(*) FROM tenure.overdue(10)"), "1");
+    cluster.stop_immediately().unwrap();
+    cluster.start_again().unwrap();
+    assert_eq!(ask(&cluster, "SELECT count(*) FROM tenure.overdue(10)"), "0");
+    assert_eq!(ask(&cluster, "SELECT count(*) FROM tenure.claim('bob')"), "0");
+    assert_eq!(ask(&cluster, "SELECT epoch FROM tenure.identity()"), "0", "it is where it was");
+}
+
+#[test]
+fn through_a_pooler_a_worker_is_known_and_not_guarded() {
+    let cluster = server();
+    let pooler = PgBouncer::start(&cluster).unwrap();
+    let mut store = Postgres::open(&address(&pooler.url()), &Options::default()).unwrap();
+    let worker = WorkerId::check("ann").unwrap();
+    let known = Registration { worker, queues: vec![Name::default_queue()], kinds: None };
+    assert_eq!(store.register(&known).unwrap(), Guarded::No);
+    assert_eq!(store.workers().unwrap()[0].is_alive, None);
+}

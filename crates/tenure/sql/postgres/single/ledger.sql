@@ -1,0 +1,121 @@
+-- Effects and steps for people and other languages. Each raises TN001 where the set form answers stale, and TN003 for what
+-- the ledger does not allow. Call them in transactions of their own: an intent counts from its COMMIT on, so that must
+-- come before the call to the outside.
+
+-- One entry, or an error.
+CREATE OR REPLACE FUNCTION tenure.ledger_entry(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json, p_note text,
+    OUT answer text, OUT result json)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    stands text;
+BEGIN
+    IF p_result IS NOT NULL THEN
+        PERFORM tenure.check_json('result', p_result, 262144);
+    END IF;
+    SELECT l.verdict, l.result, ('{open,committed,failed,resend}'::text[])[l.standing + 1] INTO answer, result, stands
+      FROM tenure.ledger_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_name], ARRAY[p_result],
+                              ARRAY[left(p_note, 2048)]) l;
+    IF answer IN ('stale', 'gone') THEN
+        PERFORM tenure.stale(p_job, p_token, p_verb);
+    ELSIF answer = 'no' AND stands IS NULL THEN
+        PERFORM tenure.invalid('effect', format('job %s has no effect %s', p_job, p_name), 'Open it first, with tenure.effect_open.');
+    ELSIF answer = 'no' THEN
+        PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, not by this attempt; %s is not possible', p_name, p_job, stands, p_verb),
+            'Ask tenure.effect_open where it stands. Only who opened an effect may commit or fail it; only what is in doubt can be settled.');
+    END IF;
+END $$;
+
+-- The key that outside systems deduplicate by: the same for every attempt of this effect of this job, and unique in the
+-- world, because the installation is random and the job's id tells the epoch it is from.
+CREATE OR REPLACE FUNCTION tenure.effect_key(p_job bigint, p_effect text) RETURNS text
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT format('%s/%s/%s/%s', replace(m.installation::text, '-', ''), p_job >> 40, p_job, p_effect) FROM tenure.meta m);
+END $$;
+
+-- I am about to do it. Answers opened: go on, under this key; committed: it has happened, and this came back; in_doubt:
+-- an earlier attempt may have done it, and nobody knows.
+CREATE OR REPLACE FUNCTION tenure.effect_open(job bigint, token bigint, effect text)
+RETURNS TABLE (answer text, result json, key text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT e.answer, e.result, tenure.effect_key(effect_open.job, effect_open.effect)
+                   FROM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_open', effect_open.effect, NULL, NULL) e;
+END $$;
+
+-- It happened, and this came back.
+CREATE OR REPLACE FUNCTION tenure.effect_commit(job bigint, token bigint, effect text, result json) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.ledger_entry(job, token, 'effect_commit', effect, result, NULL); END $$;
+
+-- It did not happen; it may be opened again.
+CREATE OR REPLACE FUNCTION tenure.effect_fail(job bigint, token bigint, effect text, error text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN PERFORM tenure.ledger_entry(job, token, 'effect_fail', effect, NULL, error); END $$;
+
+-- Of two ways to take what is in doubt exactly one, or TN003.
+CREATE OR REPLACE FUNCTION tenure.check_resolution(committed json, resend boolean) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF (committed IS NOT NULL) = coalesce(resend, false) THEN
+        PERFORM tenure.invalid('committed', 'say one of two things: it happened and this came back, or send it again',
+            'Pass committed => ''…'', with ''null'' where nothing came back, or resend => true.');
+    END IF;
+END $$;
+
+-- It was in doubt, and the job's holder knows how it is to be taken: it happened and this came back, or it is sent
+-- again under the same key.
+CREATE OR REPLACE FUNCTION tenure.effect_settle(job bigint, token bigint, effect text, committed json DEFAULT NULL,
+    resend boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM tenure.check_resolution(committed, resend),
+            tenure.ledger_entry(job, token, 'effect_resolve', effect, committed, NULL);
+END $$;
+
+-- A person's word about an effect in doubt, for a job that nobody holds. A parked job with no other doubt is queued again.
+-- Answers the job's state afterwards.
+CREATE OR REPLACE FUNCTION tenure.effect_resolve(job bigint, effect text, committed json DEFAULT NULL,
+    resend boolean DEFAULT false) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    answer record;
+BEGIN
+    PERFORM tenure.check_resolution(committed, resend);
+    IF committed IS NOT NULL THEN
+        PERFORM tenure.check_json('committed', committed, 262144);
+    END IF;
+    SELECT r.verdict, r.state, ('{open,committed,failed,resend}'::text[])[r.standing + 1] AS standing INTO answer
+      FROM tenure.resolve_effect(job, effect, committed) r;
+    CASE answer.verdict
+        WHEN 'gone' THEN
+            PERFORM tenure.invalid('job', format('there is no job %s, or no longer', coalesce(job::text, 'NULL')), 'Look for it in the view tenure.job.');
+        WHEN 'unknown' THEN
+            PERFORM tenure.invalid('effect', format('job %s has no effect %s', job, effect), 'Look for it in the view tenure.effect.');
+        WHEN 'no' THEN
+            PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, and so not in doubt', effect, job, answer.standing),
+                'Nothing need be done.');
+        WHEN 'held' THEN
+            PERFORM tenure.invalid('job', format('job %s is running, and its holder decides', job),
+                'Wait until it parks or ends, or cancel it first.');
+        ELSE
+            RETURN tenure.state_name(answer.state);
+    END CASE;
+END $$;
+
+-- What is remembered of a step; NULL if nothing is.
+CREATE OR REPLACE FUNCTION tenure.step_get(job bigint, token bigint, step text) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN RETURN (SELECT e.result FROM tenure.ledger_entry(job, token, 'step_get', step, NULL, NULL) e); END $$;
+
+-- Remembers what a step came to, and answers it. What is remembered already stays, and is the answer.
+CREATE OR REPLACE FUNCTION tenure.step_put(job bigint, token bigint, step text, result json) RETURNS json
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN RETURN (SELECT e.result FROM tenure.ledger_entry(job, token, 'step_put', step, result, NULL) e); END $$;

@@ -1,0 +1,104 @@
+-- Holds what is stored against what must be true of it: of p_limit jobs, live and ended together, from p_from on. A row
+-- for each thing that is wrong, and one without a rule that says how many jobs were looked at and where to go on. The
+-- last window reaches to the end, so that what is left of jobs that are gone is found there too. It reads its
+-- window and no more, by primary keys. STABLE, so that all of it sees one moment: jobs move between the tables.
+CREATE OR REPLACE FUNCTION tenure.check(p_from bigint, p_limit int)
+RETURNS TABLE (job bigint, rule text, what text, looked int, next bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    overdue_ms CONSTANT bigint := 60000;
+    t    bigint := tenure.clock_ms();
+    s    bigint := tenure.started_ms();
+    e    bigint := tenure.epoch_of_now(t);
+    low  bigint := coalesce(p_from, '-9223372036854775808'::bigint);
+    high bigint;
+    ids  bigint[];
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    ids := ARRAY(SELECT u.id FROM ((SELECT j.id FROM tenure.jobs j WHERE j.id >= low ORDER BY j.id LIMIT p_limit + 1)
+                                   UNION
+                                   (SELECT d.id FROM tenure.done d WHERE d.id >= low ORDER BY d.id LIMIT p_limit + 1)) u
+                  ORDER BY u.id LIMIT p_limit + 1);
+    next := ids[p_limit + 1];
+    high := coalesce(next - 1, 9223372036854775807);
+    ids := ids[:p_limit];
+    looked := cardinality(ids);
+
+    RETURN QUERY SELECT w.job, w.rule, w.what, NULL::int, NULL::bigint FROM (
+        -- Every job is there once.
+        SELECT j.id AS job, 'i9' AS rule, 'it is both owed and ended' AS what
+          FROM tenure.jobs j JOIN tenure.done d ON d.id = j.id WHERE j.id BETWEEN low AND high
+        UNION ALL
+        -- Nothing is left of one that is gone.
+        SELECT DISTINCT l.job_id, 'i9', 'its ' || l.place || ' is there, but the job is not'
+          FROM (SELECT p.job_id, 'payload' AS place FROM tenure.payloads p WHERE p.job_id BETWEEN low AND high
+                UNION ALL SELECT p.job_id, 'timeline' FROM tenure.timeline p WHERE p.job_id BETWEEN low AND high
+                UNION ALL SELECT p.job_id, 'effect' FROM tenure.ledger p WHERE p.job_id BETWEEN low AND high
+                UNION ALL SELECT p.job_id, 'step' FROM tenure.steps p WHERE p.job_id BETWEEN low AND high) l
+         WHERE l.job_id <> ALL (ids)
+        UNION ALL
+        SELECT r.id, 'i9', 'its args are missing'
+          FROM (SELECT j.id FROM tenure.jobs j WHERE j.id BETWEEN low AND high AND j.args IS NULL
+                UNION ALL SELECT d.id FROM tenure.done d WHERE d.id BETWEEN low AND high AND d.args IS NULL) r
+         WHERE NOT EXISTS (SELECT 1 FROM tenure.payloads p WHERE p.job_id = r.id)
+        UNION ALL
+        -- Succeeded means completed, by the last claim. What is written under an older token comes later at times: a
+        -- person's word, and a worker's return.
+        SELECT d.id, 'i3', 'it succeeded under token ' || d.token || ', but '
+               || coalesce((SELECT l.verb || ' happened under token ' || l.token FROM tenure.timeline l
+                             WHERE l.job_id = d.id AND l.token >= d.token AND NOT l.refused
+                               AND l.verb NOT IN ('resume', 'return') LIMIT 1), 'nobody held it')
+          FROM tenure.done d
+         WHERE d.id BETWEEN low AND high AND d.state = 4
+           AND (d.worker IS NULL OR d.started_at IS NULL
+                OR EXISTS (SELECT 1 FROM tenure.timeline l WHERE l.job_id = d.id AND l.token >= d.token AND NOT l.refused
+                              AND l.verb NOT IN ('resume', 'return')))
+        UNION ALL
+        -- Nothing stays running without a living holder.
+        SELECT j.id, 'i11', 'its lease was over ' || (t - j.lease_until) / 1000 || ' s ago, and nobody takes it back'
+          FROM tenure.jobs j
+         WHERE j.id BETWEEN low AND high AND j.state + 0 = 2 AND j.lease_until + 0 <= t - overdue_ms
+           AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= t - overdue_ms
+        UNION ALL
+        -- The ledger agrees with the jobs.
+        SELECT l.job_id, 'ledger', 'it succeeded, but what became of its effect ' || l.effect || ' was never written'
+          FROM tenure.ledger l JOIN tenure.done d ON d.id = l.job_id AND d.state = 4
+         WHERE l.job_id BETWEEN low AND high AND l.state = 0
+        UNION ALL
+        SELECT l.job_id, 'ledger', 'its ' || l.name || ' was written under token ' || l.token || ', above the job''s own'
+          FROM (SELECT x.job_id, x.token, 'effect ' || x.effect AS name FROM tenure.ledger x WHERE x.job_id BETWEEN low AND high
+                UNION ALL
+                SELECT x.job_id, x.token, 'step ' || x.step FROM tenure.steps x WHERE x.job_id BETWEEN low AND high) l
+         CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
+         WHERE l.token > o.token
+        UNION ALL
+        -- A key that is remembered belongs to the last job that carries it.
+        SELECT r.id, 'keys', 'its key is remembered for the older job ' || k.job_id
+          FROM (SELECT j.id, j.tenant, j.key FROM tenure.jobs j WHERE j.id BETWEEN low AND high AND j.key IS NOT NULL
+                UNION ALL
+                SELECT d.id, d.tenant, d.key FROM tenure.done d WHERE d.id BETWEEN low AND high AND d.key IS NOT NULL) r
+          JOIN tenure.keys k ON k.tenant = r.tenant AND k.scope = 0 AND k.key = r.key
+         WHERE k.job_id < r.id
+        UNION ALL
+        -- A job stands in the lane that its names give: in another one it would not be found, or by the wrong ones.
+        SELECT j.id, 'lane', 'it stands in lane ' || j.lane || ', but its names give '
+                             || tenure.lane(j.queue, j.tenant, j.kind, j.crashes)
+          FROM tenure.jobs j
+         WHERE j.id BETWEEN low AND high AND j.lane <> tenure.lane(j.queue, j.tenant, j.kind, j.crashes)
+        UNION ALL
+        -- No number is from an epoch that has not begun.
+        SELECT r.id, 'epoch', 'its number or its token ' || r.token || ' is from an epoch that has not begun'
+          FROM (SELECT j.id, j.token FROM tenure.jobs j WHERE j.id BETWEEN low AND high
+                UNION ALL SELECT d.id, d.token FROM tenure.done d WHERE d.id BETWEEN low AND high) r
+         WHERE r.token >> 40 > e OR r.id >> 40 > e) w
+     ORDER BY w.job, w.rule, w.what;
+
+    job := NULL;
+    rule := NULL;
+    what := NULL;
+    RETURN NEXT;
+END $$;

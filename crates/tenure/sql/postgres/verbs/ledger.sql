@@ -1,0 +1,248 @@
+-- What took effect, once per (job, effect), and what steps came to. The holder of a job writes it, and only the holder:
+-- the intent before the call to the outside, the outcome after it. An intent that another attempt has left without an
+-- outcome is in doubt, and says so instead of running again.
+--
+-- Answers, by entry: opened (go on and do it), committed (with what came back), in_doubt (whose token, since when),
+-- recorded, remembered (what the step came to), unknown, no (with where the effect stands instead, or NULL), stale
+-- (with the job's token and state) or gone. The library decides the same in ledger.rs.
+CREATE OR REPLACE FUNCTION tenure.ledger_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_names text[],
+    p_results json[], p_notes text[])
+RETURNS TABLE (n int, verdict text, result json, token bigint, since bigint, standing smallint, state smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    t     bigint;
+    entry record;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens), cardinality(p_verbs), cardinality(p_names),
+        cardinality(p_results), cardinality(p_notes)), tenure.check_names('effect', p_names);
+    t := tenure.clock_ms();
+    -- In the order of their ids, so that two batches never wait for each other in a circle.
+    PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s
+      CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+                             FOR NO KEY UPDATE) l;
+    FOR entry IN
+        SELECT u.id, u.token, u.verb, u.name, u.result, u.note, u.n::int AS n
+          FROM unnest(p_jobs, p_tokens, p_verbs, p_names, p_results, p_notes) WITH ORDINALITY
+               u(id, token, verb, name, result, note, n)
+         ORDER BY u.id, u.n
+    LOOP
+        n := entry.n;
+        SELECT o.verdict, o.result, o.token, o.since, o.standing, o.state INTO verdict, result, token, since, standing, state
+          FROM tenure.ledger_one(entry.id, entry.token, entry.verb, entry.name, entry.result, entry.note, t) o;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- One entry.
+CREATE OR REPLACE FUNCTION tenure.ledger_one(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json,
+    p_note text, t bigint,
+    OUT verdict text, OUT result json, OUT token bigint, OUT since bigint, OUT standing smallint, OUT state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    found_ tenure.ledger;
+    ours   boolean;
+BEGIN
+    IF p_verb IS NULL OR p_verb NOT IN ('effect_open', 'effect_commit', 'effect_fail', 'effect_resolve', 'step_get', 'step_put') THEN
+        PERFORM tenure.invalid('verb', coalesce(quote_literal(p_verb), 'NULL') || ' is nothing that the ledger can be asked',
+            'Use effect_open, effect_commit, effect_fail, effect_resolve, step_get or step_put.');
+    ELSIF p_verb IN ('effect_commit', 'step_put') AND p_result IS NULL THEN
+        PERFORM tenure.invalid('result', 'is missing', 'Where nothing came back, write ''null'', which is JSON for it.');
+    END IF;
+    -- The running job that this token owns. Here, and nowhere else, it is decided who may write.
+    PERFORM 1
+       FROM tenure.jobs j
+      WHERE j.id = p_job
+        AND j.token = p_token AND j.state + 0 = 2
+        FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT l.verdict, l.result, l.token, l.state INTO verdict, result, token, state
+          FROM tenure.ledger_late(p_job, p_token, p_verb, p_name, p_result, t) l;
+        RETURN;
+    END IF;
+
+    IF p_verb = 'step_put' THEN
+        -- What is remembered already stays.
+        INSERT INTO tenure.steps (job_id, step, token, at, result) VALUES (p_job, p_name, p_token, t, p_result)
+        ON CONFLICT (job_id, step) DO NOTHING;
+    END IF;
+    IF p_verb IN ('step_get', 'step_put') THEN
+        SELECT s.result INTO result FROM tenure.steps s WHERE s.job_id = p_job AND s.step = p_name;
+        verdict := CASE WHEN FOUND THEN 'remembered' ELSE 'unknown' END;
+        RETURN;
+    END IF;
+
+    IF p_verb = 'effect_open' THEN
+        -- Written first and looked at afterwards: it is the table's key that keeps a second intent out.
+        INSERT INTO tenure.ledger (job_id, effect, token, state, opened_at) VALUES (p_job, p_name, p_token, 0, t)
+        ON CONFLICT (job_id, effect) DO NOTHING;
+        IF FOUND THEN
+            verdict := 'opened';
+            RETURN;
+        END IF;
+    END IF;
+    SELECT l.* INTO found_ FROM tenure.ledger l WHERE l.job_id = p_job AND l.effect = p_name;
+    ours := coalesce(found_.token = p_token, false);
+    CASE
+        WHEN p_verb = 'effect_open' AND found_.state IN (2, 3) THEN
+            UPDATE tenure.ledger l SET state = 0, token = p_token, opened_at = t, ended_at = NULL, note = NULL
+             WHERE l.job_id = p_job AND l.effect = p_name;
+            verdict := 'opened';
+        -- The same attempt asks again: its first answer was lost on the way.
+        WHEN p_verb = 'effect_open' AND found_.state = 0 AND ours THEN
+            verdict := 'opened';
+        WHEN p_verb = 'effect_open' AND found_.state = 0 THEN
+            verdict := 'in_doubt';
+            token := found_.token;
+            since := found_.opened_at;
+        WHEN p_verb = 'effect_open' THEN
+            verdict := 'committed';
+            result := found_.result;
+        -- Whoever wrote the intent may say how it ended, and committed is final.
+        WHEN p_verb = 'effect_commit' AND found_.state IN (0, 2) AND ours THEN
+            UPDATE tenure.ledger l SET state = 1, result = p_result, note = NULL, ended_at = t
+             WHERE l.job_id = p_job AND l.effect = p_name;
+            verdict := 'recorded';
+        WHEN p_verb = 'effect_fail' AND found_.state = 0 AND ours THEN
+            UPDATE tenure.ledger l SET state = 2, note = p_note, ended_at = t
+             WHERE l.job_id = p_job AND l.effect = p_name;
+            verdict := 'recorded';
+        -- Only what is in doubt can be resolved: an intent of somebody else's.
+        WHEN p_verb = 'effect_resolve' AND p_result IS NOT NULL AND found_.state = 0 AND NOT ours THEN
+            UPDATE tenure.ledger l SET state = 1, token = p_token, result = p_result, ended_at = t
+             WHERE l.job_id = p_job AND l.effect = p_name;
+            verdict := 'recorded';
+        WHEN p_verb = 'effect_resolve' AND p_result IS NULL AND found_.state = 0 THEN
+            UPDATE tenure.ledger l SET token = p_token, opened_at = t
+             WHERE l.job_id = p_job AND l.effect = p_name AND NOT ours;
+            verdict := 'recorded';
+        ELSE
+            standing := found_.state;
+            verdict := CASE WHEN tenure.ledger_heard(p_job, p_token, p_verb, p_name, p_result) THEN 'recorded' ELSE 'no' END;
+    END CASE;
+END $$;
+
+-- Whether this very attempt has written this outcome before: then a repetition is told so, however late. What is a
+-- permission, to open and to send again, is not repeated to an attempt that has ended.
+CREATE OR REPLACE FUNCTION tenure.ledger_heard(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT 1 FROM tenure.ledger l
+         WHERE l.job_id = p_job AND l.effect = p_name AND l.token = p_token
+           AND l.state = CASE WHEN p_verb = 'effect_commit' OR p_verb = 'effect_resolve' AND p_result IS NOT NULL THEN 1
+                              WHEN p_verb = 'effect_fail' THEN 2 END);
+END $$;
+
+-- The answer to an entry that did not pass the fence: written before, stale, or gone.
+CREATE OR REPLACE FUNCTION tenure.ledger_late(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json, t bigint,
+    OUT verdict text, OUT result json, OUT token bigint, OUT state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF tenure.ledger_heard(p_job, p_token, p_verb, p_name, p_result) THEN
+        verdict := 'recorded';
+        RETURN;
+    ELSIF p_verb = 'step_put' THEN
+        SELECT s.result INTO result FROM tenure.steps s
+         WHERE s.job_id = p_job AND s.step = p_name AND s.token = p_token;
+        IF FOUND THEN
+            verdict := 'remembered';
+            RETURN;
+        END IF;
+    END IF;
+    SELECT r.token, r.state INTO token, state FROM tenure.refuse(p_job, p_token, p_verb, t) r;
+    verdict := CASE WHEN token IS NULL THEN 'gone' ELSE 'stale' END;
+END $$;
+
+-- A person's word about an effect in doubt, for a job that nobody holds: it happened, and p_result came back; or, where
+-- that is NULL, it is to be sent again. A parked job with no other doubt is queued again. Answers yes with the job's state,
+-- no with where the effect stands, held, unknown or gone.
+CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
+    OUT verdict text, OUT state smallint, OUT standing smallint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    decided CONSTANT smallint := CASE WHEN p_result IS NULL THEN 3 ELSE 1 END;
+    t      bigint := tenure.clock_ms();
+    hit    record;
+    was    tenure.jobs;
+    found_ tenure.ledger;
+BEGIN
+    PERFORM tenure.check_names('effect', ARRAY[p_effect]);
+    -- Locked, so that nobody claims it, and no other word is heard, meanwhile.
+    SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(p_job) f;
+    was := hit.live;
+    state := hit.state;
+    SELECT l.* INTO found_ FROM tenure.ledger l WHERE l.job_id = p_job AND l.effect = p_effect;
+    standing := found_.state;
+    IF state IS NULL THEN
+        verdict := 'gone';
+    ELSIF standing IS NULL THEN
+        verdict := 'unknown';
+    ELSIF found_.token = 0 AND standing = decided THEN
+        verdict := 'yes';
+    ELSIF standing <> 0 THEN
+        verdict := 'no';
+    ELSIF state = 2 THEN
+        verdict := 'held';
+    ELSE
+        verdict := 'yes';
+        UPDATE tenure.ledger l SET state = decided, token = 0, result = p_result, ended_at = t
+         WHERE l.job_id = p_job AND l.effect = p_effect;
+        IF state = 3 AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0) THEN
+            state := 0;
+            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, NULL, t),
+                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint,
+                        'effect ' || p_effect || ' resolved: ' || CASE WHEN decided = 1 THEN 'committed' ELSE 'resend' END);
+        END IF;
+    END IF;
+END $$;
+
+-- A page of effects, those of the newest jobs first; only those in doubt, or all. What is in doubt is looked for among
+-- the intents without an outcome, which have an index of their own: they are few among many.
+CREATE OR REPLACE FUNCTION tenure.effects_page(p_in_doubt boolean, p_job bigint, p_before bigint, p_limit int)
+RETURNS TABLE (job bigint, effect text, standing smallint, token bigint, opened_at bigint, ended_at bigint, result json,
+               note text, in_doubt boolean, state smallint, kind text, tenant text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    lowest  bigint := coalesce(p_job, '-9223372036854775808'::bigint);
+    highest bigint := least(coalesce(p_job, 9223372036854775807), coalesce(p_before - 1, 9223372036854775807));
+BEGIN
+    PERFORM tenure.check_batch(p_limit);
+    IF p_in_doubt THEN
+        RETURN QUERY
+        SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note, true, o.state, o.kind, o.tenant
+          FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
+         WHERE l.state = 0 AND l.job_id BETWEEN lowest AND highest AND NOT (o.state = 2 AND o.token = l.token)
+         ORDER BY l.job_id DESC, l.effect LIMIT p_limit;
+    ELSE
+        RETURN QUERY
+        SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note,
+               l.state = 0 AND NOT (o.state = 2 AND o.token = l.token), o.state, o.kind, o.tenant
+          FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
+         WHERE l.job_id BETWEEN lowest AND highest
+         ORDER BY l.job_id DESC, l.effect LIMIT p_limit;
+    END IF;
+END $$;
+
+-- The job of an effect, live or ended.
+CREATE OR REPLACE FUNCTION tenure.owner_of(p_job bigint)
+RETURNS TABLE (state smallint, token bigint, kind text, tenant text)
+LANGUAGE sql STABLE AS
+$$ SELECT j.state, j.token, j.kind, j.tenant FROM tenure.jobs j WHERE j.id = p_job
+   UNION ALL
+   SELECT d.state, d.token, d.kind, d.tenant FROM tenure.done d WHERE d.id = p_job $$;

@@ -1,0 +1,23 @@
+-- What is due and nobody has taken, by queue and kind: the first jobs of each lane, since a lane is (queue, tenant,
+-- kind), and of those whose time has come but that no claim has promoted yet. Bounded, whatever the backlog is.
+--
+-- :lanes  how many lanes are looked at
+-- :each   how many jobs of a lane are counted
+-- :now    the time
+WITH RECURSIVE lanes (lane, n) AS (
+    SELECT min(lane), 1 FROM tenure_jobs WHERE state = 0
+    UNION ALL
+    SELECT (SELECT min(j.lane) FROM tenure_jobs j WHERE j.state = 0 AND j.lane > l.lane), l.n + 1
+      FROM lanes l
+     WHERE l.lane IS NOT NULL AND l.n < :lanes
+)
+SELECT queue, kind, count(*)
+  FROM (SELECT j.queue, j.kind
+          FROM lanes l
+         CROSS JOIN tenure_jobs j
+            ON j.id IN (SELECT r.id FROM tenure_jobs r WHERE r.state = 0 AND r.lane = l.lane LIMIT :each)
+        UNION ALL
+        SELECT w.queue, w.kind
+          FROM (SELECT queue, kind FROM tenure_jobs WHERE state = 1 AND run_at <= :now ORDER BY run_at LIMIT :lanes) w)
+ GROUP BY queue, kind
+ ORDER BY queue, kind

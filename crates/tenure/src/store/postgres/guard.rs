@@ -1,0 +1,89 @@
+//! The lock that ends with a worker's process: an advisory lock of its session.
+//!
+//! The server frees it when the session ends, and others take that for the worker's death. So it is
+//! taken again in every new session before anything else is said there. It is the connection's
+//! business alone; what others make of a free lock is decided in `sql/postgres/verbs/lapse.sql`.
+
+use std::time::{Duration, Instant};
+
+use postgres::types::Type;
+
+use super::schema::Schema;
+use super::session::Session;
+use crate::clock;
+use crate::job::Name;
+use crate::lease::WorkerId;
+use crate::store::{Guarded, Registration};
+
+/// After how long a lock is tried again that somebody else had.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A worker that this connection stands for.
+pub(super) struct Guard {
+    worker: Registration,
+    lock: String,
+    ask: String,
+    register: String,
+    /// When it was last tried, and what came of it.
+    tried: Option<(Instant, Guarded)>,
+}
+
+impl Guard {
+    pub(super) fn new(schema: &Schema, worker: &Registration) -> Guard {
+        let sql = |text| schema.apply(text).into_owned();
+        Guard {
+            worker: worker.clone(),
+            lock: sql("SELECT tenure.guard($1)"),
+            ask: sql("SELECT tenure.is_guarding($1)"),
+            register: sql("SELECT tenure.register($1, $2, $3, $4)"),
+            tried: None,
+        }
+    }
+
+    pub(super) fn worker(&self) -> &WorkerId {
+        &self.worker.worker
+    }
+
+    /// Takes the lock in this session and makes the worker known. Through a pooler there is no session
+    /// that could hold it.
+    pub(super) fn take(
+        &mut self,
+        session: &mut Session,
+        is_direct: bool,
+    ) -> Result<Guarded, postgres::Error> {
+        let id = (&self.worker.worker.as_str() as &_, Type::TEXT);
+        // In two statements: whether it is there in the next one is what tells a session of our own.
+        let is_held = is_direct
+            && session.query_one(&self.lock, std::slice::from_ref(&id))?.try_get(0)?
+            && session.query_one(&self.ask, std::slice::from_ref(&id))?.try_get(0)?;
+        let queues: Vec<_> = self.worker.queues.iter().map(Name::as_str).collect();
+        let kinds: Option<Vec<_>> =
+            self.worker.kinds.as_ref().map(|kinds| kinds.iter().map(Name::as_str).collect());
+        session.query(
+            &self.register,
+            &[id, (&queues, Type::TEXT_ARRAY), (&kinds, Type::TEXT_ARRAY), (&is_held, Type::BOOL)],
+        )?;
+        let guarded = if is_held { Guarded::Yes } else { Guarded::No };
+        self.tried = Some((clock::monotonic(), guarded));
+        Ok(guarded)
+    }
+
+    /// In a session that had not got it: somebody else did for a while, perhaps the server for a
+    /// session of ours that it did not know to be gone.
+    pub(super) fn take_if_it_was_refused(
+        &mut self,
+        session: &mut Session,
+        is_direct: bool,
+    ) -> Result<(), postgres::Error> {
+        match self.tried {
+            Some((_, Guarded::Yes)) => Ok(()),
+            Some((at, Guarded::No)) if !is_direct || clock::monotonic() - at < AGAIN => Ok(()),
+            _ => self.take(session, is_direct).map(drop),
+        }
+    }
+
+    /// It could not even be tried.
+    pub(super) fn was_refused(&mut self) {
+        self.tried = Some((clock::monotonic(), Guarded::No));
+    }
+}

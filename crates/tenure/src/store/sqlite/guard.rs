@@ -1,0 +1,131 @@
+//! Locks that end with the process that holds them: by these, others see that a worker is gone.
+//!
+//! A worker's lock is the operating system's, on a file of its own beside the database. The kernel frees it when the
+//! process ends, however that happens, and only then. The file stays; without it nothing can be told.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Result};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::file::{beside, private_file};
+use crate::lease::WorkerId;
+
+/// The locks that one connection holds, and its look at those of others.
+#[derive(Debug)]
+pub(super) struct Guards {
+    /// The database; none for a store in memory, which no other process sees.
+    path: Option<PathBuf>,
+    /// Whose locks are held here. In memory the entry alone is the lock.
+    held: BTreeMap<WorkerId, Option<File>>,
+}
+
+impl Guards {
+    /// Those beside this database.
+    pub(super) fn new(path: Option<&Path>) -> Guards {
+        Guards { path: path.map(Path::to_owned), held: BTreeMap::new() }
+    }
+
+    /// Takes a worker's lock, and keeps it until it is freed or this value ends.
+    pub(super) fn take(&mut self, worker: &WorkerId) -> Result<()> {
+        if !self.held.contains_key(worker) {
+            let file = self.path.as_deref().map(|path| private_file(&file_of(path, worker)));
+            let file = file.transpose()?;
+            if let Some(file) = &file {
+                // Somebody who looks at it at this moment is gone in the next.
+                lock(file)?;
+            }
+            self.held.insert(worker.clone(), file);
+        }
+        Ok(())
+    }
+
+    /// Frees a worker's lock and leaves nothing behind.
+    pub(super) fn remove(&mut self, worker: &WorkerId) {
+        self.held.remove(worker);
+        if let Some(path) = &self.path {
+            // If it cannot be removed, it stays, and tells nothing of anybody who is known.
+            let _ = std::fs::remove_file(file_of(path, worker));
+        }
+    }
+
+    /// Whether nobody holds a worker's lock. If that cannot be told, it counts as held.
+    pub(super) fn is_free(&self, worker: &WorkerId) -> bool {
+        let Some(path) = &self.path else { return !self.held.contains_key(worker) };
+        if self.held.contains_key(worker) {
+            return false;
+        }
+        match File::open(file_of(path, worker)) {
+            Err(_) => false,
+            // A lock that is gained here ends with the file.
+            Ok(file) => file.try_lock_shared().is_ok(),
+        }
+    }
+
+    /// Puts the locks into this state, for the proof: these are held, and those could be.
+    #[cfg(feature = "drill")]
+    pub(super) fn set(&mut self, held: &[WorkerId], known: &[WorkerId]) -> Result<()> {
+        self.held.retain(|worker, _| held.contains(worker));
+        held.iter().try_for_each(|worker| self.take(worker))?;
+        if let Some(path) = &self.path {
+            known.iter().try_for_each(|worker| private_file(&file_of(path, worker)).map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Whose locks are held here.
+    pub(super) fn all(&self) -> Vec<WorkerId> {
+        self.held.keys().cloned().collect()
+    }
+}
+
+/// The file of a worker's lock. A worker's id may be anything; its hash can be a name.
+fn file_of(path: &Path, worker: &WorkerId) -> PathBuf {
+    let hash = Sha256::digest(worker.as_str().as_bytes());
+    let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    beside(path, &format!("-guard-{name}"))
+}
+
+fn lock(file: &File) -> Result<()> {
+    loop {
+        match file.lock() {
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(name: &str) -> WorkerId {
+        WorkerId::check(name).unwrap()
+    }
+
+    #[test]
+    fn a_lock_is_seen_by_others_while_it_is_held_and_no_longer() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let (mut ours, theirs) = (Guards::new(Some(&file)), Guards::new(Some(&file)));
+        let ann = worker("ann/../../etc");
+        assert!(!theirs.is_free(&ann), "of a worker that never took one nothing can be told");
+        ours.take(&ann).unwrap();
+        assert!(!theirs.is_free(&ann) && !ours.is_free(&ann));
+        drop(ours);
+        assert!(theirs.is_free(&ann));
+        assert!(theirs.is_free(&ann), "and a look takes nothing away");
+    }
+
+    #[test]
+    fn what_was_removed_leaves_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut guards = Guards::new(Some(&directory.path().join("jobs.db")));
+        guards.take(&worker("ann")).unwrap();
+        assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+        guards.remove(&worker("ann"));
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+}

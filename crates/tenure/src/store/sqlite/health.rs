@@ -1,0 +1,124 @@
+//! What a doctor looks at in a file and beside it. Nothing here is needed for a job to run.
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::named_params;
+
+use super::file::{beside, resolve};
+use super::witness::Witness;
+use super::{Sqlite, error};
+use crate::inspect::Due;
+use crate::job::Name;
+use crate::store::Result;
+
+/// The files that Tenure keeps beside a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    /// What remembers how far the database has come.
+    pub witness: PathBuf,
+    /// Whether it is there and is this database's. Before the first commit there is nothing to
+    /// remember.
+    pub is_witnessed: bool,
+    /// The files whose locks tell which workers are alive.
+    pub guards: Vec<PathBuf>,
+}
+
+impl Sqlite {
+    /// Jobs that are due and that nobody has taken yet, by queue and kind.
+    pub fn due(&self) -> Result<Vec<Due>> {
+        self.read("look for due jobs", |tx| {
+            tx.all(
+                include_str!("../../../sql/sqlite/due.sql"),
+                named_params! { ":lanes": Due::LANES, ":each": Due::EACH, ":now": tx.now.as_millis() },
+                |row| {
+                    let (queue, kind) = (Name::trusted(row.get(0)?), Name::trusted(row.get(1)?));
+                    Ok(Due { queue, kind, jobs: row.get(2)? })
+                },
+            )
+        })
+    }
+
+    /// What stands beside the file that this store was opened from.
+    pub fn beside(&self, path: impl AsRef<Path>) -> Result<Beside> {
+        let failed = |cause| error::from_io(&self.writer.target, "look beside the file", cause);
+        let path = resolve(path.as_ref());
+        let witness = beside(&path, "-witness");
+        let seen =
+            if witness.exists() { Witness::open(&witness).map_err(failed)?.read() } else { None };
+        let (installation, beat): (String, i64) = self.read("look at the witness", |tx| {
+            let sql = "SELECT installation, beat FROM tenure_meta";
+            tx.connection.query_row(sql, [], |row| row.try_into())
+        })?;
+        let is_witnessed = beat == 0 || seen.is_some_and(|seen| seen.installation == installation);
+        Ok(Beside { witness, is_witnessed, guards: guards(&path).map_err(failed)? })
+    }
+}
+
+fn guards(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let prefix = beside(path, "-guard-");
+    let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut guards = Vec::new();
+    for entry in path.parent().unwrap_or(Path::new(".")).read_dir()? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
+            guards.push(entry.path());
+        }
+    }
+    guards.sort();
+    Ok(guards)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::job::{Json, NewJob, Tenant};
+    use crate::lease::WorkerId;
+    use crate::store::sqlite::Options;
+    use crate::store::{Registration, Store};
+
+    fn job(kind: &str) -> NewJob {
+        let args = Json::check("args", "{}", 100).unwrap();
+        NewJob::new(Name::check("kind", kind).unwrap(), args)
+    }
+
+    #[test]
+    fn due_jobs_are_counted_by_queue_and_kind_over_all_tenants() {
+        let clock = Clock::manual(Timestamp::from_millis(0));
+        let options = Options { clock: clock.clone(), ..Options::default() };
+        let mut store = Sqlite::in_memory(&options).unwrap();
+        assert_eq!(store.due().unwrap(), []);
+        let of = |tenant: &str| job("mail").tenant(Tenant::check(tenant).unwrap());
+        store.enqueue(&[of("a"), of("b"), of("b"), job("report")]).unwrap();
+        store.enqueue(&vec![job("many"); Due::EACH + 1]).unwrap();
+        store.enqueue(&[job("later").delay(Duration::from_secs(60))]).unwrap();
+        let counted = |store: &Sqlite| -> Vec<(String, u64)> {
+            store.due().unwrap().into_iter().map(|due| (due.kind.to_string(), due.jobs)).collect()
+        };
+        let all = [("many", Due::EACH as u64), ("mail", 3), ("report", 1)];
+        let mut all: Vec<_> = all.map(|(kind, jobs)| (kind.to_owned(), jobs)).to_vec();
+        all.sort();
+        assert_eq!(counted(&store), all);
+        // Nobody has promoted it, and it is due all the same.
+        clock.advance(Duration::from_secs(60));
+        assert!(counted(&store).contains(&("later".to_owned(), 1)));
+    }
+
+    #[test]
+    fn the_witness_and_the_guards_are_found_beside_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("jobs.db");
+        let mut store = Sqlite::open(&path, &Options::default()).unwrap();
+        let look = |store: &Sqlite| store.beside(&path).unwrap();
+        assert!(look(&store).is_witnessed && look(&store).guards.is_empty());
+        let worker = WorkerId::check("ann").unwrap();
+        let queues = vec![Name::default_queue()];
+        store.register(&Registration { worker, queues, kinds: None }).unwrap();
+        assert!(look(&store).is_witnessed);
+        assert_eq!(look(&store).guards.len(), 1);
+        std::fs::remove_file(look(&store).witness).unwrap();
+        assert!(!look(&store).is_witnessed);
+    }
+}

@@ -1,0 +1,116 @@
+//! What remembers how far a file has come, outside of it: a witness, in a small file beside it.
+//!
+//! Each commit that changes something raises the beat in the database and then writes it to the witness. So a file
+//! whose beat is behind the witness has gone back in time, and so has, as far as anybody can tell, one that was in use
+//! and has no witness beside it: it was copied from elsewhere. Then a new epoch begins, and no token and no id is
+//! ever issued twice.
+
+use std::fs::File;
+use std::io::Result;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::file::private_file;
+
+/// How far a store has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Beat {
+    /// The installation it is about.
+    pub(super) installation: String,
+    /// Rises with each commit.
+    pub(super) beat: i64,
+    pub(super) epoch: u32,
+}
+
+/// The file beside the database.
+#[derive(Debug)]
+pub(super) struct Witness(File);
+
+impl Witness {
+    pub(super) fn open(path: &Path) -> Result<Witness> {
+        private_file(path).map(Witness)
+    }
+
+    /// What it has seen; nothing if it is new, or is not to be read.
+    pub(super) fn read(&self) -> Option<Beat> {
+        let mut bytes = [0; 256];
+        let size = self.0.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..size]).ok()?;
+        let mut words = text.split_whitespace();
+        let mut word = |name: &str| (words.next()? == name).then(|| words.next()).flatten();
+        let installation = word("installation")?.to_owned();
+        let (beat, epoch) = (word("beat")?.parse().ok()?, word("epoch")?.parse().ok()?);
+        (word("end") == Some(".")).then_some(Beat { installation, beat, epoch })
+    }
+
+    /// Writes down what was committed. It is not flushed: after a power cut the witness may be behind, which accuses
+    /// nobody. If it cannot be written at all, it stays behind too.
+    pub(super) fn write(&self, seen: &Beat) {
+        let Beat { installation, beat, epoch } = seen;
+        // Always the same length, so that it is overwritten whole.
+        let text = format!("installation {installation} beat {beat:020} epoch {epoch:010} end .\n");
+        let _ = self.0.write_all_at(text.as_bytes(), 0);
+    }
+}
+
+/// Why the file must have gone back in time, if it must, and the epoch to begin the next one after.
+pub(super) fn accuse(file: &Beat, seen: Option<&Beat>) -> Option<(u32, String)> {
+    let seen = seen.filter(|seen| seen.installation == file.installation);
+    match seen {
+        None if file.beat == 0 => None, // it is new, or from before there were witnesses
+        None => Some((
+            file.epoch,
+            "there is no witness beside the file: it was copied, moved or restored".into(),
+        )),
+        Some(seen) if seen.beat > file.beat => Some((
+            file.epoch.max(seen.epoch),
+            format!(
+                "the file is older than the witness beside it ({} commits): it was restored",
+                seen.beat - file.beat
+            ),
+        )),
+        Some(seen) if seen.epoch > file.epoch => Some((
+            seen.epoch,
+            "the file is from an earlier epoch than the witness beside it".into(),
+        )),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beat(beat: i64, epoch: u32) -> Beat {
+        Beat { installation: "i".into(), beat, epoch }
+    }
+
+    #[test]
+    fn a_witness_says_what_it_was_told_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let witness = Witness::open(&directory.path().join("w")).unwrap();
+        assert_eq!(witness.read(), None);
+        for seen in [beat(7, 0), beat(1_000_000, 3), beat(8, 3)] {
+            witness.write(&seen);
+            assert_eq!(witness.read(), Some(seen));
+        }
+        std::fs::write(directory.path().join("w"), "nonsense").unwrap();
+        assert_eq!(witness.read(), None);
+    }
+
+    #[test]
+    fn only_a_file_that_is_behind_or_alone_has_gone_back() {
+        let other = Beat { installation: "other".into(), ..beat(9, 0) };
+        let accused =
+            |file: Beat, seen: Option<Beat>| accuse(&file, seen.as_ref()).map(|(after, _)| after);
+        assert_eq!(accused(beat(0, 0), None), None, "a new file");
+        assert_eq!(accused(beat(0, 0), Some(other.clone())), None, "the witness of another file");
+        assert_eq!(accused(beat(5, 0), Some(beat(5, 0))), None);
+        assert_eq!(accused(beat(6, 0), Some(beat(5, 0))), None, "a power cut");
+        assert_eq!(accused(beat(5, 0), Some(beat(6, 0))), Some(0));
+        assert_eq!(accused(beat(5, 0), None), Some(0));
+        assert_eq!(accused(beat(5, 2), Some(other)), Some(2));
+        assert_eq!(accused(beat(5, 0), Some(beat(5, 3))), Some(3), "restored twice");
+        assert_eq!(accused(beat(5, 0), Some(beat(9, 3))), Some(3));
+    }
+}

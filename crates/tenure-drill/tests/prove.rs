@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tenure::clock::monotonic;
 use tenure::job::{JobId, Json, Name, NewJob, State};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
@@ -15,6 +16,7 @@ use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
 use tenure_drill::engines::Engine;
 use tenure_drill::explorer::{WIDE_SCOPES, explore};
+use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
 
@@ -125,4 +127,85 @@ fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
         println!("seed {seed}: {report:?}");
         assert!(report.wrong.is_empty(), "seed {seed}: {:#?}", report.wrong);
     }
+}
+
+/// What decision 0010 says, with the real functions and real workers: directly, and behind a pooler.
+#[test]
+fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
+    const WORKERS: usize = 20;
+    let lease = Duration::from_secs(30);
+    let mut cluster =
+        Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
+    let address = Address::parse(&cluster.url()).unwrap();
+    Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
+    let open = || Postgres::open(&address, &postgres::Options::default()).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_tenure-drill-holder"));
+    let job =
+        NewJob::new(Name::check("kind", "work").unwrap(), Json::check("args", "{}", 10).unwrap());
+    let mut store = open();
+    store.enqueue(&vec![job.clone(); WORKERS]).unwrap();
+    let url = cluster.url();
+    let mut workers: Vec<_> =
+        (0..WORKERS).map(|_| Holder::start(program, &url, 1, lease)).collect();
+    assert!(workers.iter().all(|worker| worker.guarded && worker.held.len() == 1));
+    let after = |length| monotonic() + length;
+
+    let mut taken = 0;
+    for _ in 0..100 {
+        let ended = "SELECT pg_terminate_backend(pid)::int FROM pg_locks \
+             WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' ORDER BY random() LIMIT 1";
+        cluster.psql(ended).unwrap();
+        taken += sweep(&mut store, after(Duration::from_millis(700)), |_| false).unwrap().len();
+    }
+    println!("100 terminated backends: {taken} taken from living workers");
+    assert!(taken <= 1);
+
+    taken = 0;
+    for worker in workers.iter().cycle().take(20) {
+        worker.signal("STOP");
+        taken += sweep(&mut store, after(Duration::from_secs(1)), |_| false).unwrap().len();
+        worker.signal("CONT");
+    }
+    println!("20 stopped processes: {taken} taken from them");
+    assert_eq!(taken, 0);
+
+    for _ in 0..20 {
+        cluster.stop_immediately().unwrap();
+        cluster.start_again().unwrap();
+        store = open();
+        taken += sweep(&mut store, after(Duration::from_secs(1)), |_| false).unwrap().len();
+    }
+    println!("20 immediate restarts: {taken} taken from living workers");
+    assert_eq!(taken, 0);
+    workers.iter().for_each(|worker| drop((worker.said(), worker.hear("renewed"))));
+
+    let mut times = Vec::new();
+    for worker in &mut workers {
+        worker.kill();
+        let killed = monotonic();
+        let gone = sweep(&mut store, killed + lease, |taken| !taken.is_empty()).unwrap();
+        assert_eq!(gone[0].1, worker.held[0]);
+        times.push(gone[0].0 - killed);
+        store.cancel(&[worker.held[0].job]).unwrap();
+    }
+    times.sort();
+    println!(
+        "20 kills: noticed after {:?}, {:?}, {:?}",
+        times[0],
+        times[WORKERS / 2],
+        times[WORKERS - 1]
+    );
+    assert!(times[WORKERS - 1] < lease / 2, "it was the lock that told, not the lease");
+
+    let pooler = PgBouncer::start_with(&cluster, &[("default_pool_size", "3")]).unwrap();
+    store.enqueue(&[job.clone(), job.clone(), job.clone(), job]).unwrap();
+    let pooled: Vec<_> = (0..4).map(|_| Holder::start(program, &pooler.url(), 1, lease)).collect();
+    assert!(pooled.iter().all(|worker| !worker.guarded && worker.held.len() == 1));
+    for _ in 0..20 {
+        cluster.psql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'").unwrap();
+        store = open();
+        taken += sweep(&mut store, after(Duration::from_millis(700)), |_| false).unwrap().len();
+    }
+    println!("20 times all sessions of a pooler ended: {taken} taken from living workers");
+    assert_eq!(taken, 0);
 }

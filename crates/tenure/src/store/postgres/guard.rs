@@ -18,6 +18,10 @@ use crate::store::{Guarded, Registration};
 /// After how long a lock is tried again that somebody else had.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// After how long a worker says once more that it is there. It also counts as another taking, so that a lock tells again
+/// after somebody has reset the statistics by which the server's lives are told apart.
+const STILL_THERE: Duration = Duration::from_secs(60);
+
 /// A worker that this connection stands for.
 pub(super) struct Guard {
     worker: Registration,
@@ -68,18 +72,18 @@ impl Guard {
         Ok(guarded)
     }
 
-    /// In a session that had not got it: somebody else did for a while, perhaps the server for a
-    /// session of ours that it did not know to be gone.
-    pub(super) fn take_if_it_was_refused(
+    /// The same where it is time for it: once a minute, and more often in a session of our own that had not got it.
+    /// Somebody else did for a while, perhaps the server for a session of ours that it did not know to be gone.
+    pub(super) fn take_if_it_is_time(
         &mut self,
         session: &mut Session,
         is_direct: bool,
     ) -> Result<(), postgres::Error> {
-        match self.tried {
-            Some((_, Guarded::Yes)) => Ok(()),
-            Some((at, Guarded::No)) if !is_direct || clock::monotonic() - at < AGAIN => Ok(()),
-            _ => self.take(session, is_direct).map(drop),
-        }
+        let is_time = self.tried.is_none_or(|(at, guarded)| {
+            let again = guarded == Guarded::No && is_direct;
+            clock::monotonic() - at >= if again { AGAIN } else { STILL_THERE }
+        });
+        if is_time { self.take(session, is_direct).map(drop) } else { Ok(()) }
     }
 
     /// It could not even be tried.

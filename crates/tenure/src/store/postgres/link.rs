@@ -116,7 +116,7 @@ impl Link {
         if let Some(mut session) = self.session.take().filter(Session::is_usable) {
             let is_fresh = clock::monotonic() - self.used < IDLE;
             let stands = is_fresh || session.client().check_connection().is_ok();
-            if stands && self.stand_guard(&mut session, Guard::take_if_it_was_refused).is_ok() {
+            if stands && self.stand_guard(&mut session, Guard::take_if_it_is_time).is_ok() {
                 return Ok(session);
             }
         }

@@ -196,6 +196,22 @@ promises! { "guard":
         assert!(matches!(w.settle(second, complete()), tenure::store::Settled::Yes(_)));
     }
 
+    "I5" a_crash_from_before_a_requeue_takes_nothing_back_from_what_was_counted_since(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        vanished(w);
+        w.pass(GUARD_GAP);
+        vanished(w);
+        w.store.cancel(&[fence.job]).unwrap();
+        w.store.requeue(&[tenure::store::AsSeen::any(fence.job)]).unwrap();
+        w.take("bob");
+        w.pass(LEASE);
+        w.sweep();
+        assert_eq!(w.record(fence.job).crashes, 1);
+        w.settle(fence, complete());
+        assert_eq!(w.record(fence.job).crashes, 1, "it was another one's");
+    }
+
     "I5" a_lease_that_ran_out_is_a_crash_whoever_comes_back(w) {
         w.put_one();
         let (first, _) = w.taken_over();

@@ -80,6 +80,15 @@ impl Model {
         if self.heard(shown, Verb::Vanish).is_none() || self.heard(shown, Verb::Return).is_some() {
             return;
         }
+        // A requeue has begun to count anew since.
+        if self.timeline.iter().any(|line| {
+            line.job == shown.job
+                && line.verb == Verb::Requeue
+                && !line.refused
+                && line.token > shown.token
+        }) {
+            return;
+        }
         let Some(job) = self.jobs.get_mut(&shown.job).filter(|job| !job.state.has_ended()) else {
             return;
         };

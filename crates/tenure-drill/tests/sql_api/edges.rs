@@ -8,7 +8,7 @@ use tenure::clock::Chance;
 use tenure_drill::sessions::{Lab, code};
 
 /// Everything that docs/sql-api.md describes.
-const SINGLE: [&str; 17] = [
+const SINGLE: [&str; 24] = [
     "enqueue",
     "claim",
     "renew",
@@ -26,10 +26,17 @@ const SINGLE: [&str; 17] = [
     "resume",
     "fingerprint",
     "now",
+    "effect_open",
+    "effect_commit",
+    "effect_fail",
+    "effect_settle",
+    "effect_resolve",
+    "step_get",
+    "step_put",
 ];
 
 /// The set forms, which workers call.
-const MANY: [&str; 19] = [
+const MANY: [&str; 31] = [
     "enqueue_many",
     "claim_many",
     "settle_and_claim",
@@ -49,6 +56,18 @@ const MANY: [&str; 19] = [
     "page",
     "leases",
     "overdue",
+    "ledger_many",
+    "resolve_effect",
+    "effects_page",
+    "register",
+    "retire",
+    "vanished",
+    "check",
+    "guard",
+    "is_guarding",
+    "raise_epoch",
+    "identity",
+    "known_workers",
 ];
 
 struct Parameter {
@@ -67,14 +86,6 @@ fn parameters(lab: &mut Lab, function: &str) -> Vec<Parameter> {
 
 /// Values of a type, as SQL has them; the first is an everyday one.
 fn values(name: &str, kind: &str, version: i64) -> Vec<&'static str> {
-    if name == "p_cursor" {
-        // A place on the ring, as an earlier claim has answered it.
-        return vec!["0", "NULL", "-1", "1", "17592186044415"];
-    }
-    if name == "p_marks" {
-        // The same: a note that a claim writes to the next one of its worker, and no business of anybody else's.
-        return vec!["NULL"];
-    }
     let mut values = values_of(kind, version);
     // Of these the everyday one is none at all.
     if matches!(name, "p_retries" | "p_keys" | "p_delay_ms" | "retry" | "delay" | "if_token") {

@@ -59,6 +59,7 @@ DECLARE
     givers  int[];      -- and the place of the group that each is from
     with_suspect boolean;
     reached bigint := p_cursor;
+    start   bigint := least(p_cursor, 1::bigint << 44);  -- the ring ends there
     over    record;
     answer  tenure.claim_row;
     known   tenure.marks;
@@ -132,8 +133,8 @@ BEGIN
     -- From the cursor to the end, then from the beginning to the cursor.
     SELECT array_agg(b.bound ORDER BY s.part, s.first, b.side) INTO ranges
       FROM (SELECT DISTINCT tenure.prefix(q, 15) AS number FROM unnest(queues) q) n
-     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 29, p_cursor + 1), ((n.number + 1) << 29) - 1),
-                                (1, n.number << 29, least(((n.number + 1) << 29) - 1, p_cursor))) s(part, first, last)
+     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 29, start + 1), ((n.number + 1) << 29) - 1),
+                                (1, n.number << 29, least(((n.number + 1) << 29) - 1, start))) s(part, first, last)
      CROSS JOIN LATERAL (VALUES (0, s.first), (1, s.last)) b(side, bound)
      WHERE s.first <= s.last;
 
@@ -326,7 +327,11 @@ DECLARE
     known tenure.marks;
 BEGIN
     IF p_marks IS NOT NULL THEN
-        known := json_populate_record(NULL::tenure.marks, p_marks::json);
+        BEGIN
+            known := json_populate_record(NULL::tenure.marks, p_marks::json);
+        EXCEPTION WHEN data_exception THEN
+            PERFORM tenure.invalid('marks', 'not what a claim has answered', 'Pass back what your last claim answered, or NULL.');
+        END;
         IF known.waiting_until <= t THEN
             known.waiting_from := NULL;
             known.waiting_until := NULL;

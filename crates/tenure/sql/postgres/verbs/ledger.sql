@@ -220,21 +220,22 @@ AS $$
 #variable_conflict use_column
 DECLARE
     lowest  bigint := coalesce(p_job, '-9223372036854775808'::bigint);
-    highest bigint := least(coalesce(p_job, 9223372036854775807), coalesce(p_before - 1, 9223372036854775807));
+    highest bigint := coalesce(p_job, 9223372036854775807);
+    before  bigint := coalesce(p_before, 9223372036854775807);
 BEGIN
     PERFORM tenure.check_batch(p_limit);
     IF p_in_doubt THEN
         RETURN QUERY
         SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note, true, o.state, o.kind, o.tenant
           FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
-         WHERE l.state = 0 AND l.job_id BETWEEN lowest AND highest AND NOT (o.state = 2 AND o.token = l.token)
+         WHERE l.state = 0 AND l.job_id BETWEEN lowest AND highest AND l.job_id < before AND NOT (o.state = 2 AND o.token = l.token)
          ORDER BY l.job_id DESC, l.effect LIMIT p_limit;
     ELSE
         RETURN QUERY
         SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note,
                l.state = 0 AND NOT (o.state = 2 AND o.token = l.token), o.state, o.kind, o.tenant
           FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
-         WHERE l.job_id BETWEEN lowest AND highest
+         WHERE l.job_id BETWEEN lowest AND highest AND l.job_id < before
          ORDER BY l.job_id DESC, l.effect LIMIT p_limit;
     END IF;
 END $$;

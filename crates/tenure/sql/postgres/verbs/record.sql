@@ -343,7 +343,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
     was record;
 BEGIN
-    IF tenure.heard(p_job, p_shown, 'vanish') IS NULL THEN
+    -- A requeue begins to count anew.
+    IF tenure.heard(p_job, p_shown, 'vanish') IS NULL
+       OR EXISTS (SELECT 1 FROM tenure.timeline l
+                   WHERE l.job_id = p_job AND l.token > p_shown AND l.verb = 'requeue' AND NOT l.refused) THEN
         RETURN;
     END IF;
     SELECT j.state, j.attempt, greatest(j.crashes - 1, 0) AS crashes INTO was

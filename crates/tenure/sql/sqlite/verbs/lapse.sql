@@ -62,6 +62,12 @@ DELETE FROM tenure_workers WHERE worker = :worker
 -- :looked
 UPDATE tenure_workers SET free_since = :free_since WHERE worker = :worker
 
+-- Whether a requeue has begun to count anew since an attempt.
+-- :counted_anew
+SELECT EXISTS (SELECT 1
+                 FROM tenure_timeline
+                WHERE job_id = :job AND token > :token AND verb = 'requeue' AND refused = 0)
+
 -- A crash that was none does not count.
 -- :uncrash
 UPDATE tenure_jobs SET crashes = :crashes, lane = :lane WHERE id = :job

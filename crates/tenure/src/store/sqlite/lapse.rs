@@ -175,6 +175,10 @@ impl Tx<'_> {
         {
             return Ok(());
         }
+        let since = named_params! { ":job": shown.job.0, ":token": shown.token.0 };
+        if self.one(&self.sql.lapse.counted_anew, since, |row| row.get(0))? == Some(true) {
+            return Ok(());
+        }
         let by_id = named_params! { ":job": shown.job.0 };
         let Some(mut job) = self.one(&self.sql.operate.live, by_id, row::record)? else {
             return Ok(());

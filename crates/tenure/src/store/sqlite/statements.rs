@@ -82,7 +82,7 @@ statements! {
     settle { fence put_back end remove current heard note forgetful }
     ledger { holds open find write has_open recall remember effects effects_in_doubt }
     lapse {
-        overdue check of_worker workers guards register keep_guard retire looked uncrash break_time forget_workers
+        overdue check of_worker workers guards register keep_guard retire looked counted_anew uncrash break_time forget_workers
     }
     operate {
         live ended requeue remove_ended remove_payload remove_timeline remove_ledger remove_steps queue queues

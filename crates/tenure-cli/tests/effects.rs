@@ -125,7 +125,7 @@ fn a_program_gets_the_key_that_outside_systems_know(shell: &Shell) {
     let installation = shell.store().identity().unwrap().installation.simple().to_string();
     let effect = &shell.json(&["effects", "list"])[0];
     assert_eq!(effect["key"], json!(format!("{installation}/0/1/charge")));
-    assert_eq!((&effect["token"], &effect["state"]), (&json!("1"), &json!("parked")));
+    assert_eq!((&effect["token"], &effect["job_state"]), (&json!("1"), &json!("parked")));
     assert_eq!((&effect["kind"], &effect["ended_at"]), (&json!("pay"), &json!(null)));
     effect["opened_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     assert_eq!(shell.json(&["jobs", "show", "1"])["effects"][0], *effect);

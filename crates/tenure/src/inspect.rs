@@ -197,6 +197,7 @@ pub struct EffectView {
     /// that wrote it does not hold the job any more.
     pub in_doubt: bool,
     /// What the job is.
+    #[serde(rename = "job_state")]
     pub state: State,
     /// The job's kind.
     pub kind: Name,

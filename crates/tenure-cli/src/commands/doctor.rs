@@ -18,7 +18,7 @@ use crate::{Answer, Session};
 /// Look at the store and say what is well and what to do
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exits with 0 if all is well, with 1 if there is something to do.
+Exits with 0 if all is well, with 1 if there is something to do, with 3 if the store cannot be used.
 
 After a backup was restored in a way that cannot be noticed:
   tenure doctor --raise-epoch --reason 'volume snapshot of Monday'")]

@@ -1,10 +1,12 @@
 //! `tenure doctor --check`, the reconciler: goes through all jobs and holds what is stored against what must be true of it.
 //! It changes nothing, and should find nothing, ever.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use tenure::inspect::Wrong;
+use tenure::inspect::{Rule, Wrong};
 use tenure::job::BATCH_LIMIT;
 
 use super::count;
@@ -23,11 +25,13 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
     let mut view = View { checked: 0, wrong: Vec::new() };
     let mut from = None;
     let mut wrong = 0;
+    let mut rules = BTreeSet::new();
     loop {
         let window = store.check(from, BATCH_LIMIT)?;
         view.checked += window.looked;
         bar.set_position(view.checked as u64);
         wrong += window.wrong.len();
+        rules.extend(window.wrong.iter().map(|wrong| wrong.rule));
         if session.out.is_json() {
             view.wrong.extend(window.wrong);
         } else {
@@ -49,11 +53,31 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
     match wrong {
         0 => Ok(Answer::Yes),
         n => Ok(Answer::No(format!(
-            "checked {jobs}, {} wrong; keep a copy of the store before anything else, see a job with: \
-             tenure jobs show ID, and find out who wrote to the tables",
-            count(n, "thing is", "things are")
+            "checked {jobs}, {} wrong; {}",
+            count(n, "thing is", "things are"),
+            next(&rules)
         ))),
     }
+}
+
+/// What to do. Two rules are also broken where nobody went around the fence: no worker runs, or a handler completed its
+/// job and never wrote what became of an effect.
+fn next(rules: &BTreeSet<Rule>) -> String {
+    let mut steps = Vec::new();
+    if rules.iter().any(|rule| *rule != Rule::I11) {
+        steps.push(
+            "keep a copy of the store before anything else, see a job with: tenure jobs show ID, and find out who \
+             wrote to the tables",
+        );
+    }
+    if rules.contains(&Rule::I11) {
+        steps.push("if no worker runs, start one: its next claim takes the jobs of i11 back");
+    }
+    if rules.contains(&Rule::Ledger) {
+        steps
+            .push("if a handler forgot an effect, decide about it: tenure effects list --in-doubt");
+    }
+    steps.join("; ")
 }
 
 fn tell(wrong: &[Wrong], bar: &ProgressBar, out: &mut Output) -> Result<()> {

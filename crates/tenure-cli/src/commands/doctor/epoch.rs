@@ -28,6 +28,7 @@ pub(super) fn look(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
 pub(super) fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("say why, or leave it out".into()),
+        text if text.len() > 500 => Err("say it in 500 bytes".into()),
         text => Ok(text.to_owned()),
     }
 }

@@ -33,8 +33,12 @@ pub(super) fn leases(store: &mut dyn Store) -> Result<Finding> {
         BATCH_LIMIT => format!("{BATCH_LIMIT} or more leases are overdue"),
         n => format!("{n} leases are overdue"),
     };
+    let (them, longest) = match overdue.len() {
+        1 => ("it", "see it with"),
+        _ => ("them", "the longest"),
+    };
     let next = format!(
-        "the next claim of any worker takes them back, so start one; the longest: tenure jobs show {}",
+        "the next claim of any worker takes {them} back, so start one; {longest}: tenure jobs show {}",
         first.job
     );
     Ok(Finding::ill("leases", found, next))

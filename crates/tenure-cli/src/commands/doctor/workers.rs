@@ -1,6 +1,7 @@
 //! Who works, and whether anybody takes what is due.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Result;
 use tenure::clock::Timestamp;
@@ -69,7 +70,10 @@ pub(super) fn demand(
 /// The kinds that somebody is running at this moment, whether or not they have made themselves known: who works through
 /// SQL functions need not.
 pub(super) fn holders(store: &mut dyn Store) -> Result<BTreeSet<Name>> {
-    Ok(store.leases(BATCH_LIMIT)?.into_iter().map(|lease| lease.kind).collect())
+    let over = store.overdue(BATCH_LIMIT, Duration::ZERO)?;
+    let leases = store.leases(BATCH_LIMIT)?.into_iter();
+    let held = leases.filter(|lease| over.iter().all(|fence| fence.job != lease.job));
+    Ok(held.map(|lease| lease.kind).collect())
 }
 
 pub(super) fn kinds(

@@ -12,8 +12,9 @@ use crate::{Answer, Session, args, view};
 /// List effects, those of the newest jobs first
 #[derive(clap::Args)]
 #[command(after_help = "\
-An effect is in doubt if its intent was written and its outcome was not, and whoever wrote it does not hold
-the job any more: it may have happened. Under --json each has its `key`, by which the other side knows it.
+An effect is in doubt if its intent was written and its outcome was not, and whoever wrote it does
+not hold the job any more: it may have happened. Under --json each has its `key`, by which the other
+side knows it.
 
 Example:
   tenure effects list --in-doubt")]
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     if let (Some(EffectView { effect, .. }), false) = (doubtful, session.out.is_json()) {
         let (job, name) = (effect.job, &effect.name);
         session.out.say(&format!(
-            "ask the other side whether it happened, and say so with: \
+            "ask the other side whether it happened, by the key that --json shows, and say so with: \
              tenure effects resolve {job} {name} --committed JSON, or --resend"
         ))?;
     }
@@ -73,7 +74,10 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
 
 fn nothing(args: &Args) -> &'static str {
     match args {
-        Args { in_doubt: true, .. } => "no effect is in doubt",
+        Args { in_doubt: true, job: None, before: None, .. } => "no effect is in doubt",
+        Args { in_doubt: true, .. } => {
+            "no such effect is in doubt; all that are: tenure effects list --in-doubt"
+        }
         Args { job: None, before: None, .. } => "no job has had an effect yet",
         _ => "no such effects; all of them: tenure effects list",
     }

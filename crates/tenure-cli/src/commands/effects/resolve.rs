@@ -90,9 +90,13 @@ fn answer(
 ) -> Result<String, String> {
     match resolved {
         Resolved::Yes(state) => {
-            let taken = match how {
-                Resolution::Committed { .. } => "counts as committed",
-                Resolution::Resend => "will be sent again",
+            let taken = match (how, state) {
+                (Resolution::Committed { .. }, _) => "counts as committed",
+                // There is no next attempt that would.
+                (Resolution::Resend, State::Succeeded) => {
+                    "is no longer in doubt, but nobody will send it again"
+                }
+                (Resolution::Resend, _) => "will be sent again",
             };
             Ok(format!("effect {effect} of job {job} {taken}; {}", next(job, state)))
         }
@@ -124,7 +128,8 @@ fn next(job: JobId, state: State) -> String {
             "job {job} stays parked; see whether another effect is in doubt with: \
              tenure effects list --job {job}; if none is: tenure jobs resume {job}"
         ),
-        State::Running | State::Succeeded => format!("job {job} is {state}"),
+        State::Running => format!("job {job} is {state}"),
+        State::Succeeded => format!("job {job} is {state}, and has no next attempt"),
         State::Dead | State::Cancelled => {
             format!("job {job} is {state}; to let it go on: tenure jobs requeue {job}")
         }
@@ -142,7 +147,8 @@ mod tests {
         for state in State::ALL {
             let words = said(Resolved::Yes(state)).unwrap();
             assert!(
-                words.contains("will be sent again") && words.contains(state.name()),
+                words.contains("send it again") != words.contains("will be sent again")
+                    && words.contains(state.name()),
                 "{words}"
             );
         }

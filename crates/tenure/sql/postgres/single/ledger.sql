@@ -21,7 +21,7 @@ BEGIN
     ELSIF answer = 'no' AND stands IS NULL THEN
         PERFORM tenure.invalid('effect', format('job %s has no effect %s', p_job, p_name), 'Open it first, with tenure.effect_open.');
     ELSIF answer = 'no' THEN
-        PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, not by this attempt; %s is not possible', p_name, p_job, stands, p_verb),
+        PERFORM tenure.invalid('effect', format('effect %s of job %s is %s; this attempt cannot %s', p_name, p_job, stands, p_verb),
             'Ask tenure.effect_open where it stands. Only who opened an effect may commit or fail it; only what is in doubt can be settled.');
     END IF;
 END $$;

@@ -7,8 +7,9 @@
 
 use std::fs::File;
 use std::io::Result;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::file::private_file;
 
@@ -24,17 +25,22 @@ pub(super) struct Beat {
 
 /// The file beside the database.
 #[derive(Debug)]
-pub(super) struct Witness(File);
+pub(super) struct Witness {
+    path: PathBuf,
+    file: Mutex<File>,
+}
 
 impl Witness {
     pub(super) fn open(path: &Path) -> Result<Witness> {
-        private_file(path).map(Witness)
+        let file = Mutex::new(private_file(path)?);
+        Ok(Witness { path: path.to_owned(), file })
     }
 
     /// What it has seen; nothing if it is new, or is not to be read.
     pub(super) fn read(&self) -> Option<Beat> {
         let mut bytes = [0; 256];
-        let size = self.0.read_at(&mut bytes, 0).ok()?;
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = file.read_at(&mut bytes, 0).ok()?;
         let text = std::str::from_utf8(&bytes[..size]).ok()?;
         let mut words = text.split_whitespace();
         let mut word = |name: &str| (words.next()? == name).then(|| words.next()).flatten();
@@ -49,7 +55,14 @@ impl Witness {
         let Beat { installation, beat, epoch } = seen;
         // Always the same length, so that it is overwritten whole.
         let text = format!("installation {installation} beat {beat:020} epoch {epoch:010} end .\n");
-        let _ = self.0.write_all_at(text.as_bytes(), 0);
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // If somebody deleted it, what is written there is seen by nobody; others look at the one that came after it.
+        if file.metadata().is_ok_and(|file| file.nlink() == 0)
+            && let Ok(other) = private_file(&self.path)
+        {
+            *file = other;
+        }
+        let _ = file.write_all_at(text.as_bytes(), 0);
     }
 }
 
@@ -60,12 +73,13 @@ pub(super) fn accuse(file: &Beat, seen: Option<&Beat>) -> Option<(u32, String)> 
         None if file.beat == 0 => None, // it is new, or from before there were witnesses
         None => Some((
             file.epoch,
-            "there is no witness beside the file: it was copied, moved or restored".into(),
+            "there is no witness of this store beside the file: it was copied, moved or restored"
+                .into(),
         )),
         Some(seen) if seen.beat > file.beat => Some((
             file.epoch.max(seen.epoch),
             format!(
-                "the file is older than the witness beside it ({} commits): it was restored",
+                "the file is older than the witness beside it, by commits: {}; it was restored",
                 seen.beat - file.beat
             ),
         )),
@@ -96,6 +110,19 @@ mod tests {
         }
         std::fs::write(directory.path().join("w"), "nonsense").unwrap();
         assert_eq!(witness.read(), None);
+    }
+
+    #[test]
+    fn a_witness_that_was_deleted_is_followed_by_one_that_others_see() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w");
+        let (ours, theirs) = (Witness::open(&path).unwrap(), Witness::open(&path).unwrap());
+        ours.write(&beat(1, 0));
+        std::fs::remove_file(&path).unwrap();
+        theirs.write(&beat(2, 0));
+        ours.write(&beat(3, 0));
+        assert_eq!(Witness::open(&path).unwrap().read(), Some(beat(3, 0)));
+        assert_eq!(theirs.read(), Some(beat(3, 0)));
     }
 
     #[test]

@@ -361,10 +361,15 @@ impl Model {
         let (Some(until), Some(leased_at)) = (job.lease_until, job.leased_at) else { return false };
         let ms = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let latest = ms(job.max_runtime_ms).zip(job.started_at).map(|(ms, start)| start + ms);
-        let again = self.started_at + ms(job.lease_ms).unwrap_or_default();
+        // A break that is still to come tells nothing: the clock was set back since.
+        let break_at = Some(self.started_at).filter(|at| *at <= self.now());
+        let Some(break_at) = break_at.filter(|at| leased_at < *at) else {
+            return until <= self.now() - grace;
+        };
+        let again = break_at + ms(job.lease_ms).unwrap_or_default();
         let pardoned = latest.map_or(again, |latest| latest.min(again));
         let now = self.now() - grace;
-        until <= now && (leased_at >= self.started_at || pardoned <= now)
+        until <= now && pardoned <= now
     }
 
     fn overdue_now(&self, limit: usize, grace: Duration) -> Vec<Fence> {

@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -74,7 +74,7 @@ pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    /// When it was made, by the wall clock and by the one that cannot be set.
+    /// When the first one of this process was made, by the wall clock and by the one that cannot be set.
     System { wall: Timestamp, monotonic: Instant },
     /// The time, and by how much it was set rather than advanced.
     Manual(Arc<(AtomicI64, AtomicI64)>),
@@ -83,7 +83,10 @@ enum Source {
 impl Clock {
     /// The machine's wall clock.
     pub fn system() -> Self {
-        Clock(Source::System { wall: wall(), monotonic: monotonic() })
+        // One beginning for all: else those made before and after a jump would not agree on it.
+        static BEGINNING: OnceLock<(Timestamp, Instant)> = OnceLock::new();
+        let (wall, monotonic) = *BEGINNING.get_or_init(|| (wall(), monotonic()));
+        Clock(Source::System { wall, monotonic })
     }
 
     /// A clock that stands still until it is moved.
@@ -108,8 +111,8 @@ impl Clock {
         }
     }
 
-    /// By how many milliseconds this clock has run ahead of the time that really passed, since it
-    /// was made: somebody set it forward, or the machine slept.
+    /// By how many milliseconds this clock has run ahead of the time that really passed, since the first
+    /// one of this process was made: somebody set it forward, or the machine slept.
     pub fn ahead(&self) -> i64 {
         match &self.0 {
             Source::Manual(time) => time.1.load(Ordering::SeqCst),

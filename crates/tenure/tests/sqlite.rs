@@ -473,3 +473,44 @@ fn a_store_of_the_first_version_is_upgraded_in_its_epoch() {
     drop(store);
     assert_eq!(Sqlite::open(&file, &Options::default()).unwrap().identity().unwrap().epoch, 0);
 }
+
+/// A break that cannot be written down at once is not forgotten.
+#[test]
+fn a_jump_of_the_clock_is_noted_also_when_the_file_was_locked_at_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let file = directory.path().join("jobs.db");
+    let mut store = Sqlite::open(&file, &options).unwrap();
+    store.enqueue(&[job()]).unwrap();
+    store.claim(&ask(1)).unwrap();
+    clock.jump(Duration::from_secs(3_600));
+    let other = Connection::open(&file).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert!(store.overdue(9, Duration::ZERO).is_err());
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(store.overdue(9, Duration::ZERO).unwrap().is_empty());
+}
+
+/// A clock that was set far forward and then back does not keep leases alive for that long.
+#[test]
+fn a_jump_that_is_taken_back_pardons_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let mut store = Sqlite::open(directory.path().join("jobs.db"), &options).unwrap();
+    let start = clock.now();
+    clock.jump(Duration::from_secs(86_400));
+    store.overdue(9, Duration::ZERO).unwrap();
+    clock.set(start);
+    store.enqueue(&[job()]).unwrap();
+    let fence = store.claim(&ask(1)).unwrap().attempts[0].lease.fence();
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(store.overdue(9, Duration::ZERO).unwrap(), [fence]);
+}
+
+#[test]
+fn clocks_that_are_made_one_after_another_agree_on_how_far_they_are_ahead() {
+    let (first, second) = (Clock::system(), Clock::system());
+    assert!((first.ahead() - second.ahead()).abs() < 100);
+}

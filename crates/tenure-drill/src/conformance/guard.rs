@@ -308,6 +308,16 @@ promises! { "guard":
         assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
     }
 
+    "I11" a_restart_in_the_future_pardons_nobody(w) {
+        // The machine's clock was wrong when the server started, and was set back.
+        w.surroundings(|state| state.started_at = state.now + secs(3_600));
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
+        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+    }
+
     "I6" whoever_comes_late_to_look_may_leave_others_a_grace(w) {
         w.put_one();
         let fence = w.take("ann").lease.fence();

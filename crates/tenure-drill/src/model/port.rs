@@ -68,7 +68,18 @@ impl Store for Model {
 
     fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>> {
         check_entries(entries, &self.limits)?;
-        self.changing(|model| entries.iter().map(|entry| model.ledger_one(entry)).collect())
+        // What is refused comes last, in an order of its own: its lines are what two calls could wait for.
+        let mut order: Vec<_> = (0..entries.len()).collect();
+        order.sort_by_key(|at| {
+            let Entry { fence, act, .. } = &entries[*at];
+            let refused = self.holds(*fence).is_none();
+            refused.then_some((*fence, act.verb().name()))
+        });
+        self.changing(|model| {
+            let mut answers = vec![ledger::Answer::Gone; entries.len()];
+            order.into_iter().for_each(|at| answers[at] = model.ledger_one(&entries[at]));
+            answers
+        })
     }
 
     fn register(&mut self, worker: &Registration) -> Result<Guarded> {

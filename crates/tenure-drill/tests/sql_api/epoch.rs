@@ -18,7 +18,7 @@ fn enqueueing_elsewhere_uses_the_next_epoch_and_writes_nothing() {
     for (column, words) in [
         ("wal_timeline", "the WAL timeline was "),
         ("system", "the server's system identifier was "),
-        ("jobs_table", "the OID of the jobs table was "),
+        ("jobs_table", "the place of the jobs table was "),
     ] {
         lab.owner()
             .batch_execute(&format!("BEGIN; UPDATE tenure.meta SET {column} = {column} + 1"))

@@ -186,3 +186,33 @@ fn an_open_transaction_keeps_a_second_intent_waiting() {
     assert_eq!(second.join().unwrap(), "opened");
     assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
 }
+
+/// Its snapshot does not show what was written since, so it could not delete it with the job.
+#[test]
+fn a_completion_with_an_old_snapshot_leaves_no_effect_behind() {
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        let mut lab = Lab::new();
+        lab.owner().batch_execute("SELECT tenure.configure('default', p_keep_ms => 0)").unwrap();
+        let (mut old, mut session) = (lab.session(), lab.session());
+        let lease = running(&mut session);
+        old.batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1 FROM tenure.job"))
+            .unwrap();
+        assert_eq!(open(&mut session, lease).0, "opened");
+        session.batch_execute(&lease.call_with("effect_commit", ", 'charge', '1'")).unwrap();
+        session.batch_execute(&lease.call_with("step_put", ", 'load', '2'")).unwrap();
+        old.batch_execute(&lease.call("complete")).unwrap();
+        old.batch_execute("COMMIT").unwrap();
+        let wrong = "SELECT count(*) FROM tenure.check(NULL, 10) WHERE rule IS NOT NULL";
+        assert_eq!(
+            (state(&mut lab, lease.job).as_str(), lab.number(wrong)),
+            ("succeeded", 0),
+            "{level}"
+        );
+        lab.owner().batch_execute("SELECT tenure.prune(10)").unwrap();
+        assert_eq!(
+            lab.number("SELECT count(*) FROM tenure.ledger")
+                + lab.number("SELECT count(*) FROM tenure.steps"),
+            0
+        );
+    }
+}

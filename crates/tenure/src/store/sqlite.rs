@@ -225,8 +225,9 @@ impl Sqlite {
 
     /// Notes that time broke, if it did: before anything is decided by it.
     fn notice_break(&self) -> Result<()> {
-        if self.writer.notices_break(&self.clock) {
+        if let Some(ahead) = self.writer.notices_break() {
             self.write("note a jump of the clock", Urgency::First, |tx| tx.break_time())?;
+            self.writer.noted_break(ahead);
         }
         Ok(())
     }
@@ -301,9 +302,9 @@ impl Store for Sqlite {
 
     fn register(&mut self, worker: &Registration) -> Result<Guarded> {
         let failed = |cause| error::from_io(&self.writer.target, "guard a worker", cause);
-        self.guards.take(&worker.worker).map_err(failed)?;
-        self.write("register a worker", Urgency::First, |tx| tx.register(worker))?;
-        Ok(Guarded::Yes)
+        let guarded = self.guards.take(&worker.worker).map_err(failed)?;
+        self.write("register a worker", Urgency::First, |tx| tx.register(worker, guarded))?;
+        Ok(guarded)
     }
 
     fn retire(&mut self, worker: &WorkerId) -> Result<()> {

@@ -33,8 +33,7 @@ CREATE TABLE tenure.steps (
 -- twice, it tells that the process is gone.
 CREATE TABLE tenure.workers (
     worker     text    PRIMARY KEY COLLATE "C",
-    under      bigint  NOT NULL,                         -- the server's start under which the lock was taken
-    life       bigint  NOT NULL,                         -- and its last recovery from a crash
+    under      bigint  NOT NULL,                         -- since when the server had been running when it was taken
     taken_at   bigint  NOT NULL,
     free_since bigint,                                   -- when it was first seen free, if not held since
     takings    int     NOT NULL,                         -- how often it was taken
@@ -54,7 +53,7 @@ CREATE TABLE tenure.epochs (
 ALTER TABLE tenure.meta
     ADD COLUMN wal_timeline bigint,                      -- a promoted replica, or a recovery to a point in time
     ADD COLUMN system       bigint,                      -- a dump restored into another server
-    ADD COLUMN jobs_table   bigint;                      -- a dump restored into this one
+    ADD COLUMN jobs_table   bigint;                      -- a dump restored into this one, or a copy of the database
 
 -- In a database made for tests its owner may also say when the server was started.
 ALTER TABLE tenure.clock ADD COLUMN started_at bigint;

@@ -12,7 +12,7 @@ AS $$
 DECLARE
     overdue_ms CONSTANT bigint := 60000;
     t    bigint := tenure.clock_ms();
-    s    bigint := tenure.started_ms();
+    s    bigint := tenure.steady_since(t);
     e    bigint := tenure.epoch_of_now(t);
     low  bigint := coalesce(p_from, '-9223372036854775808'::bigint);
     high bigint;

@@ -73,9 +73,9 @@ BEGIN
         PERFORM tenure.invalid('queues', 'a claim names at least one queue', 'Jobs that name none are in ''default''.');
     END IF;
     t := tenure.clock_ms();
-    s := tenure.started_ms();
     late := t - tenure.check_grace(p_grace_ms);
     e := tenure.epoch_kept(t);
+    s := tenure.steady_since(t);
     known := tenure.read_marks(p_marks, t);
 
     -- Waiting jobs whose time has come become ready, oldest first.

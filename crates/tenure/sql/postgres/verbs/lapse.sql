@@ -12,8 +12,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    late bigint := tenure.clock_ms() - tenure.check_grace(p_grace_ms);
-    s    bigint := tenure.started_ms();
+    t    bigint := tenure.clock_ms();
+    late bigint := t - tenure.check_grace(p_grace_ms);
+    s    bigint := tenure.steady_since(t);
 BEGIN
     PERFORM tenure.check_batch(p_limit);
     RETURN QUERY SELECT j.id, j.token FROM tenure.jobs j
@@ -37,8 +38,8 @@ DECLARE
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens));
     t := tenure.clock_ms();
-    s := tenure.started_ms();
     e := tenure.epoch_kept(t);
+    s := tenure.steady_since(t);
     FOR shown IN SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) LOOP
         n := shown.n;
         SELECT l.became INTO became FROM tenure.lapse_one(shown.id, shown.token, t, e) l;
@@ -63,7 +64,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     was tenure.jobs;
-    s   bigint := tenure.started_ms();
+    s   bigint := tenure.steady_since(t);
 BEGIN
     -- Only the attempt that was seen, and only if its lease is still over: its holder may have renewed
     -- or settled since.
@@ -164,18 +165,6 @@ BEGIN
                       AND (l.classid::bigint << 32) | l.objid::bigint = tenure.guard_key(p_worker));
 END $$;
 
--- Which life of the server this is. When one backend crashes, the server ends all sessions, and with them all locks, and
--- recovers under the same start; but then it discards its statistics, and the time of that is for everybody to read. If
--- somebody resets them by hand, locks tell nothing until they are taken again.
-CREATE OR REPLACE FUNCTION tenure.server_life() RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM tenure.clock) THEN
-        RETURN 0;
-    END IF;
-    RETURN coalesce(floor(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) * 1000)::bigint, 0);
-END $$;
-
 -- Makes a worker known, after it has taken its lock, or could not. Each time counts as another taking, so that what was
 -- seen of the lock before says nothing any more.
 CREATE OR REPLACE FUNCTION tenure.register(p_worker text, p_queues text[], p_kinds text[], p_guarded boolean) RETURNS void
@@ -189,12 +178,12 @@ BEGIN
         PERFORM tenure.invalid('queues', 'a worker says from which queues it works, and whether it has its lock',
             'Call tenure.guard(worker) first, and pass its answer.');
     END IF;
-    INSERT INTO tenure.workers AS w (worker, queues, kinds, guarded, under, life, takings, taken_at)
-    VALUES (p_worker, array_to_string(p_queues, ' '), array_to_string(p_kinds, ' '), p_guarded, tenure.started_ms(),
-            tenure.server_life(), 1, tenure.clock_ms())
+    INSERT INTO tenure.workers AS w (worker, queues, kinds, guarded, under, takings, taken_at)
+    VALUES (p_worker, array_to_string(p_queues, ' '), array_to_string(p_kinds, ' '), p_guarded, tenure.started_ms(), 1,
+            tenure.clock_ms())
     ON CONFLICT (worker) DO UPDATE
        SET queues = excluded.queues, kinds = excluded.kinds, guarded = excluded.guarded, under = excluded.under,
-           life = excluded.life, takings = w.takings + 1, taken_at = excluded.taken_at, free_since = NULL;
+           takings = w.takings + 1, taken_at = excluded.taken_at, free_since = NULL;
 END $$;
 
 -- Forgets a worker that has nothing left to do, and gives its lock back if this session has it.
@@ -223,22 +212,20 @@ DECLARE
     t    bigint;
     e    bigint;
     s    bigint;
-    life_ bigint;
     locks bigint[];
-    left_ int := p_limit;
+    gone text[] := '{}';   -- who is
     seen record;
     was  tenure.jobs;
 BEGIN
     PERFORM tenure.check_batch(p_limit);
     t := tenure.clock_ms();
     s := tenure.started_ms();
-    life_ := tenure.server_life();
     locks := tenure.held_locks();
     -- Few need a second look: those whose lock is free, and those whose lock was seen free and is not. Nothing is written for the
     -- others, who are as they should be.
     FOR seen IN
         WITH looked AS MATERIALIZED (
-            SELECT w.worker, w.takings, w.free_since, w.guarded AND w.life = life_ AS guarded, w.under,
+            SELECT w.worker, w.takings, w.free_since, w.guarded, w.under,
                    tenure.guard_key(w.worker) IN (SELECT unnest(locks)) AS is_held
               FROM tenure.workers w)
         SELECT w.worker, w.takings, w.free_since, w.is_held FROM looked w
@@ -257,21 +244,25 @@ BEGIN
             AND w.takings = seen.takings AND w.free_since = seen.free_since
             FOR UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND;
-        e := coalesce(e, tenure.epoch_kept(t));
-        FOR was IN
-            SELECT j.* FROM tenure.jobs j
-             WHERE j.state = 2 AND j.worker = seen.worker
-             ORDER BY j.lease_until, j.id LIMIT left_ FOR UPDATE SKIP LOCKED
-        LOOP
-            job := was.id;
-            token := was.token;
-            worker := was.worker;
-            became := tenure.take_back(was, 'vanish', t, e);
-            left_ := left_ - 1;
-            RETURN NEXT;
-        END LOOP;
-        DELETE FROM tenure.workers w
-         WHERE w.worker = seen.worker
-           AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 AND j.worker = seen.worker);
+        gone := gone || seen.worker;
     END LOOP;
+    IF cardinality(gone) = 0 THEN
+        RETURN;
+    END IF;
+    e := tenure.epoch_kept(t);
+    -- One walk over what is running, however many are gone.
+    FOR was IN
+        SELECT j.* FROM tenure.jobs j
+         WHERE j.state = 2 AND j.worker = ANY (gone)
+         ORDER BY j.worker, j.lease_until, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED
+    LOOP
+        job := was.id;
+        token := was.token;
+        worker := was.worker;
+        became := tenure.take_back(was, 'vanish', t, e);
+        RETURN NEXT;
+    END LOOP;
+    DELETE FROM tenure.workers w
+     WHERE w.worker = ANY (gone)
+       AND w.worker NOT IN (SELECT j.worker FROM tenure.jobs j WHERE j.state = 2 AND j.worker = ANY (gone));
 END $$;

@@ -15,20 +15,24 @@ AS $$
 #variable_conflict use_column
 DECLARE
     t     bigint;
+    held  bigint[];   -- the places of entries whose token owns the job
     entry record;
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens), cardinality(p_verbs), cardinality(p_names),
         cardinality(p_results), cardinality(p_notes)), tenure.check_names('effect', p_names);
     t := tenure.clock_ms();
     -- In the order of their ids, so that two batches never wait for each other in a circle.
-    PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s
-      CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+    SELECT coalesce(array_agg(s.n), '{}') INTO held
+      FROM (SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) ORDER BY u.id, u.n) s
+     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
                              FOR NO KEY UPDATE) l;
     FOR entry IN
         SELECT u.id, u.token, u.verb, u.name, u.result, u.note, u.n::int AS n
           FROM unnest(p_jobs, p_tokens, p_verbs, p_names, p_results, p_notes) WITH ORDINALITY
                u(id, token, verb, name, result, note, n)
-         ORDER BY u.id, u.n
+         -- What is refused leaves lines, which are waited for like locks: they too in one order.
+         ORDER BY u.id, u.n <> ALL (held), CASE WHEN u.n <> ALL (held) THEN u.token END,
+                  CASE WHEN u.n <> ALL (held) THEN u.verb COLLATE "C" END, u.n
     LOOP
         n := entry.n;
         SELECT o.verdict, o.result, o.token, o.since, o.standing, o.state INTO verdict, result, token, since, standing, state

@@ -25,13 +25,26 @@ CREATE OR REPLACE FUNCTION tenure.later(start bigint, length bigint) RETURNS big
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time()) $$;
 
--- Since when time has run without a break: the server's start. A test clock has a start of its own, by which
--- nothing was broken if nobody has set it.
+-- Since when the server has been running without a break, as far as sessions and leases are concerned: its start; its last
+-- recovery from a crash of one backend, which ends all sessions under the same start, but then the statistics are discarded,
+-- and the time of that is for everybody to read; or the last time that the database was found to be elsewhere, as after a
+-- promotion. A test clock has a start of its own, by which nothing was broken if nobody has set it.
 CREATE OR REPLACE FUNCTION tenure.started_ms() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN coalesce((SELECT coalesce(c.started_at, 0) FROM tenure.clock c),
-                    floor(extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint);
+                    greatest(floor(extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint,
+                             floor(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) * 1000)::bigint,
+                             (SELECT e.at FROM tenure.epochs e ORDER BY e.epoch DESC LIMIT 1)));
+END $$;
+
+-- The same for leases. A start that is still to come tells nothing: the clock was set back since.
+CREATE OR REPLACE FUNCTION tenure.steady_since(t bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    s bigint := tenure.started_ms();
+BEGIN
+    RETURN CASE WHEN s <= t THEN s ELSE 0 END;
 END $$;
 
 -- Until when a lease is not over, whatever it says. One that was granted before the server's start gets its whole length
@@ -172,14 +185,22 @@ LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     wal_timeline := tenure.wal_timeline();
     system := (SELECT c.system_identifier FROM pg_control_system() c);
-    jobs_table := 'tenure.jobs'::regclass::oid::bigint;
+    jobs_table := tenure.place_of_jobs();
+END $$;
+
+-- Which table, in which database: a dump has another table, a copy of the database another database.
+CREATE OR REPLACE FUNCTION tenure.place_of_jobs() RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ((SELECT d.oid FROM pg_database d WHERE d.datname = current_database())::bigint << 32)
+           | 'tenure.jobs'::regclass::oid::bigint;
 END $$;
 
 -- Whether that is where it is. On one line of a query, because every claim and every enqueue asks.
 CREATE OR REPLACE FUNCTION tenure.is_here(wal_timeline bigint, system bigint, jobs_table bigint) RETURNS boolean
 LANGUAGE sql VOLATILE AS
 $$ SELECT wal_timeline = tenure.wal_timeline()
-      AND jobs_table = 'tenure.jobs'::regclass::oid::bigint
+      AND jobs_table = tenure.place_of_jobs()
       AND system = (pg_control_system()).system_identifier $$;
 
 -- The epoch after this one: larger, and one that a second restore of the same old state does not come to again. So it
@@ -232,7 +253,7 @@ BEGIN
               FROM tenure.meta m, tenure.whereabouts() h,
                    LATERAL (VALUES (1, 'the WAL timeline', m.wal_timeline, h.wal_timeline),
                                    (2, 'the server''s system identifier', m.system, h.system),
-                                   (3, 'the OID of the jobs table', m.jobs_table, h.jobs_table)) d(n, what, was, is_)
+                                   (3, 'the place of the jobs table', m.jobs_table, h.jobs_table)) d(n, what, was, is_)
              WHERE m.wal_timeline IS NOT NULL AND d.was IS DISTINCT FROM d.is_);
 END $$;
 

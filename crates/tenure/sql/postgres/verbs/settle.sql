@@ -31,6 +31,10 @@ BEGIN
       FROM unnest(p_jobs, p_verbs) u(id, verb);
     t := tenure.clock_ms();
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
+    -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        forgetful := '{}';
+    END IF;
 
     IF NOT (distinct_ AND plain) THEN
         PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s

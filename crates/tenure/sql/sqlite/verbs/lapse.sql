@@ -74,7 +74,7 @@ UPDATE tenure_jobs SET crashes = :crashes, lane = :lane WHERE id = :job
 
 -- Time broke. Several processes notice the same break; one of them is enough.
 -- :break_time
-UPDATE tenure_meta SET steady_since = :now WHERE steady_since < :now - 5000
+UPDATE tenure_meta SET steady_since = :now WHERE steady_since NOT BETWEEN :now - 5000 AND :now
 
 -- Workers that cannot be looked at, after they have not been heard of for long.
 -- :forget_workers

@@ -408,7 +408,7 @@ fn worker_row(worker: &WorkerRecord) -> Fields {
     json!({
         "worker": worker.worker, "queues": line(&worker.queues), "kinds": worker.kinds.as_ref().map(line),
         "guarded": worker.guarded, "under": worker.under, "takings": worker.takings, "taken_at": worker.taken_at,
-        "free_since": worker.free_since, "life": 0,
+        "free_since": worker.free_since,
     })
     .into()
 }

@@ -26,7 +26,7 @@ impl Tx<'_> {
         let sql = &self.sql.check;
         let meta = self.meta()?;
         let over = (self.now - Rule::OVERDUE).as_millis();
-        let (now, since) = (self.now.as_millis(), meta.since.as_millis());
+        let (now, since) = (self.now.as_millis(), self.steady_since()?.as_millis());
         let plain: [(Rule, &str); 7] = [
             (Rule::I9, &sql.twice),
             (Rule::I9, &sql.orphans),

@@ -37,7 +37,7 @@ impl Tx<'_> {
 
     /// Whether a claim could find anything, by a look that takes no lock.
     pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<bool> {
-        let (since, over) = (self.meta()?.since.as_millis(), (self.now - ask.grace).as_millis());
+        let (since, over) = (self.steady_since()?.as_millis(), (self.now - ask.grace).as_millis());
         let probe = named_params! { ":now": self.now.as_millis(), ":since": since, ":over": over };
         let due = self.one(&self.sql.claim.probe, probe, |row| row.get(0))?.unwrap_or(false);
         Ok(due || Walk::new(self, ask)?.finds_any()?)

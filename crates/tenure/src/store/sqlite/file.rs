@@ -92,18 +92,31 @@ pub(super) fn hear_witness(
     clock: &Clock,
 ) -> rusqlite::Result<()> {
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let file = tx.query_row("SELECT installation, beat, epoch FROM tenure_meta", [], read_beat)?;
-    if let Some((epoch, reason)) = accuse(&file, witness.read().as_ref()) {
-        let sql = Statements::embedded();
-        Tx { connection: &tx, sql: &sql, now: clock.now() }.raise_epoch(epoch, &reason)?;
-        // Ahead of what the witness has seen, so that only the next restore is noticed again.
-        let seen = witness.read().map_or(0, |seen| seen.beat);
-        tx.execute("UPDATE tenure_meta SET beat = max(beat, ?1)", [seen])?;
+    if heed(&tx, witness, clock)? {
         let beat = beat(&tx)?;
         tx.commit()?;
         witness.write(&beat);
     }
     Ok(())
+}
+
+/// The same in an open transaction; the witness is written after its commit.
+pub(super) fn heed(
+    connection: &Connection,
+    witness: &Witness,
+    clock: &Clock,
+) -> rusqlite::Result<bool> {
+    let mut file =
+        connection.prepare_cached("SELECT installation, beat, epoch FROM tenure_meta")?;
+    let file = file.query_row([], read_beat)?;
+    let seen = witness.read();
+    let Some((epoch, reason)) = accuse(&file, seen.as_ref()) else { return Ok(false) };
+    let sql = Statements::embedded();
+    Tx { connection, sql: &sql, now: clock.now() }.raise_epoch(epoch, &reason)?;
+    // Ahead of what the witness has seen, so that only the next restore is noticed again.
+    let seen = seen.map_or(0, |seen| seen.beat);
+    connection.execute("UPDATE tenure_meta SET beat = max(beat, ?1)", [seen])?;
+    Ok(true)
 }
 
 /// Raises the beat, in the transaction whose commit it counts.

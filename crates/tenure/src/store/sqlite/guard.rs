@@ -4,14 +4,17 @@
 //! process ends, however that happens, and only then. The file stays; without it nothing can be told.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
 use super::file::{beside, private_file};
+use crate::clock;
 use crate::lease::WorkerId;
+use crate::store::Guarded;
 
 /// The locks that one connection holds, and its look at those of others.
 #[derive(Debug)]
@@ -28,18 +31,20 @@ impl Guards {
         Guards { path: path.map(Path::to_owned), held: BTreeMap::new() }
     }
 
-    /// Takes a worker's lock, and keeps it until it is freed or this value ends.
-    pub(super) fn take(&mut self, worker: &WorkerId) -> Result<()> {
-        if !self.held.contains_key(worker) {
-            let file = self.path.as_deref().map(|path| private_file(&file_of(path, worker)));
-            let file = file.transpose()?;
-            if let Some(file) = &file {
-                // Somebody who looks at it at this moment is gone in the next.
-                lock(file)?;
-            }
-            self.held.insert(worker.clone(), file);
+    /// Takes a worker's lock, and keeps it until it is freed or this value ends; or tells that somebody else has it.
+    pub(super) fn take(&mut self, worker: &WorkerId) -> Result<Guarded> {
+        if self.held.contains_key(worker) {
+            return Ok(Guarded::Yes);
         }
-        Ok(())
+        let file = self.path.as_deref().map(|path| private_file(&file_of(path, worker)));
+        let file = file.transpose()?;
+        if let Some(file) = &file
+            && !lock(file)?
+        {
+            return Ok(Guarded::No);
+        }
+        self.held.insert(worker.clone(), file);
+        Ok(Guarded::Yes)
     }
 
     /// Frees a worker's lock and leaves nothing behind.
@@ -68,7 +73,7 @@ impl Guards {
     #[cfg(feature = "drill")]
     pub(super) fn set(&mut self, held: &[WorkerId], known: &[WorkerId]) -> Result<()> {
         self.held.retain(|worker, _| held.contains(worker));
-        held.iter().try_for_each(|worker| self.take(worker))?;
+        held.iter().try_for_each(|worker| self.take(worker).map(drop))?;
         if let Some(path) = &self.path {
             known.iter().try_for_each(|worker| private_file(&file_of(path, worker)).map(drop))?;
         }
@@ -88,11 +93,18 @@ fn file_of(path: &Path, worker: &WorkerId) -> PathBuf {
     beside(path, &format!("-guard-{name}"))
 }
 
-fn lock(file: &File) -> Result<()> {
+/// Tries for a moment: somebody who looks at it now is gone in the next.
+fn lock(file: &File) -> Result<bool> {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let until = clock::monotonic() + PATIENCE;
     loop {
-        match file.lock() {
-            Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
-            answer => return answer,
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(cause)) if cause.kind() != ErrorKind::Interrupted => {
+                return Err(cause);
+            }
+            Err(_) if clock::monotonic() >= until => return Ok(false),
+            Err(_) => std::thread::yield_now(),
         }
     }
 }
@@ -112,8 +124,10 @@ mod tests {
         let (mut ours, theirs) = (Guards::new(Some(&file)), Guards::new(Some(&file)));
         let ann = worker("ann/../../etc");
         assert!(!theirs.is_free(&ann), "of a worker that never took one nothing can be told");
-        ours.take(&ann).unwrap();
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes);
         assert!(!theirs.is_free(&ann) && !ours.is_free(&ann));
+        let mut late = Guards::new(Some(&file));
+        assert_eq!(late.take(&ann).unwrap(), Guarded::No, "and nobody waits for ever");
         drop(ours);
         assert!(theirs.is_free(&ann));
         assert!(theirs.is_free(&ann), "and a look takes nothing away");

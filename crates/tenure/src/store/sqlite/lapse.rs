@@ -13,11 +13,11 @@ use crate::job::JobRecord;
 use crate::lease::{Fence, WorkerId};
 use crate::lifecycle::{Standing, Verb, after_lapse};
 use crate::store::row as spelling;
-use crate::store::{GUARD_GAP, Lapse, Lapsed, Registration, WORKER_MEMORY, lane};
+use crate::store::{GUARD_GAP, Guarded, Lapse, Lapsed, Registration, WORKER_MEMORY, lane};
 
 impl Tx<'_> {
     pub(super) fn overdue(&self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
-        let (since, over) = (self.meta()?.since.as_millis(), (self.now - grace).as_millis());
+        let (since, over) = (self.steady_since()?.as_millis(), (self.now - grace).as_millis());
         let bounds = named_params! { ":since": since, ":over": over, ":limit": limit };
         self.all(&self.sql.lapse.overdue, bounds, row::fence)
     }
@@ -29,7 +29,7 @@ impl Tx<'_> {
     }
 
     pub(super) fn lapse_one(&self, fence: Fence) -> Result<Option<Lapse>> {
-        let since = self.meta()?.since.as_millis();
+        let since = self.steady_since()?.as_millis();
         let found = self.one(
             &self.sql.lapse.check,
             named_params! {
@@ -69,12 +69,12 @@ impl Tx<'_> {
         Ok(self.worker_records()?.into_iter().map(view).collect())
     }
 
-    pub(super) fn register(&self, worker: &Registration) -> Result<()> {
+    pub(super) fn register(&self, worker: &Registration, guarded: Guarded) -> Result<()> {
         self.run(
             &self.sql.lapse.register,
             named_params! {
                 ":worker": worker.worker.as_str(), ":queues": spelling::names_column(&worker.queues),
-                ":kinds": worker.kinds.as_deref().map(spelling::names_column), ":guarded": true,
+                ":kinds": worker.kinds.as_deref().map(spelling::names_column), ":guarded": guarded == Guarded::Yes,
                 ":since": self.meta()?.since.as_millis(), ":now": self.now.as_millis(),
             },
         )?;

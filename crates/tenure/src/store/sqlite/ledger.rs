@@ -15,16 +15,28 @@ use crate::lifecycle::{Again, Next, Verb};
 use crate::store::Resolved;
 
 impl Tx<'_> {
+    /// What is refused comes last, in an order of its own, as on every engine.
     pub(super) fn ledger(&self, entries: &[Entry]) -> Result<Vec<Answer>> {
-        entries.iter().map(|entry| self.ledger_one(entry)).collect()
+        let mut answers = vec![Answer::Gone; entries.len()];
+        let mut refused = Vec::new();
+        for (at, entry) in entries.iter().enumerate() {
+            let Fence { job, token } = entry.fence;
+            let shown = named_params! { ":job": job.0, ":token": token.0 };
+            match self.one(&self.sql.ledger.holds, shown, |_| Ok(()))? {
+                Some(()) => answers[at] = self.ledger_one(entry)?,
+                None => refused.push(at),
+            }
+        }
+        refused.sort_by_key(|at| (entries[*at].fence, entries[*at].act.verb().name()));
+        for at in refused {
+            answers[at] = self.ledger_late(&entries[at])?;
+        }
+        Ok(answers)
     }
 
+    /// The answer to the job's holder.
     fn ledger_one(&self, entry: &Entry) -> Result<Answer> {
         let Entry { fence, name, act } = entry;
-        let shown = named_params! { ":job": fence.job.0, ":token": fence.token.0 };
-        if self.one(&self.sql.ledger.holds, shown, |_| Ok(()))?.is_none() {
-            return self.ledger_late(entry);
-        }
         match act {
             Act::Recall => {
                 let step = self.step(fence.job, name)?;

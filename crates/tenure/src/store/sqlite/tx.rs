@@ -49,6 +49,13 @@ impl Tx<'_> {
         Ok(self.one(&self.sql.claim.meta, [], read)?.unwrap_or_default())
     }
 
+    /// Since when time has run evenly, for leases. A moment that is still to come tells nothing: the clock was
+    /// set back since.
+    pub(super) fn steady_since(&self) -> Result<Timestamp> {
+        let since = self.meta()?.since;
+        Ok(if since <= self.now { since } else { Meta::default().since })
+    }
+
     pub(super) fn epoch(&self) -> Result<u32> {
         Ok(self.meta()?.epoch)
     }

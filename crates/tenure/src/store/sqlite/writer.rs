@@ -51,8 +51,10 @@ pub(super) struct Writer {
     urgent: AtomicUsize,
     /// What stands beside the file; none for a store in memory.
     beside: Option<Beside>,
-    /// How far the clock was ahead of the time that really passed, when somebody last looked.
+    /// How far the clock was ahead of the time that really passed, when a break was last noted.
     ahead: AtomicI64,
+    /// Where callers read the time.
+    clock: Clock,
     /// Counts commits that changed something, for [`Writer::wait_for_commit`].
     commits: Mutex<u64>,
     committed: Condvar,
@@ -113,6 +115,7 @@ impl Writer {
             urgent: AtomicUsize::new(0),
             beside,
             ahead: AtomicI64::new(clock.ahead()),
+            clock: clock.clone(),
             commits: Mutex::new(0),
             committed: Condvar::new(),
         }
@@ -193,10 +196,19 @@ impl Writer {
         *waited.unwrap_or_else(PoisonError::into_inner).0 != seen
     }
 
-    /// Whether the clock was set forward, or the machine slept, since somebody last asked.
-    pub(super) fn notices_break(&self, clock: &Clock) -> bool {
-        let ahead = clock.ahead();
-        ahead - self.ahead.swap(ahead, Ordering::SeqCst) > BREAK_MS
+    /// By how much the clock runs ahead, if it was set forward, or the machine slept, since somebody last noted it.
+    pub(super) fn notices_break(&self) -> Option<i64> {
+        let (ahead, noted) = (self.clock.ahead(), self.ahead.load(Ordering::SeqCst));
+        if ahead < noted {
+            // It was set back: nobody's lease is over too early by that.
+            self.ahead.store(ahead, Ordering::SeqCst);
+        }
+        (ahead - noted > BREAK_MS).then_some(ahead)
+    }
+
+    /// A break that was noticed is written down.
+    pub(super) fn noted_break(&self, ahead: i64) {
+        self.ahead.store(ahead, Ordering::SeqCst);
     }
 
     /// What remembers how far the file has come.
@@ -249,7 +261,7 @@ impl Writer {
         turn.map_err(|cause| error::from_io(&self.target, doing, cause))?;
         // IMMEDIATE: a transaction that reads first and then writes would fail at once if another
         // wrote in between.
-        let begun = core.connection.execute_batch("BEGIN IMMEDIATE");
+        let begun = core.connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| self.heed(core));
         core.busy = begun.as_ref().err().map(|_| clock::monotonic());
         match begun {
             Ok(()) => {
@@ -257,9 +269,21 @@ impl Writer {
                 Ok(())
             }
             Err(cause) => {
+                if !core.connection.is_autocommit() {
+                    let _ = core.connection.execute_batch("ROLLBACK");
+                }
                 self.give_back_turn();
                 Err(error::from_sqlite(&self.target, doing, cause))
             }
+        }
+    }
+
+    /// Begins a new epoch if somebody has put an older state into the file while we had it open. In our turn the witness
+    /// cannot be ahead of it otherwise.
+    fn heed(&self, core: &Core) -> rusqlite::Result<()> {
+        match &self.beside {
+            Some(beside) => file::heed(&core.connection, &beside.witness, &self.clock).map(drop),
+            None => Ok(()),
         }
     }
 

@@ -380,6 +380,8 @@ pub enum Resolved {
     No(ledger::Standing),
     /// The job is running: its holder decides.
     Held,
+    /// The job has succeeded, and nobody would ever send it again. It can only be said that it happened.
+    Over,
     /// The job has no such effect.
     Unknown,
     /// The store knows no such job, or no longer.

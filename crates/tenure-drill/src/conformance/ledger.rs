@@ -459,6 +459,17 @@ promises! { "ledger":
         assert_eq!(w.state(id), State::Dead);
     }
 
+    "G8" what_a_succeeded_job_left_open_can_be_said_to_have_happened_but_nobody_sends_it_again(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.open(fence, "charge");
+        w.settle(fence, complete());
+        assert_eq!(resolve(w, id, "charge", &Resolution::Resend), Resolved::Over);
+        assert_eq!(w.dump().ledger[0].standing, Standing::Open);
+        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Yes(State::Succeeded));
+        assert!(doubts(w).is_empty());
+    }
+
     "G8" an_effect_is_listed_as_doubtful_only_while_nobody_knows(w) {
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();

@@ -168,6 +168,9 @@ impl Model {
         if job.state == State::Running {
             return Resolved::Held;
         }
+        if job.state == State::Succeeded && *how == Resolution::Resend {
+            return Resolved::Over;
+        }
         effect.token = Token::NONE;
         effect.ended_at = Some(now);
         match how {

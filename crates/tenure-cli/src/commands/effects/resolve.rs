@@ -90,13 +90,9 @@ fn answer(
 ) -> Result<String, String> {
     match resolved {
         Resolved::Yes(state) => {
-            let taken = match (how, state) {
-                (Resolution::Committed { .. }, _) => "counts as committed",
-                // There is no next attempt that would.
-                (Resolution::Resend, State::Succeeded) => {
-                    "is no longer in doubt, but nobody will send it again"
-                }
-                (Resolution::Resend, _) => "will be sent again",
+            let taken = match how {
+                Resolution::Committed { .. } => "counts as committed",
+                Resolution::Resend => "will be sent again",
             };
             Ok(format!("effect {effect} of job {job} {taken}; {}", next(job, state)))
         }
@@ -112,6 +108,10 @@ fn answer(
         Resolved::Held => Err(format!(
             "job {job} is running, so its holder decides about effect {effect}; wait for it with: \
              tenure jobs wait {job}; or take it away with: tenure jobs cancel {job}"
+        )),
+        Resolved::Over => Err(format!(
+            "job {job} has succeeded, so nobody would send effect {effect} again; if it happened, say so with: \
+             tenure effects resolve {job} {effect} --committed JSON"
         )),
         Resolved::Unknown => Err(format!(
             "job {job} has no effect {effect}; see what it has with: tenure effects list --job {job}"
@@ -147,14 +147,14 @@ mod tests {
         for state in State::ALL {
             let words = said(Resolved::Yes(state)).unwrap();
             assert!(
-                words.contains("send it again") != words.contains("will be sent again")
-                    && words.contains(state.name()),
+                words.contains("will be sent again") && words.contains(state.name()),
                 "{words}"
             );
         }
         for standing in Standing::ALL {
             assert!(said(Resolved::No(standing)).unwrap_err().contains("not in doubt: it"));
         }
+        assert!(said(Resolved::Over).unwrap_err().contains("--committed JSON"));
         assert!(said(Resolved::Held).unwrap_err().contains("tenure jobs cancel 7"));
         assert!(said(Resolved::Unknown).unwrap_err().contains("tenure effects list --job 7"));
         assert!(said(Resolved::Gone).unwrap_err().contains("tenure jobs list"));

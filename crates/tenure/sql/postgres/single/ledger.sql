@@ -102,6 +102,9 @@ BEGIN
         WHEN 'no' THEN
             PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, and so not in doubt', effect, job, answer.standing),
                 'Nothing need be done.');
+        WHEN 'over' THEN
+            PERFORM tenure.invalid('job', format('job %s has succeeded, and nobody would send effect %s again', job, effect),
+                'If it happened, say so with committed => ….');
         WHEN 'held' THEN
             PERFORM tenure.invalid('job', format('job %s is running, and its holder decides', job),
                 'Wait until it parks or ends, or cancel it first.');

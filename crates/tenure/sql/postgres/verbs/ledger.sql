@@ -169,7 +169,7 @@ END $$;
 
 -- A person's word about an effect in doubt, for a job that nobody holds: it happened, and p_result came back; or, where
 -- that is NULL, it is to be sent again. A parked job with no other doubt is queued again. Answers yes with the job's state,
--- no with where the effect stands, held, unknown or gone.
+-- no with where the effect stands, held, over, unknown or gone.
 CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
     OUT verdict text, OUT state smallint, OUT standing smallint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -200,6 +200,9 @@ BEGIN
         verdict := 'no';
     ELSIF state = 2 THEN
         verdict := 'held';
+    ELSIF state = 4 AND decided = 3 THEN
+        -- Nobody would ever send it.
+        verdict := 'over';
     ELSE
         verdict := 'yes';
         UPDATE tenure.ledger l SET state = decided, token = 0, result = p_result, ended_at = t

@@ -23,7 +23,7 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 32] = [
+const FIELDS: [&str; 33] = [
     "after",
     "args",
     "batch",
@@ -38,6 +38,7 @@ const FIELDS: [&str; 32] = [
     "key_window",
     "kind",
     "lease",
+    "marks",
     "max_attempts",
     "max_crashes",
     "max_runtime",

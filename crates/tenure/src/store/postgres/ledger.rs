@@ -84,6 +84,7 @@ pub(super) fn resolve(
         "yes" => row.try_get("state").map(|Stage(state, _)| Resolved::Yes(state))?,
         "no" => row.try_get("standing").map(|Stands(standing)| Resolved::No(standing))?,
         "held" => Resolved::Held,
+        "over" => Resolved::Over,
         "unknown" => Resolved::Unknown,
         _ => Resolved::Gone,
     })

@@ -142,6 +142,9 @@ impl Tx<'_> {
         if job.state == State::Running {
             return Ok(Resolved::Held);
         }
+        if job.state == State::Succeeded && standing == Standing::Resend {
+            return Ok(Resolved::Over);
+        }
         let change = Change { standing, result, note: None };
         self.write_effect(&effect, Token::NONE, &change)?;
         let of_job = named_params! { ":job": id.0 };

@@ -223,6 +223,15 @@ mod tests {
     }
 
     #[test]
+    fn clocks_that_are_made_before_and_after_a_jump_have_one_beginning() {
+        let beginning = |clock: Clock| match clock.0 {
+            Source::System { wall, monotonic } => Some((wall, monotonic)),
+            Source::Manual(_) => None,
+        };
+        assert_eq!(beginning(Clock::system()), beginning(Clock::system()));
+    }
+
+    #[test]
     fn the_same_seed_repeats_the_same_chance() {
         let draw = |seed| {
             let mut chance = Chance::seeded(seed);

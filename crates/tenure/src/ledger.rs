@@ -231,17 +231,6 @@ pub struct Doubt {
     pub since: Timestamp,
 }
 
-/// What to do about an effect in doubt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Send it again under the same key, for the other side to deduplicate.
-    Resend,
-    /// Ask the other side whether it happened.
-    Verify,
-    /// Park the job; a person decides.
-    Park,
-}
-
 /// What an effect becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {

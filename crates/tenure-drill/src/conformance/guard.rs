@@ -18,6 +18,14 @@ fn dies(w: &mut World, who: &str) {
     w.surroundings(|state| state.held.retain(|held| *held != worker(who)));
 }
 
+/// The same, and it is noticed.
+fn dies_and_is_noticed(w: &mut World, who: &str) -> Vec<(i64, String, State)> {
+    dies(w, who);
+    assert!(vanished(w).is_empty(), "one look is not enough");
+    w.pass(GUARD_GAP);
+    vanished(w)
+}
+
 /// The server starts again: no lock survives it.
 fn restarts(w: &mut World) {
     w.surroundings(|state: &mut Dump| {
@@ -43,10 +51,7 @@ promises! { "guard":
     "G5" the_jobs_of_a_process_that_died_are_taken_back_whatever_their_lease(w) {
         let fence = busy(w, "ann");
         assert!(vanished(w).is_empty());
-        dies(w, "ann");
-        assert!(vanished(w).is_empty(), "one look is not enough");
-        w.pass(GUARD_GAP);
-        assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+        assert_eq!(dies_and_is_noticed(w, "ann"), [(fence.job.0, "ann".to_owned(), State::Queued)]);
         assert_eq!(w.verbs(fence.job), [Verb::Vanish]);
         let line = w.timeline(fence.job).remove(0);
         assert_eq!((line.token, line.worker, line.became), (fence.token, Some(worker("ann")), State::Queued));
@@ -101,10 +106,7 @@ promises! { "guard":
         assert_eq!(w.state(fence.job), State::Running);
         // Once it was taken under the new start, it counts again.
         w.store.register(&known("ann")).unwrap();
-        dies(w, "ann");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        assert_eq!(vanished(w).len(), 1);
+        assert_eq!(dies_and_is_noticed(w, "ann").len(), 1);
     }
 
     "I8" of_a_worker_that_never_took_a_lock_only_the_lease_tells(w) {
@@ -120,10 +122,7 @@ promises! { "guard":
     "I8" a_living_worker_loses_nothing(w) {
         let fence = busy(w, "ann");
         busy(w, "bob");
-        dies(w, "bob");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        assert_eq!(vanished(w).len(), 1);
+        assert_eq!(dies_and_is_noticed(w, "bob").len(), 1);
         assert_eq!(w.state(fence.job), State::Running);
         assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Held(_)));
     }
@@ -159,20 +158,14 @@ promises! { "guard":
         for who in ["ann", "bob"] {
             w.store.register(&known(who)).unwrap();
             let fence = w.take(who).lease.fence();
-            dies(w, who);
-            vanished(w);
-            w.pass(GUARD_GAP);
             let became = if who == "ann" { State::Queued } else { State::Dead };
-            assert_eq!(vanished(w), [(fence.job.0, who.to_owned(), became)]);
+            assert_eq!(dies_and_is_noticed(w, who), [(fence.job.0, who.to_owned(), became)]);
         }
     }
 
     "I5" a_crash_is_taken_back_when_its_worker_shows_its_token_again(w) {
         let fence = busy(w, "ann");
-        dies(w, "ann");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        vanished(w);
+        dies_and_is_noticed(w, "ann");
         assert_eq!(w.record(fence.job).crashes, 1);
         assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Lost(_)));
         assert_eq!(w.record(fence.job).crashes, 0);
@@ -185,10 +178,7 @@ promises! { "guard":
 
     "I5" a_crash_is_taken_back_also_from_a_job_that_somebody_runs(w) {
         let fence = busy(w, "ann");
-        dies(w, "ann");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        vanished(w);
+        dies_and_is_noticed(w, "ann");
         let second = w.take("bob").lease.fence();
         w.settle(fence, complete());
         let record = w.record(fence.job);
@@ -198,10 +188,7 @@ promises! { "guard":
 
     "I5" a_crash_from_before_a_requeue_takes_nothing_back_from_what_was_counted_since(w) {
         let fence = busy(w, "ann");
-        dies(w, "ann");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        vanished(w);
+        dies_and_is_noticed(w, "ann");
         w.store.cancel(&[fence.job]).unwrap();
         w.store.requeue(&[tenure::store::AsSeen::any(fence.job)]).unwrap();
         w.take("bob");
@@ -221,10 +208,7 @@ promises! { "guard":
 
     "I4" a_crash_of_a_job_that_has_ended_is_not_taken_back(w) {
         let fence = busy(w, "ann");
-        dies(w, "ann");
-        vanished(w);
-        w.pass(GUARD_GAP);
-        vanished(w);
+        dies_and_is_noticed(w, "ann");
         let second = w.take("bob").lease.fence();
         w.settle(second, complete());
         let before = w.record(fence.job);

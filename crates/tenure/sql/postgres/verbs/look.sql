@@ -167,5 +167,3 @@ BEGIN
                  SELECT e, t, CASE WHEN m.epoch <> e THEN tenure.moved_from() END FROM tenure.meta m WHERE m.epoch <> e) r ON true
      ORDER BY r.epoch;
 END $$;
-
--- ── what must be true ─────────────────────────────────────────────────────────────────────────────

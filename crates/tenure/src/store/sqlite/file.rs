@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
-use super::statements::Statements;
 use super::turn::Turns;
 use super::tx::Tx;
 use super::witness::{Beat, Witness, accuse};
@@ -111,8 +110,7 @@ pub(super) fn heed(
     let file = file.query_row([], read_beat)?;
     let seen = witness.read();
     let Some((epoch, reason)) = accuse(&file, seen.as_ref()) else { return Ok(false) };
-    let sql = Statements::embedded();
-    Tx { connection, sql: &sql, now: clock.now() }.raise_epoch(epoch, &reason)?;
+    Tx { connection, sql: &super::embedded(), now: clock.now() }.raise_epoch(epoch, &reason)?;
     // Ahead of what the witness has seen, so that only the next restore is noticed again.
     let seen = seen.map_or(0, |seen| seen.beat);
     connection.execute("UPDATE tenure_meta SET beat = max(beat, ?1)", [seen])?;

@@ -7,7 +7,8 @@
 //!    invariants after each step; and [`mutants`], which it must kill.
 //! 5. [`processes`]: real processes on one file, some of which are killed.
 //! 6. [`holders`]: real workers that are killed, stopped and cut off.
-//! 7. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
+//! 7. [`simulation`]: the worker's machines under a scheduler, with faults, from a seed.
+//! 8. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
 
 #![forbid(unsafe_code)]
 
@@ -21,3 +22,4 @@ pub mod mutants;
 pub mod processes;
 pub mod servers;
 pub mod sessions;
+pub mod simulation;

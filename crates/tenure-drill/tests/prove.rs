@@ -19,6 +19,7 @@ use tenure_drill::explorer::{WIDE_SCOPES, explore};
 use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
+use tenure_drill::simulation::{self, Scenario};
 
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
@@ -32,6 +33,18 @@ fn a_thousand_random_sequences_agree_on_all_engines() {
     let directory = tempfile::tempdir().unwrap();
     for seed in 1_000..2_000 {
         run(seed, 300, &[Engine::Model, Engine::SqliteInMemory], directory.path()).unwrap();
+    }
+}
+
+/// The machines decide by nothing but what they are given: not by the order of a hash map, not by the
+/// machine's clock.
+#[test]
+fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
+    let scenario = Scenario::default();
+    for seed in 0..1_000 {
+        let report = simulation::run(&scenario, seed);
+        assert_eq!(report.violations, Vec::<String>::new(), "{report}");
+        assert_eq!(simulation::run(&scenario, seed).hash, report.hash, "seed {seed}");
     }
 }
 

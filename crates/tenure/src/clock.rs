@@ -158,6 +158,43 @@ pub fn monotonic() -> Instant {
     Instant::now()
 }
 
+/// A point in time on this machine's own clock, which cannot be set, and which runs on while the
+/// machine sleeps. By it a worker knows for how long it may trust a lease that it cannot renew. It never
+/// decides who owns a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// This long after the clock's beginning: for whoever makes a time of their own.
+    pub const fn after_start(length: Duration) -> Moment {
+        Moment(length)
+    }
+
+    /// Now. Unlike [`monotonic`], it counts the time that the machine was suspended.
+    pub fn now() -> Moment {
+        #[cfg(target_os = "linux")]
+        let clock = rustix::time::ClockId::Boottime;
+        // Elsewhere the monotonic clock itself counts on while the machine sleeps.
+        #[cfg(not(target_os = "linux"))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(clock);
+        Moment(time.try_into().unwrap_or_default())
+    }
+
+    /// The time from `earlier` until this moment; zero when `earlier` is not earlier.
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Moment;
+
+    fn add(self, length: Duration) -> Moment {
+        Moment(self.0.saturating_add(length))
+    }
+}
+
 /// A random identity that no other process start will ever have.
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn unique() -> uuid::Uuid {

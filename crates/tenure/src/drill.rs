@@ -16,6 +16,11 @@ use crate::store::{Attempt, Result, Store};
 pub use crate::inspect::WorkerRecord;
 pub use crate::store::sealed::Sealed;
 
+/// The machines of a worker, for whoever steps them instead of threads.
+pub mod machines {
+    pub use crate::worker::machines::*;
+}
+
 /// A store whose whole state can be read and set, so that a call on it is a function of the state.
 pub trait Explorable: Store {
     /// The whole state, in one canonical order.

@@ -56,6 +56,9 @@ pub mod lease;
 pub mod ledger;
 pub mod lifecycle;
 pub mod store;
+pub mod telemetry;
+#[allow(dead_code, unreachable_pub, reason = "only the simulation and a test run it yet")]
+mod worker;
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

@@ -139,6 +139,24 @@ impl Sqlite {
         file::status(path.as_ref())
     }
 
+    /// Another connection to the same store. Both share the writer, and in memory the workers' locks.
+    pub fn share(&self) -> Result<Sqlite> {
+        let reader = match self.guards.database() {
+            Some(path) => Some(file::open_reader(path, &self.writer.target)?),
+            None => None,
+        };
+        Ok(Sqlite {
+            writer: Arc::clone(&self.writer),
+            reader,
+            sql: Arc::clone(&self.sql),
+            clock: self.clock.clone(),
+            limits: self.limits,
+            guards: self.guards.share(),
+            seen: Version::default(),
+            active: clock::monotonic(),
+        })
+    }
+
     fn open_file(path: &Path, options: &Options, foreign: Foreign) -> Result<Sqlite> {
         let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;

@@ -2,11 +2,15 @@
 //!
 //! A worker's lock is the operating system's, on a file of its own beside the database. The kernel frees it when the
 //! process ends, however that happens, and only then. The file stays; without it nothing can be told.
+//!
+//! A store in memory is seen by one process only. There a lock is a line in a list that its connections share, and ends with
+//! the connection that holds it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -19,16 +23,41 @@ use crate::store::Guarded;
 /// The locks that one connection holds, and its look at those of others.
 #[derive(Debug)]
 pub(super) struct Guards {
-    /// The database; none for a store in memory, which no other process sees.
-    path: Option<PathBuf>,
-    /// Whose locks are held here. In memory the entry alone is the lock.
+    place: Place,
+    /// Whose locks are held here. In memory there is no file.
     held: BTreeMap<WorkerId, Option<File>>,
 }
 
+/// Where the locks of a store are.
+#[derive(Debug, Clone)]
+enum Place {
+    /// In files beside this database.
+    Beside(PathBuf),
+    /// In this process: who is guarded by any connection to the store.
+    Memory(Arc<Mutex<BTreeSet<WorkerId>>>),
+}
+
 impl Guards {
-    /// Those beside this database.
+    /// Those beside this database, or of a new store in memory.
     pub(super) fn new(path: Option<&Path>) -> Guards {
-        Guards { path: path.map(Path::to_owned), held: BTreeMap::new() }
+        let place = match path {
+            Some(path) => Place::Beside(path.to_owned()),
+            None => Place::Memory(Arc::default()),
+        };
+        Guards { place, held: BTreeMap::new() }
+    }
+
+    /// Those of another connection to the same store. It holds none yet.
+    pub(super) fn share(&self) -> Guards {
+        Guards { place: self.place.clone(), held: BTreeMap::new() }
+    }
+
+    /// The database; none for a store in memory.
+    pub(super) fn database(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Beside(path) => Some(path),
+            Place::Memory(_) => None,
+        }
     }
 
     /// Takes a worker's lock, and keeps it until it is freed or this value ends; or tells that somebody else has it.
@@ -36,21 +65,29 @@ impl Guards {
         if self.held.contains_key(worker) {
             return Ok(Guarded::Yes);
         }
-        let file = self.path.as_deref().map(|path| private_file(&file_of(path, worker)));
-        let file = file.transpose()?;
-        if let Some(file) = &file
-            && !lock(file)?
-        {
-            return Ok(Guarded::No);
-        }
+        let file = match &self.place {
+            Place::Beside(path) => {
+                let file = private_file(&file_of(path, worker))?;
+                if !lock(&file)? {
+                    return Ok(Guarded::No);
+                }
+                Some(file)
+            }
+            Place::Memory(all) => {
+                if !open(all).insert(worker.clone()) {
+                    return Ok(Guarded::No);
+                }
+                None
+            }
+        };
         self.held.insert(worker.clone(), file);
         Ok(Guarded::Yes)
     }
 
     /// Frees a worker's lock and leaves nothing behind.
     pub(super) fn remove(&mut self, worker: &WorkerId) {
-        self.held.remove(worker);
-        if let Some(path) = &self.path {
+        self.free(worker);
+        if let Place::Beside(path) = &self.place {
             // If it cannot be removed, it stays, and tells nothing of anybody who is known.
             let _ = std::fs::remove_file(file_of(path, worker));
         }
@@ -58,7 +95,10 @@ impl Guards {
 
     /// Whether nobody holds a worker's lock. If that cannot be told, it counts as held.
     pub(super) fn is_free(&self, worker: &WorkerId) -> bool {
-        let Some(path) = &self.path else { return !self.held.contains_key(worker) };
+        let path = match &self.place {
+            Place::Beside(path) => path,
+            Place::Memory(all) => return !open(all).contains(worker),
+        };
         if self.held.contains_key(worker) {
             return false;
         }
@@ -72,9 +112,10 @@ impl Guards {
     /// Puts the locks into this state, for the proof: these are held, and those could be.
     #[cfg(feature = "drill")]
     pub(super) fn set(&mut self, held: &[WorkerId], known: &[WorkerId]) -> Result<()> {
-        self.held.retain(|worker, _| held.contains(worker));
+        let over = self.all().into_iter().filter(|worker| !held.contains(worker));
+        over.collect::<Vec<_>>().iter().for_each(|worker| self.free(worker));
         held.iter().try_for_each(|worker| self.take(worker).map(drop))?;
-        if let Some(path) = &self.path {
+        if let Place::Beside(path) = &self.place {
             known.iter().try_for_each(|worker| private_file(&file_of(path, worker)).map(drop))?;
         }
         Ok(())
@@ -84,6 +125,26 @@ impl Guards {
     pub(super) fn all(&self) -> Vec<WorkerId> {
         self.held.keys().cloned().collect()
     }
+
+    /// Frees a lock that is held here; one that another connection holds stays its own.
+    fn free(&mut self, worker: &WorkerId) {
+        if self.held.remove(worker).is_some()
+            && let Place::Memory(all) = &self.place
+        {
+            open(all).remove(worker);
+        }
+    }
+}
+
+impl Drop for Guards {
+    fn drop(&mut self) {
+        self.all().iter().for_each(|worker| self.free(worker));
+    }
+}
+
+fn open(all: &Mutex<BTreeSet<WorkerId>>) -> MutexGuard<'_, BTreeSet<WorkerId>> {
+    // A set is sound whatever became of whoever changed it last.
+    all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The file of a worker's lock. A worker's id may be anything; its hash can be a name.
@@ -131,6 +192,25 @@ mod tests {
         drop(ours);
         assert!(theirs.is_free(&ann));
         assert!(theirs.is_free(&ann), "and a look takes nothing away");
+    }
+
+    #[test]
+    fn in_memory_a_lock_is_seen_by_others_while_its_connection_lives_and_no_longer() {
+        let mut ours = Guards::new(None);
+        let (mut theirs, looker) = (ours.share(), ours.share());
+        let ann = worker("ann");
+        assert!(looker.is_free(&ann));
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes);
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes, "it is ours already");
+        assert_eq!(theirs.take(&ann).unwrap(), Guarded::No);
+        theirs.remove(&ann);
+        assert!(!looker.is_free(&ann), "nobody frees what is another's");
+        drop(ours);
+        assert!(looker.is_free(&ann));
+        assert_eq!(theirs.take(&ann).unwrap(), Guarded::Yes);
+        theirs.remove(&ann);
+        assert!(looker.is_free(&ann));
+        assert!(Guards::new(None).is_free(&ann), "another store has other locks");
     }
 
     #[test]

@@ -1,0 +1,338 @@
+//! What happens, told as it happens: every event that Tenure speaks of, with its name and its fields, in one place.
+//!
+//! An event is written once, at the place that knows. It carries identity (job, token, worker) and never a
+//! job's args or result. Whoever wants to know gives an [`Observer`]; without one, events go to
+//! [`tracing`] under the target `tenure`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::clock::Timestamp;
+use crate::job::{JobId, Name, State, Tenant};
+use crate::lease::{Fence, Reason, Stale, Token, WorkerId};
+use crate::lifecycle::Verb;
+
+/// Something that happened: to which job, under which token, told by which worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Event {
+    /// What happened.
+    #[serde(flatten)]
+    pub fact: Fact,
+    /// The job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// The token of the attempt that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
+    /// The worker that tells of it. For `lease_lapsed` it is the one that took the job back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
+}
+
+/// What can happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Fact {
+    /// A job was stored.
+    JobEnqueued { kind: Name, queue: Name, tenant: Tenant },
+    /// A worker was given a job, and the right to settle it.
+    LeaseAcquired { kind: Name, queue: Name, tenant: Tenant, attempt: u16 },
+    /// Its handler was called.
+    ExecutionStarted { kind: Name, attempt: u16 },
+    /// It is kept for longer.
+    LeaseRenewed { until: Timestamp },
+    /// Somebody whose right had ended wanted to change something, and was refused.
+    StaleWriteBlocked {
+        verb: Verb,
+        stale_token: Token,
+        current_token: Token,
+        reason: Reason,
+        state: State,
+    },
+    /// A job was taken back from a worker that let its lease run out or vanished.
+    LeaseLapsed {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        from: Option<WorkerId>,
+        became: State,
+    },
+    /// The attempt failed, and there will be another.
+    RetryScheduled { after_ms: i64, error: String },
+    /// Not now; the attempt does not count.
+    JobSnoozed { after_ms: i64 },
+    /// Given back unfinished; the attempt does not count.
+    JobReleased,
+    /// It waits for a person or a signal.
+    JobParked { reason: String },
+    /// It is done.
+    JobSucceeded { kind: Name, ran_ms: i64 },
+    /// It will not be tried again.
+    JobDead { reason: String },
+    /// An earlier attempt may have done it, and nobody knows.
+    EffectInDoubt { effect: Name, opened_by: Token },
+    /// A worker begins.
+    WorkerStarted { queues: Vec<Name>, kinds: Option<Vec<Name>>, concurrency: usize },
+    /// A worker ends.
+    WorkerExit { reason: Exit },
+    /// The store does not answer. Workers go on trying.
+    StoreLost { error: String },
+    /// The store answers again.
+    StoreBack,
+}
+
+/// Why a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exit {
+    /// There was nothing more to do.
+    Success,
+    /// There was nothing more to do, and something it wanted to settle was refused.
+    Stale,
+    /// It was asked to.
+    Shutdown,
+    /// It could not go on.
+    Error,
+}
+
+/// How much an event matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// For whoever looks closely.
+    Debug,
+    /// The story.
+    Info,
+    /// Somebody should know.
+    Warn,
+}
+
+impl Fact {
+    /// The names of all events, in the order of a job's life.
+    pub const NAMES: [&'static str; 17] = [
+        "job_enqueued",
+        "lease_acquired",
+        "execution_started",
+        "lease_renewed",
+        "stale_write_blocked",
+        "lease_lapsed",
+        "retry_scheduled",
+        "job_snoozed",
+        "job_released",
+        "job_parked",
+        "job_succeeded",
+        "job_dead",
+        "effect_in_doubt",
+        "worker_started",
+        "worker_exit",
+        "store_lost",
+        "store_back",
+    ];
+
+    /// The name, as every layer spells it.
+    pub fn name(&self) -> &'static str {
+        let at = match self {
+            Fact::JobEnqueued { .. } => 0,
+            Fact::LeaseAcquired { .. } => 1,
+            Fact::ExecutionStarted { .. } => 2,
+            Fact::LeaseRenewed { .. } => 3,
+            Fact::StaleWriteBlocked { .. } => 4,
+            Fact::LeaseLapsed { .. } => 5,
+            Fact::RetryScheduled { .. } => 6,
+            Fact::JobSnoozed { .. } => 7,
+            Fact::JobReleased => 8,
+            Fact::JobParked { .. } => 9,
+            Fact::JobSucceeded { .. } => 10,
+            Fact::JobDead { .. } => 11,
+            Fact::EffectInDoubt { .. } => 12,
+            Fact::WorkerStarted { .. } => 13,
+            Fact::WorkerExit { .. } => 14,
+            Fact::StoreLost { .. } => 15,
+            Fact::StoreBack => 16,
+        };
+        Fact::NAMES[at]
+    }
+
+    /// How much it matters.
+    pub fn level(&self) -> Level {
+        match self {
+            Fact::LeaseRenewed { .. } => Level::Debug,
+            Fact::StaleWriteBlocked { .. }
+            | Fact::LeaseLapsed { .. }
+            | Fact::RetryScheduled { .. }
+            | Fact::JobParked { .. }
+            | Fact::JobDead { .. }
+            | Fact::EffectInDoubt { .. }
+            | Fact::StoreLost { .. } => Level::Warn,
+            _ => Level::Info,
+        }
+    }
+
+    /// The refusal of a fenced call.
+    pub(crate) fn refused(verb: Verb, stale: &Stale) -> Fact {
+        Fact::StaleWriteBlocked {
+            verb,
+            stale_token: stale.shown.token,
+            current_token: stale.current,
+            reason: stale.reason,
+            state: stale.state,
+        }
+    }
+}
+
+/// One line for people: the name, whose it is, then the rest as `name=value`.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<19}", self.fact.name())?;
+        if let Some(job) = self.job {
+            write!(f, " job={job}")?;
+        }
+        if let Some(token) = self.token {
+            write!(f, " token={token}")?;
+        }
+        let fields = serde_json::to_value(&self.fact).unwrap_or_default();
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            match value {
+                _ if name == "event" => {}
+                serde_json::Value::String(text) if text.is_empty() => {}
+                serde_json::Value::String(text) if !text.contains([' ', '\n', '"']) => {
+                    write!(f, " {name}={text}")?;
+                }
+                value => write!(f, " {name}={value}")?,
+            }
+        }
+        if let Some(worker) = &self.worker {
+            let short = worker.as_str();
+            write!(f, " worker={}", short.get(..8).unwrap_or(short))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whoever wants to know what happens. It is called on the worker's own threads: it must be quick, and
+/// must not call back. Clones are the same observer.
+#[derive(Clone)]
+pub struct Observer(Arc<dyn Fn(&Event) + Send + Sync>);
+
+impl Observer {
+    /// Calls this for each event.
+    pub fn new(observe: impl Fn(&Event) + Send + Sync + 'static) -> Observer {
+        Observer(Arc::new(observe))
+    }
+
+    /// Tells an event.
+    pub fn tell(&self, event: &Event) {
+        (self.0)(event);
+    }
+
+    /// Tells what happened to a job that `worker` holds or held.
+    pub(crate) fn of_job(&self, worker: &WorkerId, fence: Fence, fact: Fact) {
+        self.tell(&Event {
+            fact,
+            job: Some(fence.job),
+            token: Some(fence.token),
+            worker: Some(worker.clone()),
+        });
+    }
+
+    /// Tells what happened to a worker.
+    pub(crate) fn of_worker(&self, worker: &WorkerId, fact: Fact) {
+        self.tell(&Event { fact, job: None, token: None, worker: Some(worker.clone()) });
+    }
+}
+
+impl Default for Observer {
+    /// Hands events on to `tracing`, under the target `tenure`.
+    fn default() -> Observer {
+        Observer::new(trace)
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
+fn trace(event: &Event) {
+    // The level must be a constant where `tracing` is called.
+    match event.fact.level() {
+        Level::Debug => tracing::debug!(target: "tenure", event = event.fact.name(), "{event}"),
+        Level::Info => tracing::info!(target: "tenure", event = event.fact.name(), "{event}"),
+        Level::Warn => tracing::warn!(target: "tenure", event = event.fact.name(), "{event}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::check("name", text).unwrap()
+    }
+
+    fn refusal() -> Event {
+        let fence = Fence { job: JobId(7), token: Token(3) };
+        let stale = Stale::new(fence, Token(4), State::Running);
+        Event {
+            fact: Fact::refused(Verb::Complete, &stale),
+            job: Some(fence.job),
+            token: Some(fence.token),
+            worker: Some(WorkerId::check("0123456789abcdef").unwrap()),
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_flat_object_with_its_identity() {
+        assert_eq!(
+            serde_json::to_string(&refusal()).unwrap(),
+            r#"{"event":"stale_write_blocked","verb":"complete","stale_token":"3","current_token":"4","reason":"token_mismatch","state":"running","job":"7","token":"3","worker":"0123456789abcdef"}"#
+        );
+    }
+
+    #[test]
+    fn an_event_for_people_is_one_line() {
+        let event = Event {
+            fact: Fact::RetryScheduled { after_ms: 500, error: "no\nway".into() },
+            ..refusal()
+        };
+        assert_eq!(
+            event.to_string(),
+            r#"retry_scheduled     job=7 token=3 after_ms=500 error="no\nway" worker=01234567"#
+        );
+    }
+
+    #[test]
+    fn the_name_is_the_one_that_json_carries() {
+        let worker = WorkerId::check("w").unwrap();
+        let facts = [
+            Fact::JobEnqueued { kind: name("k"), queue: name("q"), tenant: Tenant::default() },
+            Fact::LeaseAcquired {
+                kind: name("k"),
+                queue: name("q"),
+                tenant: Tenant::default(),
+                attempt: 1,
+            },
+            Fact::ExecutionStarted { kind: name("k"), attempt: 1 },
+            Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
+            refusal().fact,
+            Fact::LeaseLapsed { from: Some(worker), became: State::Queued },
+            Fact::RetryScheduled { after_ms: 1, error: String::new() },
+            Fact::JobSnoozed { after_ms: 1 },
+            Fact::JobReleased,
+            Fact::JobParked { reason: String::new() },
+            Fact::JobSucceeded { kind: name("k"), ran_ms: 1 },
+            Fact::JobDead { reason: String::new() },
+            Fact::EffectInDoubt { effect: name("e"), opened_by: Token(1) },
+            Fact::WorkerStarted { queues: vec![], kinds: None, concurrency: 1 },
+            Fact::WorkerExit { reason: Exit::Success },
+            Fact::StoreLost { error: String::new() },
+            Fact::StoreBack,
+        ];
+        assert_eq!(facts.len(), Fact::NAMES.len());
+        for fact in facts {
+            let json = serde_json::to_value(&fact).unwrap();
+            assert_eq!(json["event"], fact.name());
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! How jobs run: a process that claims them, keeps their leases, calls their handlers and settles what they come
+//! to.
+//!
+//! The work is done by machines that are stepped: the dispatcher ([`claim`](self), with its settler), the renewer and the
+//! sweeper. `step` does what is due and says when it wants to be called again. In production a thread of its
+//! own calls each; in a simulation a scheduler does, on one thread and from a seed.
+
+mod claim;
+mod desk;
+mod renew;
+mod settle;
+mod sweep;
+mod threads;
+
+use std::time::Duration;
+
+/// For the proof, which steps them itself.
+#[cfg(feature = "drill")]
+pub(crate) mod machines {
+    pub use super::claim::{Crew, Dispatcher};
+    pub use super::desk::{Cause, Desk, Hold, Returned, Stage};
+    pub use super::renew::Renewer;
+    pub use super::sweep::Sweeper;
+    pub use super::{Next, Plan};
+}
+
+pub(crate) use self::claim::{Crew, Dispatcher};
+pub(crate) use self::desk::Desk;
+#[cfg(test)]
+pub(crate) use self::desk::{Hold, Returned};
+pub(crate) use self::renew::Renewer;
+pub(crate) use self::sweep::Sweeper;
+use crate::clock::Moment;
+use crate::job::Name;
+use crate::lease::{Fence, WorkerId};
+use crate::store::Lapse;
+use crate::telemetry::{Fact, Observer};
+
+/// When a machine wants to be called again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// At once: there may be more to do.
+    Again,
+    /// Then, or earlier if its desk is poked.
+    At(Moment),
+    /// Never.
+    Done,
+}
+
+/// What a worker is to do. It does not change while it runs.
+#[derive(Debug)]
+pub struct Plan {
+    /// Who it is.
+    pub worker: WorkerId,
+    /// From which queues it works.
+    pub queues: Vec<Name>,
+    /// Which kinds it can run; `None` for all.
+    pub kinds: Option<Vec<Name>>,
+    /// How many jobs it runs at a time.
+    pub slots: usize,
+    /// For how long it takes a job, unless it renews.
+    pub lease: Duration,
+    /// Whether it ends when nothing is due.
+    pub drain: bool,
+    /// Who wants to know.
+    pub observer: Observer,
+}
+
+impl Plan {
+    fn tell(&self, fence: Fence, fact: Fact) {
+        self.observer.of_job(&self.worker, fence, fact);
+    }
+
+    fn tell_lapse(&self, lapse: &Lapse) {
+        let Lapse { fence, worker, became } = lapse;
+        self.tell(*fence, Fact::LeaseLapsed { from: Some(worker.clone()), became: *became });
+    }
+}

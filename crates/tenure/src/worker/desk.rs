@@ -1,0 +1,401 @@
+//! What a worker process knows of its own work: which leases it has, what has ended and is not settled yet,
+//! and whether it is to go on. The machines meet here, and nowhere else.
+//!
+//! Everything is under one lock that is held for moments, and nothing here calls a store, asks the time or
+//! waits, but for the two places where a thread rests. So a simulation steps the same machines on one
+//! thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock::{Jitter, Moment};
+use crate::job::{BATCH_LIMIT, Name};
+use crate::lease::Fence;
+use crate::lifecycle::{self, Fault, Outcome, Standing};
+use crate::store::Attempt;
+
+/// How far a worker is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It claims and works.
+    Working,
+    /// It claims nothing more, and lets what runs come to its end.
+    Finishing,
+    /// It gives back what still runs.
+    Releasing,
+    /// It is over.
+    Over,
+}
+
+/// Why a handler is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The job is somebody else's by now.
+    Lost,
+    /// The job was cancelled.
+    Cancelled,
+    /// It has run for as long as it may.
+    TimedOut,
+    /// The worker ends.
+    Shutdown,
+}
+
+/// How an execution came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Returned {
+    /// To be settled so.
+    Settle(Outcome),
+    /// It was completed in a transaction of the handler's own, which is committed.
+    Committed,
+    /// It was completed in a transaction of the handler's own, and whether that was committed is to be
+    /// looked up.
+    PerhapsCommitted,
+    /// There is nothing to settle: the job is not ours any more.
+    Lost,
+}
+
+/// A lease that this process has, as the handler and the machines share it.
+#[derive(Debug)]
+pub struct Hold {
+    /// What to show.
+    pub fence: Fence,
+    trust: watch::Sender<Trust>,
+}
+
+/// For how long a lease may be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trust {
+    /// Until then nobody can have taken the job, unless it was cancelled.
+    pub(crate) until: Moment,
+    /// The handler is to stop.
+    pub(crate) stopped: Option<Cause>,
+}
+
+impl Hold {
+    fn new(fence: Fence, until: Moment) -> Hold {
+        Hold { fence, trust: watch::Sender::new(Trust { until, stopped: None }) }
+    }
+
+    /// Whether its handler is to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.trust().stopped.is_some()
+    }
+
+    /// How it stands now.
+    pub(crate) fn trust(&self) -> Trust {
+        *self.trust.borrow()
+    }
+
+    /// To hear when that changes.
+    pub(crate) fn watch(&self) -> watch::Receiver<Trust> {
+        self.trust.subscribe()
+    }
+
+    fn trust_until(&self, until: Moment) {
+        self.trust.send_modify(|trust| trust.until = trust.until.max(until));
+    }
+
+    fn stop(&self, cause: Cause) {
+        self.trust.send_modify(|trust| trust.stopped = trust.stopped.or(Some(cause)));
+    }
+}
+
+/// An attempt that has ended and is not settled yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    pub(crate) fence: Fence,
+    pub(crate) kind: Name,
+    pub(crate) returned: Returned,
+    /// How long it ran.
+    pub(crate) ran: Duration,
+}
+
+/// The desk of one worker process.
+#[derive(Debug)]
+pub struct Desk {
+    state: Mutex<State>,
+    /// For the dispatcher: something to settle, or perhaps something to claim.
+    poked: Condvar,
+    /// For everyone else: the stage has changed.
+    staged: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    slots: usize,
+    /// Executions that have not returned, also those whose attempt is over.
+    busy: usize,
+    held: BTreeMap<Fence, Held>,
+    ended: Vec<Ended>,
+    /// What is being renewed at this moment, and since when.
+    renewing: (BTreeSet<Fence>, Moment),
+    poked: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Arc<Hold>,
+    kind: Name,
+    standing: Standing,
+    started: Moment,
+    /// When its lease was last granted, or a little before.
+    granted: Moment,
+    /// When it is to be stopped, because it may not run for longer.
+    revoke_at: Option<Moment>,
+    /// Its handler was asked to stop, and if it has not returned by then, its attempt ends without it.
+    patience_ends: Option<Moment>,
+    has_ended: bool,
+}
+
+/// What the dispatcher finds on the desk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) stage: Stage,
+    pub(crate) free: usize,
+    pub(crate) busy: usize,
+    /// Leases that are neither settled nor on their way to be.
+    pub(crate) held: usize,
+    pub(crate) poked: bool,
+}
+
+/// A lease is not trusted to its very end: what is begun shortly before would be done after it.
+pub(crate) fn trusted(length: Duration) -> Duration {
+    length - (length / 10).min(Duration::from_secs(1))
+}
+
+impl Desk {
+    /// The desk of a worker that runs up to `slots` jobs at a time.
+    pub fn new(slots: usize) -> Desk {
+        Desk {
+            state: Mutex::new(State {
+                stage: Stage::Working,
+                slots,
+                busy: 0,
+                held: BTreeMap::new(),
+                ended: Vec::new(),
+                renewing: (BTreeSet::new(), Moment::default()),
+                poked: true,
+            }),
+            poked: Condvar::new(),
+            staged: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ── for whoever runs the worker
+
+    /// How far it is.
+    pub fn stage(&self) -> Stage {
+        self.state().stage
+    }
+
+    /// Goes on to a later stage; there is no way back.
+    pub fn advance(&self, stage: Stage) {
+        let mut state = self.state();
+        state.stage = state.stage.max(stage);
+        state.poked = true;
+        drop(state);
+        self.poked.notify_all();
+        self.staged.notify_all();
+    }
+
+    /// Something may have changed in the store.
+    pub fn poke(&self) {
+        self.state().poked = true;
+        self.poked.notify_all();
+    }
+
+    /// Whether the dispatcher has something to look at.
+    pub fn is_poked(&self) -> bool {
+        self.state().poked
+    }
+
+    // ── for executions
+
+    /// An execution has returned. What it returned counts, unless its attempt is over already.
+    pub fn returned(&self, fence: Fence, returned: Returned, now: Moment) {
+        let mut state = self.state();
+        state.busy = state.busy.saturating_sub(1);
+        state.end(fence, returned, now);
+        state.poked = true;
+        drop(state);
+        self.poked.notify_all();
+    }
+
+    // ── for the dispatcher
+
+    /// Takes up to a batch of what has ended, and tells how things stand.
+    pub(crate) fn take(&self, ended: &mut Vec<Ended>, now: Moment) -> Found {
+        /// For how long a renewal is waited for, so that it does not find its job settled.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let mut state = self.state();
+        let State { ended: waiting, renewing: (renewing, since), .. } = &mut *state;
+        let renewing_now = !renewing.is_empty() && now.since(*since) < PATIENCE;
+        let room = BATCH_LIMIT.saturating_sub(ended.len());
+        let mut taken = 0;
+        waiting.retain(|one| {
+            let take = taken < room && !(renewing_now && renewing.contains(&one.fence));
+            if take {
+                ended.push(one.clone());
+                taken += 1;
+            }
+            !take
+        });
+        Found {
+            stage: state.stage,
+            free: state.slots.saturating_sub(state.busy),
+            busy: state.busy,
+            held: state.held.len(),
+            poked: std::mem::take(&mut state.poked),
+        }
+    }
+
+    /// Notes a lease that was granted at `granted` or later. None if it is known already.
+    pub(crate) fn hold(
+        &self,
+        attempt: &Attempt,
+        granted: Moment,
+        lease: Duration,
+    ) -> Option<Arc<Hold>> {
+        let fence = attempt.lease.fence();
+        let mut state = self.state();
+        if state.held.contains_key(&fence) {
+            return None;
+        }
+        let runtime = attempt.max_runtime_ms.and_then(|limit| u64::try_from(limit).ok());
+        let hold = Arc::new(Hold::new(fence, granted + trusted(lease)));
+        state.busy += 1;
+        state.held.insert(
+            fence,
+            Held {
+                hold: Arc::clone(&hold),
+                kind: attempt.kind.clone(),
+                standing: attempt.standing(),
+                started: granted,
+                granted,
+                revoke_at: runtime.map(|limit| granted + Duration::from_millis(limit)),
+                patience_ends: None,
+                has_ended: false,
+            },
+        );
+        Some(hold)
+    }
+
+    /// An attempt is settled, or was never ours to settle.
+    pub(crate) fn forget(&self, fence: Fence) {
+        self.state().held.remove(&fence);
+    }
+
+    /// The dispatcher rests until somebody pokes it, or for `length`.
+    pub(crate) fn rest(&self, length: Duration) {
+        let state = self.state();
+        // Whether it was poked or the time is up, it looks.
+        let _ = self.poked.wait_timeout_while(state, length, |state| !state.poked);
+    }
+
+    /// Others rest until the stage changes, or for `length`.
+    pub(crate) fn rest_unless_staged(&self, length: Duration) {
+        let state = self.state();
+        let before = state.stage;
+        let _ = self.staged.wait_timeout_while(state, length, |state| state.stage == before);
+    }
+
+    // ── for the renewer
+
+    /// The leases that were granted at `before` or earlier. Until [`Desk::renewed`] they are not settled, if
+    /// that does not take long: a renewal that comes after its own settlement would be refused for nothing.
+    pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
+        let mut state = self.state();
+        let due = |held: &&Held| !held.has_ended && held.granted <= before;
+        let fences: Vec<Fence> =
+            state.held.values().filter(due).map(|held| held.hold.fence).take(BATCH_LIMIT).collect();
+        state.renewing = (fences.iter().copied().collect(), now);
+        fences
+    }
+
+    /// The renewal has been answered: these hold on, by the word of a call that was sent at `sent`.
+    pub(crate) fn renewed(&self, held: &[Fence], sent: Moment, lease: Duration) {
+        let mut state = self.state();
+        for fence in held {
+            if let Some(held) = state.held.get_mut(fence) {
+                held.granted = held.granted.max(sent);
+                held.hold.trust_until(sent + trusted(lease));
+            }
+        }
+        state.renewing.0.clear();
+        state.poked |= !state.ended.is_empty();
+        drop(state);
+        self.poked.notify_all();
+    }
+
+    /// A job is somebody else's by now, or was cancelled: its handler stops, and nothing is settled. Tells
+    /// whether it was still at work.
+    pub(crate) fn lose(&self, fence: Fence, cause: Cause) -> bool {
+        let mut state = self.state();
+        let Some(held) = state.held.get(&fence).filter(|held| !held.has_ended) else {
+            return false;
+        };
+        held.hold.stop(cause);
+        state.held.remove(&fence);
+        true
+    }
+
+    /// Stops what has run for as long as it may, and in the last stage everything; ends the attempts of those
+    /// that do not stop. Answers when to look again.
+    pub(crate) fn revoke(&self, now: Moment) -> Option<Moment> {
+        /// For how long a handler that is asked to stop may take to do so.
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let mut state = self.state();
+        let releasing = state.stage >= Stage::Releasing;
+        let mut over = Vec::new();
+        for held in state.held.values_mut().filter(|held| !held.has_ended) {
+            if held.revoke_at.is_some_and(|at| at <= now) {
+                held.hold.stop(Cause::TimedOut);
+                // At once: the store takes it back at this moment too, and would count a crash.
+                over.push((held.hold.fence, Returned::Settle(timed_out(&held.standing))));
+            } else if releasing && held.patience_ends.is_none() {
+                held.hold.stop(Cause::Shutdown);
+                held.patience_ends = Some(now + PATIENCE);
+            } else if held.patience_ends.is_some_and(|end| end <= now) {
+                over.push((held.hold.fence, Returned::Settle(Outcome::Release)));
+            }
+        }
+        let ended_some = !over.is_empty();
+        for (fence, returned) in over {
+            state.end(fence, returned, now);
+        }
+        state.poked |= ended_some;
+        let open = state.held.values().filter(|held| !held.has_ended);
+        let next =
+            open.filter_map(|held| held.revoke_at.into_iter().chain(held.patience_ends).min());
+        let next = next.min();
+        drop(state);
+        if ended_some {
+            self.poked.notify_all();
+        }
+        next
+    }
+}
+
+impl State {
+    fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
+        let Some(held) = self.held.get_mut(&fence).filter(|held| !held.has_ended) else { return };
+        held.has_ended = true;
+        let ran = now.since(held.started);
+        self.ended.push(Ended { fence, kind: held.kind.clone(), returned, ran });
+    }
+}
+
+/// How an attempt ends that took too long. There is no chance in it: who takes too long does so alone.
+pub(crate) fn timed_out(standing: &Standing) -> Outcome {
+    let error = "it ran for longer than its max_runtime, and was stopped".to_owned();
+    lifecycle::after_fault(standing, Fault::Retry { error }, Jitter(u32::MAX))
+}

@@ -1,0 +1,107 @@
+//! The renewer: keeps the leases of the process, all with one call, and stops what is not to go on.
+//!
+//! It has a thread and a connection of its own, so that neither a busy runtime nor a slow claim ever costs a
+//! lease. The worker's guard hangs on this connection too: it is the one that is used most steadily.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::{Cause, Desk, Stage};
+use super::{Next, Plan};
+use crate::clock::Moment;
+use crate::job::State;
+use crate::lease::{Fence, Stale};
+use crate::lifecycle::Verb;
+use crate::store::{Guarded, Registration, Renewed, Result, Store};
+use crate::telemetry::Fact;
+
+/// The machine.
+#[derive(Debug)]
+pub struct Renewer {
+    plan: Arc<Plan>,
+    desk: Arc<Desk>,
+    registered: Option<Guarded>,
+    next: Moment,
+}
+
+impl Renewer {
+    /// The renewer of the worker at this desk.
+    pub fn new(plan: Arc<Plan>, desk: Arc<Desk>) -> Renewer {
+        Renewer { plan, desk, registered: None, next: Moment::default() }
+    }
+
+    /// Does what is due, and tells when to be called again.
+    pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
+        if self.desk.stage() == Stage::Over {
+            // If nobody hears it, the worker's guard ends with its process.
+            let _ = store.retire(&self.plan.worker);
+            return Next::Done;
+        }
+        let revoke = self.desk.revoke(now);
+        if now >= self.next {
+            let round = self.register(store).and_then(|()| self.renew(store, now));
+            self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
+        }
+        Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
+    }
+
+    /// Makes the worker known, once; the guard is kept by the connection itself.
+    pub(super) fn register(&mut self, store: &mut dyn Store) -> Result<()> {
+        if self.registered.is_none() {
+            let known = Registration {
+                worker: self.plan.worker.clone(),
+                queues: self.plan.queues.clone(),
+                kinds: self.plan.kinds.clone(),
+            };
+            self.registered = Some(store.register(&known)?);
+        }
+        Ok(())
+    }
+
+    /// Renews what is older than half a round: what is younger has time until the next, and most jobs end
+    /// before they need it.
+    fn renew(&mut self, store: &mut dyn Store, now: Moment) -> Result<()> {
+        let renewal = self.plan.renewal();
+        let begun = Moment::default() + now.since(Moment::default() + renewal / 2);
+        let fences = self.desk.to_renew(begun, now);
+        let answers =
+            if fences.is_empty() { Ok(Vec::new()) } else { store.renew(&fences, self.plan.lease) };
+        let mut held = Vec::with_capacity(fences.len());
+        for (fence, answer) in fences.iter().zip(answers.iter().flatten()) {
+            match answer {
+                Renewed::Held(until) => {
+                    held.push(*fence);
+                    self.plan.tell(*fence, Fact::LeaseRenewed { until: *until });
+                }
+                Renewed::Lost(stale) => self.lost(*fence, Some(stale)),
+                Renewed::Gone => self.lost(*fence, None),
+                // An open transaction has the row, so nobody can take the job: the next round asks again.
+                Renewed::Busy => {}
+            }
+        }
+        self.desk.renewed(&held, now, self.plan.lease);
+        answers.map(drop)
+    }
+
+    fn lost(&self, fence: Fence, stale: Option<&Stale>) {
+        let cancelled = stale.is_some_and(|stale| stale.state == State::Cancelled);
+        let cause = if cancelled { Cause::Cancelled } else { Cause::Lost };
+        if let (true, Some(stale)) = (self.desk.lose(fence, cause), stale) {
+            self.plan.tell(fence, Fact::refused(Verb::Renew, stale));
+        }
+    }
+}
+
+impl Plan {
+    /// How often leases are renewed: several times within each, and often enough that a cancelled job stops
+    /// soon.
+    pub(crate) fn renewal(&self) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(5);
+        (self.lease / 3).min(LONGEST)
+    }
+
+    /// How soon it is tried again when the store did not answer.
+    pub(crate) fn hurry(&self) -> Duration {
+        (self.lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500))
+    }
+}

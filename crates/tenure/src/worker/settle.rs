@@ -1,0 +1,155 @@
+//! The settler: what has ended, on its way into the store, until the store has answered.
+//!
+//! A settlement may be repeated as often as needed: the store then tells what really happened. So nothing is
+//! dropped while an answer is outstanding, however long the store is gone.
+
+use std::sync::Arc;
+
+use super::Plan;
+use super::desk::{Desk, Ended, Found, Returned};
+use crate::clock::{Moment, millis};
+use crate::job::{BATCH_LIMIT, State};
+use crate::lifecycle::Outcome;
+use crate::store::{Error, Result, Settled, Settlement, Store};
+use crate::telemetry::Fact;
+
+/// What is to be settled.
+#[derive(Debug, Default)]
+pub(super) struct Settler {
+    pending: Vec<Ended>,
+    /// The batch was sent before, and whether it was heard is unknown.
+    repeats: bool,
+    /// How many settlements were refused.
+    pub(super) refused: u64,
+}
+
+impl Settler {
+    /// Takes what has ended from the desk.
+    pub(super) fn gather(&mut self, desk: &Desk, now: Moment) -> Found {
+        let found = desk.take(&mut self.pending, now);
+        // There is nothing to say about what is not ours any more.
+        self.pending.retain(|ended| {
+            let lost = ended.returned == Returned::Lost;
+            if lost {
+                desk.forget(ended.fence);
+            }
+            !lost
+        });
+        found
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.pending.len() >= BATCH_LIMIT
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What the store is to hear. Handlers that completed by themselves are looked up first.
+    pub(super) fn settlements(
+        &mut self,
+        store: &mut dyn Store,
+        plan: &Plan,
+        desk: &Desk,
+    ) -> Result<Vec<Settlement>> {
+        for at in (0..self.pending.len()).rev() {
+            let fence = self.pending[at].fence;
+            let outcome = match self.pending[at].returned {
+                Returned::PerhapsCommitted => match store.job(fence.job)? {
+                    Some(found) if found.job.token == fence.token => match found.job.state {
+                        State::Running => Some(not_committed()),
+                        _ => None,
+                    },
+                    _ => None,
+                },
+                Returned::Committed => None,
+                Returned::Settle(_) | Returned::Lost => continue,
+            };
+            match outcome {
+                Some(outcome) => self.pending[at].returned = Returned::Settle(outcome),
+                None => {
+                    let ended = self.pending.remove(at);
+                    tell(plan, &ended, &Outcome::Complete { result: None }, State::Succeeded);
+                    desk.forget(fence);
+                }
+            }
+        }
+        Ok(self.pending.iter().filter_map(settlement).collect())
+    }
+
+    /// The store has answered.
+    pub(super) fn heard(&mut self, answers: &[Settled], plan: &Arc<Plan>, desk: &Desk) {
+        for (ended, answer) in self.pending.drain(..).zip(answers) {
+            let Returned::Settle(outcome) = &ended.returned else { continue };
+            match answer {
+                Settled::Yes(state) => tell(plan, &ended, outcome, *state),
+                Settled::Stale(stale) => {
+                    self.refused += 1;
+                    plan.tell(ended.fence, Fact::refused(outcome.verb(), stale));
+                }
+                // With history off, a repeated settlement finds nothing: then it was heard the first time.
+                Settled::Gone if self.repeats => tell(plan, &ended, outcome, State::Succeeded),
+                Settled::Gone => self.refused += 1,
+            }
+            desk.forget(ended.fence);
+        }
+        self.repeats = false;
+    }
+
+    /// The store has not answered. What it can never accept is settled so that it can.
+    pub(super) fn unheard(&mut self, error: &Error, store: &mut dyn Store) {
+        if !error.is_invalid() {
+            self.repeats = true;
+            return;
+        }
+        for ended in &mut self.pending {
+            let Some(settlement) = settlement(ended) else { continue };
+            // Each by itself: one that is refused as a whole keeps its fellows waiting.
+            if let Err(error) = store.settle(&[settlement])
+                && error.is_invalid()
+            {
+                ended.returned = Returned::Settle(Outcome::Bury { reason: error.to_string() });
+            }
+        }
+        self.repeats = true;
+    }
+}
+
+fn settlement(ended: &Ended) -> Option<Settlement> {
+    match &ended.returned {
+        Returned::Settle(outcome) => Some(Settlement::new(ended.fence, outcome.clone())),
+        Returned::Committed | Returned::PerhapsCommitted | Returned::Lost => None,
+    }
+}
+
+/// How an attempt ends whose handler says that it is done, while its own transaction was never committed.
+fn not_committed() -> Outcome {
+    Outcome::Bury {
+        reason: "the handler returned, but the transaction in which it completed the job was not \
+                 committed; commit it before returning"
+            .into(),
+    }
+}
+
+fn tell(plan: &Plan, ended: &Ended, outcome: &Outcome, state: State) {
+    let note = || outcome.note().unwrap_or_default();
+    let fact = match (outcome, state) {
+        (Outcome::Complete { .. }, _) => {
+            Fact::JobSucceeded { kind: ended.kind.clone(), ran_ms: millis(ended.ran) }
+        }
+        (_, State::Dead) => Fact::JobDead { reason: note() },
+        (Outcome::Retry { after, .. }, _) => {
+            Fact::RetryScheduled { after_ms: millis(*after), error: note() }
+        }
+        (Outcome::Snooze { after }, _) => Fact::JobSnoozed { after_ms: millis(*after) },
+        (Outcome::Release, _) => Fact::JobReleased,
+        (Outcome::Park { .. }, _) => Fact::JobParked { reason: note() },
+        (Outcome::Bury { .. }, _) => Fact::JobDead { reason: note() },
+    };
+    plan.tell(ended.fence, fact);
+}

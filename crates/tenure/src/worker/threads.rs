@@ -1,0 +1,174 @@
+//! The machines on threads: each has one of its own, and a connection of its own.
+//!
+//! This is all that production adds to the machines: it opens connections, asks the time, and rests in between.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::{Crew, Desk, Dispatcher, Next, Plan, Renewer, Sweeper};
+use crate::clock::{self, Moment};
+use crate::store::{Result, Store, Wake};
+use crate::telemetry::Exit;
+
+/// Makes a connection.
+pub(crate) type Connect<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Store>>;
+
+/// The threads of one worker.
+pub(crate) struct Threads {
+    dispatcher: JoinHandle<Exit>,
+    others: [JoinHandle<()>; 2],
+}
+
+impl Threads {
+    /// Starts a worker at this desk. All its connections are made first, so that what cannot begin says so here.
+    pub(crate) fn start(
+        plan: &Arc<Plan>,
+        desk: &Arc<Desk>,
+        crew: impl Crew + Send + 'static,
+        connect: Connect<'_>,
+    ) -> Result<Threads> {
+        let now = Moment::now();
+        let mut stores = [connect()?, connect()?, connect()?];
+        // The guard stands before the first job is taken.
+        let mut renewer = Renewer::new(Arc::clone(plan), Arc::clone(desk));
+        renewer.register(stores[0].as_mut())?;
+        let [renewing, sweeping, dispatching] = stores;
+        let mut sweeper = Sweeper::new(Arc::clone(plan), Arc::clone(desk), now);
+        let dispatcher = Dispatcher::new(Arc::clone(plan), Arc::clone(desk), crew, now);
+        let (at_renewing, at_sweeping, at_dispatching) =
+            (Arc::clone(desk), Arc::clone(desk), Arc::clone(desk));
+        let others = [
+            spawn("tenure-renew", move || keep(&mut renewer, renewing, &at_renewing)),
+            spawn("tenure-sweep", move || {
+                let mut store = sweeping;
+                while let Some(until) = rest(sweeper.step(store.as_mut(), Moment::now())) {
+                    at_sweeping.rest_unless_staged(until.since(Moment::now()));
+                }
+            }),
+        ];
+        let dispatcher =
+            spawn("tenure-dispatch", move || dispatch(dispatcher, dispatching, &at_dispatching));
+        Ok(Threads { dispatcher, others })
+    }
+
+    /// Waits until the worker has ended, and tells why.
+    pub(crate) fn join(self) -> Exit {
+        let exit = self.dispatcher.join().unwrap_or(Exit::Error);
+        for thread in self.others {
+            // Whatever became of it, the worker is over.
+            let _ = thread.join();
+        }
+        exit
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    thread::Builder::new().name(name.into()).spawn(work).expect("the system has a thread for us")
+}
+
+fn rest(next: Next) -> Option<Moment> {
+    match next {
+        Next::Again => Some(Moment::default()),
+        Next::At(at) => Some(at),
+        Next::Done => None,
+    }
+}
+
+fn dispatch<C: Crew>(
+    mut dispatcher: Dispatcher<C>,
+    mut store: Box<dyn Store>,
+    desk: &Desk,
+) -> Exit {
+    while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
+        let left = until.since(Moment::now());
+        if !left.is_zero() {
+            desk.rest(left);
+        }
+    }
+    dispatcher.exit().unwrap_or(Exit::Error)
+}
+
+/// Between its rounds the renewer listens: whatever changes in the store may be work for the dispatcher.
+fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
+    /// It must hear soon that the worker is to end.
+    const LONGEST: std::time::Duration = std::time::Duration::from_millis(250);
+    while let Some(until) = rest(renewer.step(store.as_mut(), Moment::now())) {
+        let left = until.since(Moment::now()).min(LONGEST);
+        if left.is_zero() {
+            continue;
+        }
+        match store.wait(clock::monotonic() + left) {
+            Ok(Wake::Changed) => desk.poke(),
+            Ok(Wake::TimedOut) => {}
+            // The next round says what is wrong, if it lasts.
+            Err(_) => desk.rest_unless_staged(left.min(std::time::Duration::from_millis(50))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::job::{Json, Name, NewJob};
+    use crate::lease::WorkerId;
+    use crate::lifecycle::Outcome;
+    use crate::store::Attempt;
+    use crate::store::sqlite::{Options, Sqlite};
+    use crate::telemetry::{Fact, Observer};
+    use crate::worker::{Hold, Returned};
+
+    /// Runs nothing, and says that it is done.
+    struct Idle(Arc<Desk>);
+
+    impl Crew for Idle {
+        fn start(&mut self, _: Attempt, hold: Arc<Hold>) {
+            let done = Returned::Settle(Outcome::Complete { result: None });
+            self.0.returned(hold.fence, done, Moment::now());
+        }
+    }
+
+    #[test]
+    fn the_machines_that_are_simulated_run_on_threads_and_do_every_job_once() {
+        let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+        let kind = Name::check("kind", "work").unwrap();
+        let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
+        store.enqueue(&vec![job; 1_000]).unwrap();
+        let succeeded: Arc<Mutex<Vec<_>>> = Arc::default();
+        let workers: Vec<Threads> = (0..5)
+            .map(|_| {
+                let seen = Arc::clone(&succeeded);
+                let observer = Observer::new(move |event| {
+                    if let Fact::JobSucceeded { .. } = event.fact {
+                        seen.lock().unwrap().extend(event.job);
+                    }
+                });
+                let plan = Arc::new(Plan {
+                    worker: WorkerId::unique(),
+                    queues: vec![Name::default_queue()],
+                    kinds: None,
+                    slots: 8,
+                    lease: Duration::from_secs(30),
+                    drain: true,
+                    observer,
+                });
+                let desk = Arc::new(Desk::new(plan.slots));
+                let mut connect = || Ok(Box::new(store.share()?) as Box<dyn Store>);
+                Threads::start(&plan, &desk, Idle(Arc::clone(&desk)), &mut connect).unwrap()
+            })
+            .collect();
+        for worker in workers {
+            assert_eq!(worker.join(), Exit::Success);
+        }
+        let mut done = std::mem::take(&mut *succeeded.lock().unwrap());
+        done.sort_unstable();
+        done.dedup();
+        assert_eq!(done.len(), 1_000);
+        assert!(store.workers().unwrap().is_empty(), "each has said good-bye");
+    }
+}

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tenure::clock::Timestamp;
 use tenure::inspect::{EffectView, Identity, JobDetail, QueueSettings, TimelineEntry};
-use tenure::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use tenure::job::{JobId, JobRecord, Json, Name, Progress, RetryPolicy, State, Tenant};
 use tenure::lease::{Token, WorkerId};
 use tenure::ledger::{EffectKey, Standing};
 use tenure::lifecycle::Verb;
@@ -44,6 +44,7 @@ pub(crate) struct Job<'a> {
     finished_at: Option<Rfc3339>,
     result: Option<Box<RawValue>>,
     reason: Option<&'a str>,
+    progress: Option<&'a Progress>,
 }
 
 impl<'a> Job<'a> {
@@ -77,6 +78,7 @@ impl<'a> Job<'a> {
             finished_at: job.finished_at.map(Rfc3339),
             result: job.result.as_ref().and_then(raw),
             reason: job.reason.as_deref(),
+            progress: job.progress.as_ref(),
         }
     }
 }

@@ -9,10 +9,10 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use serde_json::json;
-use shell::{Ran, Shell, claim, on_both_engines, settle_next};
-use tenure::job::{BATCH_LIMIT, JobId, Json, Limits, State};
+use shell::{Ran, Shell, claim, claim_for, on_both_engines, settle_next};
+use tenure::job::{BATCH_LIMIT, JobId, Json, Limits, Progress, State};
 use tenure::lifecycle::Outcome;
-use tenure::store::{Attempt, Settled, Settlement, Store};
+use tenure::store::{Attempt, Report, Reported, Settled, Settlement, Store};
 
 on_both_engines!(
     enqueue_prints_the_id_alone,
@@ -28,6 +28,7 @@ on_both_engines!(
     a_list_can_be_narrowed_and_turned_page_by_page,
     a_list_longer_than_a_page_of_the_store_is_whole,
     show_tells_the_facts_and_the_story_of_a_job,
+    how_far_a_running_job_is_stands_in_the_list_and_among_the_facts,
     text_from_a_job_cannot_command_the_terminal,
     json_has_ids_and_tokens_as_strings_and_times_as_rfc_3339,
     every_command_answers_in_json,
@@ -216,6 +217,35 @@ fn show_tells_the_facts_and_the_story_of_a_job(shell: &Shell) {
     let order = ["enqueue", "retry", "connection refused", "complete"];
     let places: Vec<usize> = order.iter().map(|word| story.find(word).unwrap()).collect();
     assert!(places.is_sorted(), "{story}");
+}
+
+fn how_far_a_running_job_is_stands_in_the_list_and_among_the_facts(shell: &Shell) {
+    shell.ok(&["enqueue", "k", "--count", "3"]);
+    let mut store = shell.store();
+    let mut held = claim(&mut *store, 2);
+    held.extend(claim_for(&mut *store, 1, Duration::from_millis(1)));
+    let tell = |attempt: &Attempt, note| Report {
+        fence: attempt.lease.fence(),
+        progress: Progress::new(0.4, note),
+    };
+    let reports = [tell(&held[0], "embedding"), tell(&held[2], "waiting\x1b[2J")];
+    assert_eq!(store.progress(&reports).unwrap(), [Reported::Yes; 2]);
+    while store.overdue(1, Duration::ZERO).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+
+    let list = shell.ok(&["jobs", "list"]);
+    let notes: Vec<&str> = list.lines().skip(1).collect();
+    assert!(notes[2].ends_with("40 % embedding"), "{list}");
+    assert!(notes[1].contains("lease ends in"), "{list}");
+    assert!(notes[0].contains("40 % waiting") && notes[0].ends_with("; lease is over"), "{list}");
+    assert!(!list.contains('\x1b'), "{list}");
+    let facts = |id: &str| shell.ok(&["jobs", "show", id]);
+    assert!(facts("1").contains("\nprogress      40 % embedding\n"), "{}", facts("1"));
+    assert!(!facts("2").contains("progress"), "{}", facts("2"));
+    let told = json!({"permille": 400, "note": "embedding"});
+    assert_eq!(shell.json(&["jobs", "show", "1"])["progress"], told);
+    assert_eq!(shell.json(&["jobs", "list"])[1]["progress"], json!(null));
 }
 
 fn text_from_a_job_cannot_command_the_terminal(shell: &Shell) {

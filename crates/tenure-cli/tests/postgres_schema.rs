@@ -6,8 +6,10 @@ mod shell;
 
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
+use tenure::job::Progress;
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{Address, Options, Postgres};
+use tenure::store::{Report, Reported};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 
@@ -36,7 +38,7 @@ fn a_database_without_the_schema_says_how_to_make_it() {
     let shell = Shell::before_migrating();
     refuses(&shell, "has no schema tenure of Tenure's; make it with: tenure migrate up");
     let status = shell.run(&["migrate", "status"]);
-    assert_eq!(status.stdout.matches("pending").count(), 3, "{status:?}");
+    assert_eq!(status.stdout.matches("pending").count(), 4, "{status:?}");
     assert_eq!(shell.database().value("SELECT to_regnamespace('tenure') IS NULL"), "true");
 }
 
@@ -45,7 +47,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
     let shell = Shell::before_migrating();
     let up = shell.run(&["migrate", "up"]);
     assert_eq!(up.code, 0, "{up:?}");
-    assert!(up.stderr.contains("applied 3 of 3 migrations"), "{up:?}");
+    assert!(up.stderr.contains("applied 4 of 4 migrations"), "{up:?}");
     assert!(up.stderr.contains("run them as the owner:"), "{up:?}");
 
     let (database, mut sql) = (shell.database(), up.stdout);
@@ -58,7 +60,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
 
     let again = shell.json(&["migrate", "up"]);
     assert!(again["grants"].as_str().unwrap().contains("GRANT USAGE ON SCHEMA"), "{again}");
-    assert_eq!(again["migrations"][2]["name"], json!("functions"));
+    assert_eq!(again["migrations"][3]["name"], json!("functions"));
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 }
 
@@ -117,7 +119,7 @@ fn many_may_bring_it_up_at_once_and_it_is_made_once() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
     }
-    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "2");
+    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "3");
     let installation = shell.database().value(INSTALLATION);
     shell.ok(&["migrate", "up"]);
     assert_eq!(shell.database().value(INSTALLATION), installation);
@@ -141,6 +143,25 @@ fn up_with_nothing_to_do_waits_for_nobody() {
 }
 
 #[test]
+fn a_schema_of_the_version_before_is_brought_up_with_its_jobs() {
+    let shell = Shell::on_server();
+    shell.ok(&["enqueue", "k", "--count", "2"]);
+    let held = claim(&mut *shell.store(), 1);
+    shell.database().execute(
+        "ALTER TABLE tenure.jobs DROP COLUMN progress CASCADE, DROP COLUMN progress_note CASCADE;
+         DELETE FROM tenure.migrations WHERE version = 3;
+         UPDATE tenure.meta SET functions = 'of an older binary', functions_client = 2",
+    );
+    refuses(&shell, "tenure migrate up");
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 2 of 4 migrations"));
+    let (fence, progress) = (held[0].lease.fence(), Progress::new(0.4, "embedding"));
+    let reports = [Report { fence, progress: progress.clone() }];
+    assert_eq!(shell.store().progress(&reports).unwrap(), [Reported::Yes]);
+    let seen: Vec<_> = shell.jobs().into_iter().map(|job| job.progress).collect();
+    assert_eq!(seen, [None, Some(progress)]);
+}
+
+#[test]
 fn functions_are_replaced_under_open_transactions_that_use_the_tables() {
     let shell = Shell::on_server();
     shell.ok(&["enqueue", "k", "--count", "2"]);
@@ -151,7 +172,7 @@ fn functions_are_replaced_under_open_transactions_that_use_the_tables() {
     let status = shell.ok(&["migrate", "status"]);
     assert!(status.contains("differs"), "{status}");
     assert!(shell.run(&["doctor"]).stdout.contains("if this one is newer: tenure migrate up"));
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 3 migrations"));
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 4 migrations"));
     assert_eq!(claim(&mut *shell.store(), 1).len(), 1);
     open.commit().unwrap();
     assert_eq!(shell.json(&["stats"])["lines"][0]["running"], json!(2));

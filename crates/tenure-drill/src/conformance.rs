@@ -15,6 +15,7 @@ mod lapse;
 mod ledger;
 mod look;
 mod operate;
+mod progress;
 mod renew;
 mod settle;
 
@@ -54,10 +55,11 @@ impl Case {
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 11] = [
+    let chapters: [&[Case]; 12] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
+        progress::CASES,
         settle::CASES,
         ledger::CASES,
         lapse::CASES,

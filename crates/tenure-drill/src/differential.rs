@@ -14,11 +14,13 @@ use std::time::Duration;
 use tenure::clock::{Chance, Clock};
 use tenure::drill::{Dump, Explorable};
 use tenure::inspect::{EffectFilter, Filter};
-use tenure::job::{JobId, Name, NewJob};
+use tenure::job::{JobId, Name, NewJob, Progress};
 use tenure::lease::{Fence, Token, WorkerId};
 use tenure::ledger::{Act, Entry, Resolution};
 use tenure::lifecycle::Outcome;
-use tenure::store::{AsSeen, Claim, Cursor, GUARD_GAP, QueueChange, Registration, Settlement};
+use tenure::store::{
+    AsSeen, Claim, Cursor, GUARD_GAP, QueueChange, Registration, Report, Settlement,
+};
 
 use crate::engines::Engine;
 
@@ -30,6 +32,7 @@ enum Step {
     Claim(Claim),
     Held(WorkerId),
     Renew(Vec<usize>, Duration),
+    Progress(Vec<(usize, Progress)>),
     Settle(Vec<(usize, Outcome, Vec<NewJob>)>),
     SettleAndClaim(usize, Outcome, Claim),
     Ledger(Vec<(usize, Name, Act)>),
@@ -88,7 +91,7 @@ impl fmt::Debug for Difference {
 pub type Answers = BTreeMap<&'static str, usize>;
 
 /// The answers that a good set of sequences must have met.
-pub const SOMETIMES: [&str; 25] = [
+pub const SOMETIMES: [&str; 27] = [
     "Created(",
     "Existing(",
     "Conflict(",
@@ -114,6 +117,8 @@ pub const SOMETIMES: [&str; 25] = [
     "No(Some(",
     "vanished: [Lapse",
     "wrong: [(",
+    "reported: [Yes",
+    "reported: [Stale(",
 ];
 
 /// Runs one seed's sequence on `engines`, the first of which is the specification.
@@ -284,6 +289,14 @@ impl Player {
             Step::Renew(at, length) => {
                 let fences: Vec<_> = at.iter().map(|at| self.fence(*at)).collect();
                 format!("{:?}", self.store.renew(&fences, *length))
+            }
+            Step::Progress(items) => {
+                let report = |(at, progress): &(usize, Progress)| Report {
+                    fence: self.fence(*at),
+                    progress: progress.clone(),
+                };
+                let reports: Vec<_> = items.iter().map(report).collect();
+                format!("reported: {:?}", self.store.progress(&reports).expect("progress answers"))
             }
             Step::Settle(items) => {
                 let settlements: Vec<_> = items

@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
-use tenure::job::{JobId, Json, Name, NewJob};
+use tenure::job::{JobId, Json, Name, NewJob, Progress};
 use tenure::lease::Fence;
 use tenure::ledger::{self, Entry, Resolution, effect_name};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Lapse, Lapsed, Registration, Renewed,
-    Resolved, Settled, Settlement, postgres,
+    Reported, Resolved, Settled, Settlement, postgres,
 };
 
 pub use self::actors::Ending;
@@ -117,6 +117,7 @@ pub(crate) enum Call {
     Claim(u8),
     Held(u8),
     Renew(Fence),
+    Progress(Fence),
     Settle(Fence, Ending),
     Overdue,
     Lapse(Vec<Fence>),
@@ -146,6 +147,7 @@ pub(crate) enum Answer {
     Claimed(Claimed),
     Held(Vec<Attempt>),
     Renewed(Renewed),
+    Reported(Reported),
     Settled(Settled),
     Overdue(Vec<Fence>),
     Lapsed(Vec<Lapsed>),
@@ -278,6 +280,11 @@ fn perform(
         Call::Claim(identity) => Answer::Claimed(store.claim(&claim(*identity))?),
         Call::Held(identity) => Answer::Held(store.held(&worker(*identity))?),
         Call::Renew(fence) => Answer::Renewed(store.renew(&[*fence], LEASE)?[0]),
+        Call::Progress(fence) => {
+            let progress = Progress::new(0.5, "half-way");
+            let report = tenure::store::Report { fence: *fence, progress };
+            Answer::Reported(store.progress(&[report])?[0])
+        }
         Call::Settle(fence, ending) => {
             Answer::Settled(store.settle(&[Settlement::new(*fence, ending.outcome())])?[0])
         }

@@ -6,6 +6,7 @@
 mod guard;
 mod ledger;
 mod port;
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -207,6 +208,7 @@ impl Model {
         job.token = job.token.next(epoch);
         job.worker = Some(ask.worker.clone());
         job.started_at = Some(now);
+        job.progress = None;
         grant(job, now, ask.lease);
         drill::attempt(job.clone())
     }
@@ -573,6 +575,7 @@ fn end(job: &mut JobRecord, state: State, now: Timestamp) {
     job.state = state;
     job.waiting = false;
     job.finished_at = Some(now);
+    job.progress = None;
 }
 
 /// The delay after the n-th failure, without chance.

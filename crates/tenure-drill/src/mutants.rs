@@ -47,7 +47,7 @@ const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n           
 const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2\n       FOR UPDATE;";
 
 /// All mutants.
-pub const MUTANTS: [Mutant; 15] = [
+pub const MUTANTS: [Mutant; 16] = [
     Mutant {
         name: "no token bump on claim",
         broken: &[Invariant::I2],
@@ -129,6 +129,21 @@ pub const MUTANTS: [Mutant; 15] = [
         sqlite: &[patch("renew", "token = :token AND state = 2", "token != -:token AND state = 2")],
         postgres: &[patch(
             "verbs/renew",
+            "AND j.token = s.token AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
+            "AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
+        )],
+    },
+    Mutant {
+        name: "progress unfenced",
+        broken: &[Invariant::I7],
+        scope: Some("progress"),
+        sqlite: &[patch(
+            "progress",
+            "token = :token AND state = 2",
+            "token != -:token AND state = 2",
+        )],
+        postgres: &[patch(
+            "verbs/progress",
             "AND j.token = s.token AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
             "AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
         )],

@@ -7,6 +7,7 @@
 
 mod json;
 mod new;
+mod progress;
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::json::{Fingerprint, Json};
 pub use self::new::{Due, Key, NewJob};
+pub use self::progress::{PROGRESS_LIMIT, Progress};
 use crate::clock::Timestamp;
 use crate::lease::{Token, WorkerId};
 
@@ -274,6 +276,9 @@ pub struct JobRecord {
     pub result: Option<Json>,
     /// Why it is dead, parked or cancelled.
     pub reason: Option<String>,
+    /// How far its latest attempt had come when its holder last said so. The next claim begins
+    /// anew, and what has ended has none.
+    pub progress: Option<Progress>,
 }
 
 /// What is wrong with a value from outside, and what would be right.

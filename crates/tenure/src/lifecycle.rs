@@ -58,6 +58,7 @@ pub enum Verb {
     Bury,
     Park,
     Renew,
+    Progress,
     Lapse,
     /// Its worker's process is gone, whatever its lease says.
     Vanish,
@@ -78,7 +79,7 @@ pub enum Verb {
 
 impl Verb {
     /// All verbs.
-    pub const ALL: [Verb; 20] = [
+    pub const ALL: [Verb; 21] = [
         Verb::Complete,
         Verb::Retry,
         Verb::Snooze,
@@ -86,6 +87,7 @@ impl Verb {
         Verb::Bury,
         Verb::Park,
         Verb::Renew,
+        Verb::Progress,
         Verb::Lapse,
         Verb::Vanish,
         Verb::Return,
@@ -111,6 +113,7 @@ impl Verb {
             Verb::Bury => "bury",
             Verb::Park => "park",
             Verb::Renew => "renew",
+            Verb::Progress => "progress",
             Verb::Lapse => "lapse",
             Verb::Vanish => "vanish",
             Verb::Return => "return",

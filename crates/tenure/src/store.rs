@@ -5,6 +5,7 @@
 //! Policy lives in [`crate::lifecycle`], SQL lives in `sql/<engine>/verbs`, one file per verb,
 //! under the names used here.
 
+mod checks;
 mod error;
 pub(crate) mod lane;
 pub mod migrate;
@@ -17,15 +18,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+pub use self::checks::{
+    LEASE_LIMIT, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    check_resolution, check_settlements,
+};
 pub use self::error::{Error, Result};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{
     Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
     QueueSettings, WorkerView,
 };
-use crate::job::{
-    BATCH_LIMIT, Invalid, JobId, JobRecord, Json, Limits, Name, NewJob, RETRY_LIMIT, State, Tenant,
-};
+use crate::job::{JobId, JobRecord, Json, Name, NewJob, Progress, State, Tenant};
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
 use crate::ledger::{self, Entry, Resolution};
 use crate::lifecycle::{Outcome, Standing};
@@ -59,6 +62,10 @@ pub trait Store: sealed::Sealed + Send {
     /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal
     /// runtime.
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>>;
+
+    /// Notes how far jobs have come, by the right of their holders. It replaces what was noted
+    /// before, and neither extends a lease nor waits for a row.
+    fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>>;
 
     /// Ends attempts. The token decides: whoever shows the job's latest token on a running job is
     /// heard, however late.
@@ -336,6 +343,29 @@ pub enum Renewed {
     Busy,
 }
 
+/// How far a job has come, as its holder tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The right to tell.
+    pub fence: Fence,
+    /// How far. Of several reports of one job in a batch, the last counts.
+    pub progress: Progress,
+}
+
+/// The answer to a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+pub enum Reported {
+    /// It is noted.
+    Yes,
+    /// Refused: the job is somebody else's, or the attempt has ended.
+    Stale(Stale),
+    /// Refused: the store knows no such job, or no longer.
+    Gone,
+    /// Neither noted nor refused: the row is locked by an open transaction. The next report will do.
+    Busy,
+}
+
 /// The answer to a lapse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "verdict", content = "state", rename_all = "lowercase")]
@@ -485,96 +515,6 @@ pub enum Wake {
     Changed,
     /// The time is up.
     TimedOut,
-}
-
-/// Checks a batch at the port, before anything is touched. Every engine calls it, so that all
-/// refuse alike.
-pub fn check_batch(size: usize) -> Result<()> {
-    if size > BATCH_LIMIT { Err(Invalid::Batch { size }.into()) } else { Ok(()) }
-}
-
-/// Checks jobs at the port.
-pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
-    check_batch(jobs.len())?;
-    if jobs.iter().any(|job| !job.retry.is_reasonable()) {
-        let why = format!("a list of retries has 1 to {RETRY_LIMIT} delays; the last one repeats");
-        return Err(Invalid::Value { field: "retry", why }.into());
-    }
-    match jobs.iter().find(|job| job.args.as_str().len() > limits.args) {
-        Some(job) => Err(Invalid::TooLarge {
-            field: "args",
-            size: job.args.as_str().len(),
-            limit: limits.args,
-        }
-        .into()),
-        None => Ok(()),
-    }
-}
-
-/// Checks settlements at the port.
-pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<()> {
-    check_batch(settlements.len())?;
-    check_batch(settlements.iter().map(|settlement| settlement.then.len()).sum())?;
-    for settlement in settlements {
-        check_jobs(&settlement.then, limits)?;
-        if let Outcome::Complete { result: Some(result) } = &settlement.outcome {
-            check_kept(result, limits)?;
-        }
-    }
-    Ok(())
-}
-
-/// Checks entries of the ledger at the port.
-pub fn check_entries(entries: &[Entry], limits: &Limits) -> Result<()> {
-    check_batch(entries.len())?;
-    entries
-        .iter()
-        .filter_map(|entry| entry.act.result())
-        .try_for_each(|kept| check_kept(kept, limits))
-}
-
-/// Checks a person's decision at the port.
-pub fn check_resolution(how: &Resolution, limits: &Limits) -> Result<()> {
-    match how {
-        Resolution::Committed { result } => check_kept(result, limits),
-        Resolution::Resend => Ok(()),
-    }
-}
-
-fn check_kept(result: &Json, limits: &Limits) -> Result<()> {
-    let size = result.as_str().len();
-    if size <= limits.result {
-        return Ok(());
-    }
-    Err(Invalid::TooLarge { field: "result", size, limit: limits.result }.into())
-}
-
-/// The longest lease: a worker that is cut off for longer than this has lost its job.
-pub const LEASE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Checks the length of a lease at the port.
-pub fn check_lease(length: Duration) -> Result<()> {
-    if (Duration::from_millis(1)..=LEASE_LIMIT).contains(&length) {
-        return Ok(());
-    }
-    let why = format!(
-        "a lease of {length:?} is outside 1 ms to 24 h; renew it instead of making it longer"
-    );
-    Err(Invalid::Value { field: "lease", why }.into())
-}
-
-/// Checks a claim at the port.
-pub fn check_claim(ask: &Claim) -> Result<()> {
-    check_batch(ask.n)?;
-    check_lease(ask.lease)?;
-    if ask.queues.is_empty() {
-        return Err(Invalid::Value {
-            field: "queues",
-            why: "a claim names at least one queue".into(),
-        }
-        .into());
-    }
-    Ok(())
 }
 
 pub(crate) mod sealed {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::clock::Chance;
 use tenure::inspect::Filter;
-use tenure::job::{JobId, Json, Key, Name, NewJob, RetryPolicy, State, Tenant};
+use tenure::job::{JobId, Json, Key, Name, NewJob, Progress, RetryPolicy, State, Tenant};
 use tenure::lease::WorkerId;
 use tenure::ledger::{Act, Resolution};
 use tenure::lifecycle::Outcome;
@@ -16,7 +16,7 @@ use super::Step;
 impl Step {
     pub(super) fn random(chance: &mut Chance) -> Step {
         let at = |chance: &mut Chance| chance.below(1_000) as usize;
-        match chance.below(152) {
+        match chance.below(158) {
             0..15 => Step::Pass(
                 one_of(chance, &[1, 300, 500, 1_000, 5_000, 20_000, 61_000, 90_000_000])
                     .into_duration(),
@@ -58,7 +58,8 @@ impl Step {
             146 => Step::Restart,
             147 => Step::Backup,
             148 => Step::GoBack,
-            _ => Step::Check(1 + chance.below(20) as usize),
+            149..152 => Step::Check(1 + chance.below(20) as usize),
+            _ => Step::Progress((0..1 + chance.below(4)).map(|_| random_report(chance)).collect()),
         }
     }
 }
@@ -99,16 +100,21 @@ fn random_worker(chance: &mut Chance) -> WorkerId {
 
 fn random_job(chance: &mut Chance) -> NewJob {
     let large = format!("\"{}\"", "x".repeat(2_100));
-    let args = one_of(chance, &["{}", "{ }", "[1,2]", r#"{"a":1}"#, &large]).to_owned();
+    let is_keyed = chance.below(3) == 0;
+    // Many ask for the same under their keys: a request that is repeated is else hardly ever met.
+    let (kind, args) = if is_keyed && chance.below(2) == 0 {
+        (name("mail"), one_of(chance, &["{}", "{ }"]).to_owned())
+    } else {
+        let args = one_of(chance, &["{}", "{ }", "[1,2]", r#"{"a":1}"#, &large]).to_owned();
+        (random_kind(chance), args)
+    };
     let json = Json::check("args", args, usize::MAX).expect("valid JSON");
-    let mut job = NewJob::new(random_kind(chance), json)
-        .queue(random_queue(chance))
-        .tenant(random_tenant(chance));
+    let mut job = NewJob::new(kind, json).queue(random_queue(chance)).tenant(random_tenant(chance));
     job = job.priority(one_of(chance, &[0, 0, 0, -1, 5]));
     if chance.below(4) == 0 {
         job = job.delay(one_of(chance, &[1_u64, 900, 30_000]).into_duration());
     }
-    if chance.below(3) == 0 {
+    if is_keyed {
         let window = one_of(chance, &[5_000_u64, 86_400_000]).into_duration();
         let key = Key::check(one_of(chance, &["k1", "k2", "k3", "k4"])).expect("a valid key");
         job = job.key(key.window(window));
@@ -167,6 +173,14 @@ fn random_outcome(chance: &mut Chance) -> Outcome {
 fn random_settlement(chance: &mut Chance) -> (usize, Outcome, Vec<NewJob>) {
     let then = if chance.below(5) == 0 { vec![random_job(chance)] } else { vec![] };
     (chance.below(1_000) as usize, random_outcome(chance), then)
+}
+
+/// Mostly of an attempt that is still running, and sometimes of one job twice.
+fn random_report(chance: &mut Chance) -> (usize, Progress) {
+    let fraction = one_of(chance, &[0.0, 0.25, 1.0, -3.0, f64::NAN, f64::INFINITY]);
+    let long = "é\0".repeat(150);
+    let note = one_of(chance, &[None, Some(""), Some("embedding"), Some(&long)]);
+    (chance.below(8) as usize, Progress::new(fraction, note))
 }
 
 fn random_change(chance: &mut Chance) -> QueueChange {

@@ -10,7 +10,7 @@ use tenure::job::Json;
 use tenure::lease::Fence;
 use tenure::ledger::{self, Act, Resolution, Standing};
 use tenure::lifecycle::Outcome;
-use tenure::store::{Changed, Renewed, Resolved};
+use tenure::store::{Changed, Renewed, Reported, Resolved};
 
 use super::invariants::Ghosts;
 use super::scope::Scope;
@@ -135,6 +135,9 @@ impl Move {
             Call::Claim(_) => "claims".to_owned(),
             Call::Held(_) => "asks what it holds".to_owned(),
             Call::Renew(fence) => format!("renews under token {}", fence.token),
+            Call::Progress(fence) => {
+                format!("tells how far it is under token {}", fence.token)
+            }
             Call::Settle(fence, ending) => {
                 format!("settles under token {}: {}", fence.token, ending.outcome().verb())
             }
@@ -323,6 +326,9 @@ impl Actors {
                 if scope.renewals {
                     may(Call::Renew(held.fence), &[Loss::Reply]);
                 }
+                if scope.reports {
+                    may(Call::Progress(held.fence), &[Loss::Reply]);
+                }
                 let possible: &[Doing] = match mind.progress {
                     _ if !scope.effects => &[],
                     Progress::Untouched => &[Doing::Open],
@@ -448,8 +454,10 @@ impl Actors {
                 mind.progress = Progress::Untouched;
                 mind.held = held.first().map(|attempt| hold(attempt.lease.fence()));
             }
-            Answer::Renewed(Renewed::Held(_)) => {}
-            Answer::Renewed(_) | Answer::Settled(_) => (mind.held, mind.unsure) = (None, None),
+            Answer::Renewed(Renewed::Held(_)) | Answer::Reported(Reported::Yes) => {}
+            Answer::Renewed(_) | Answer::Reported(_) | Answer::Settled(_) => {
+                (mind.held, mind.unsure) = (None, None);
+            }
             _ => {}
         }
     }

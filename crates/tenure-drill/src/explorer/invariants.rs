@@ -14,7 +14,7 @@ use tenure::job::{JobId, JobRecord, State};
 use tenure::lease::Token;
 use tenure::ledger::{self, Effect, Standing};
 use tenure::lifecycle::Verb;
-use tenure::store::{Changed, GUARD_GAP, Renewed, Resolved, Settled};
+use tenure::store::{Changed, GUARD_GAP, Renewed, Reported, Resolved, Settled};
 
 use super::actors::Doing;
 use super::{Answer, Call};
@@ -281,6 +281,9 @@ impl Ghost {
             (Call::Renew(fence), Answer::Renewed(renewed)) if fence.job == after.id => {
                 self.was_renewed(before, after, *renewed, by.unwrap_or(0), check)
             }
+            (Call::Progress(fence), Answer::Reported(reported)) if fence.job == after.id => {
+                self.was_reported(before, after, *reported, by.unwrap_or(0), check)
+            }
             _ => Ok(()),
         }
     }
@@ -364,6 +367,29 @@ impl Ghost {
         })?;
         check.that(Invariant::I10, !held, is_same(before, after), || {
             format!("a refused renewal changed job {id}")
+        })
+    }
+
+    fn was_reported(
+        &mut self,
+        before: &JobRecord,
+        after: &JobRecord,
+        reported: Reported,
+        by: u8,
+        check: &mut Check<'_>,
+    ) -> Checked {
+        let id = after.id;
+        let noted = reported == Reported::Yes;
+        let latest = by == self.claims && before.state == State::Running;
+        check.that(Invariant::I7, noted, latest, || {
+            format!("claim {by} told of job {id}, but the latest is claim {}", self.claims)
+        })?;
+        let but_for_it = JobRecord { progress: before.progress.clone(), ..after.clone() };
+        check.that(Invariant::I6, noted, but_for_it == *before, || {
+            format!("a report changed more of job {id} than how far it is")
+        })?;
+        check.that(Invariant::I10, !noted, is_same(before, after), || {
+            format!("a refused report changed job {id}")
         })
     }
 

@@ -25,6 +25,8 @@ pub struct Scope {
     pub operations: u8,
     /// Whether holders renew.
     pub renewals: bool,
+    /// Whether holders tell how far they have come.
+    pub reports: bool,
     /// Whether each attempt does something that must not happen twice.
     pub effects: bool,
     /// Whether workers are guarded, so that their deaths are noticed; and how often a living worker's
@@ -50,7 +52,7 @@ const fn limit(n: u16) -> NonZeroU16 {
 }
 
 /// The scopes of the daily test.
-pub const SCOPES: [Scope; 6] = [
+pub const SCOPES: [Scope; 7] = [
     LEASE,
     Scope {
         name: "settle",
@@ -116,6 +118,17 @@ pub const SCOPES: [Scope; 6] = [
         max_crashes: limit(3),
         ..LEASE
     },
+    Scope {
+        name: "progress",
+        ticks: 2,
+        crashes: 0,
+        losses: 1,
+        renewals: false,
+        reports: true,
+        endings: &[Ending::Complete, Ending::Retry],
+        max_attempts: limit(2),
+        ..LEASE
+    },
 ];
 
 const LEASE: Scope = Scope {
@@ -128,6 +141,7 @@ const LEASE: Scope = Scope {
     give_backs: 0,
     operations: 0,
     renewals: true,
+    reports: false,
     effects: false,
     guard: None,
     restarts: 0,

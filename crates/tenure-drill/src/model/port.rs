@@ -14,9 +14,9 @@ use tenure::lease::{self, Fence, WorkerId, first_of};
 use tenure::ledger::{self, Entry, Resolution};
 use tenure::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
-    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
-    check_settlements,
+    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    check_resolution, check_settlements,
 };
 
 use super::Model;
@@ -47,6 +47,11 @@ impl Store for Model {
         check_batch(fences.len())?;
         check_lease(length)?;
         self.changing(|model| fences.iter().map(|fence| model.renew_one(*fence, length)).collect())
+    }
+
+    fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>> {
+        check_batch(reports.len())?;
+        self.changing(|model| reports.iter().map(|report| model.progress_one(report)).collect())
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {

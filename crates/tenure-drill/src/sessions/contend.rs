@@ -116,7 +116,7 @@ impl<'a> Actor<'a> {
     }
 
     fn step(&mut self) -> Result<(), (String, Error)> {
-        match self.chance.below(20) {
+        match self.chance.below(21) {
             0..=1 => self.enqueue(),
             2 => self.enqueue_batch(),
             3..=6 => self.claim(),
@@ -128,6 +128,7 @@ impl<'a> Actor<'a> {
             16 => self.sweep(),
             17 => self.operate(),
             18 => self.operate_batch(),
+            19 => self.progress(),
             _ => self.hold(),
         }
     }
@@ -180,6 +181,17 @@ impl<'a> Actor<'a> {
         self.call(&format!("SELECT * FROM tenure.renew_many({}, 20)", arrays(&leases)))?;
         let (job, token) = self.lease();
         self.call(&format!("SELECT tenure.renew({job}, {token}, '20 ms')")).map(drop)
+    }
+
+    fn progress(&mut self) -> Result<(), (String, Error)> {
+        let leases = self.some_leases();
+        let n = leases.len();
+        self.call(&format!(
+            "SELECT * FROM tenure.progress_many({}, array_fill(500::smallint, ARRAY[{n}]), array_fill('half'::text, ARRAY[{n}]))",
+            arrays(&leases)
+        ))?;
+        let (job, token) = self.lease();
+        self.call(&format!("SELECT tenure.progress({job}, {token}, 0.7)")).map(drop)
     }
 
     fn settle(&mut self) -> Result<(), (String, Error)> {

@@ -16,7 +16,8 @@ use tenure::ledger::{Answer, Entry, Resolution};
 use tenure::store::sqlite::Sqlite;
 use tenure::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
+    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    Store, Wake,
 };
 
 /// How often a call is lost.
@@ -97,6 +98,7 @@ pass! {
     claim(ask: &Claim) -> Claimed;
     held(worker: &WorkerId) -> Vec<Attempt>;
     renew(fences: &[Fence], length: Duration) -> Vec<Renewed>;
+    progress(reports: &[Report]) -> Vec<Reported>;
     settle(settlements: &[Settlement]) -> Vec<Settled>;
     settle_and_claim(settlements: &[Settlement], ask: &Claim) -> (Vec<Settled>, Claimed);
     ledger(entries: &[Entry]) -> Vec<Answer>;

@@ -8,10 +8,11 @@ use tenure::clock::Chance;
 use tenure_drill::sessions::{Lab, code};
 
 /// Everything that docs/sql-api.md describes.
-const SINGLE: [&str; 24] = [
+const SINGLE: [&str; 25] = [
     "enqueue",
     "claim",
     "renew",
+    "progress",
     "complete",
     "fail",
     "snooze",
@@ -36,12 +37,13 @@ const SINGLE: [&str; 24] = [
 ];
 
 /// The set forms, which workers call.
-const MANY: [&str; 31] = [
+const MANY: [&str; 32] = [
     "enqueue_many",
     "claim_many",
     "settle_and_claim",
     "settle_many",
     "renew_many",
+    "progress_many",
     "lapse_many",
     "hold_many",
     "cancel_many",
@@ -99,6 +101,9 @@ fn values_of(kind: &str, version: i64) -> Vec<&'static str> {
     match kind {
         "bigint" => vec!["1", "NULL", "0", "-1", "9223372036854775807", "-9223372036854775808"],
         "integer" => vec!["1", "NULL", "0", "-1", "1001", "2147483647", "-2147483648"],
+        "double precision" => {
+            vec!["0.4", "NULL", "-1", "7", "'NaN'", "'infinity'", "'-infinity'", "1e-320", "1e308"]
+        }
         "smallint" => vec!["1", "NULL", "0", "-1", "32767", "-32768"],
         "boolean" => vec!["true", "NULL", "false"],
         "text" => vec![
@@ -183,7 +188,7 @@ fn values_of(kind: &str, version: i64) -> Vec<&'static str> {
             "array_fill(1::bigint, ARRAY[1001])",
         ],
         "integer[]" => vec!["NULL", "'{1}'", "'{}'", "'{NULL}'", "'{2147483647}'", "'{-1}'"],
-        "smallint[]" => vec!["NULL", "'{1}'", "'{NULL}'", "'{-32768}'"],
+        "smallint[]" => vec!["NULL", "'{1}'", "'{NULL}'", "'{-32768}'", "'{32767}'"],
         "bytea[]" => vec!["NULL", "'{NULL}'", "'{\"\"}'", "ARRAY[sha256('')]"],
         other => panic!("no values for the type {other}"),
     }
@@ -302,7 +307,8 @@ fn a_sessions_own_settings_do_not_disturb_the_functions() {
         .batch_execute(
             "SELECT tenure.enqueue('work', '{\"a\":1}', key => 'k', tags => '{a,b}');
              SELECT tenure.enqueue('work', '{\"a\":1}', key => 'k');
-             SELECT * FROM tenure.claim('ann'); SELECT tenure.renew(1, 1); SELECT tenure.fail(1, 1, 'no', '0 s');
+             SELECT * FROM tenure.claim('ann'); SELECT tenure.renew(1, 1);
+             SELECT tenure.progress(1, 1, 0.4, 'half'); SELECT tenure.fail(1, 1, 'no', '0 s');
              SELECT * FROM tenure.claim('ann'); SELECT tenure.fence(1, 2); SELECT tenure.complete(1, 2)",
         )
         .unwrap();

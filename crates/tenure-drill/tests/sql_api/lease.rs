@@ -73,6 +73,7 @@ fn every_end_of_an_attempt_is_refused_to_an_old_token() {
             ("bury", ", 'never'"),
             ("park", ", 'later'"),
             ("renew", ""),
+            ("progress", ", 0.4, 'late'"),
             ("fence", ""),
             ("hold", ""),
         ] {

@@ -18,6 +18,7 @@ mod ledger;
 mod locks;
 mod moved;
 mod page;
+mod progress;
 mod repeat;
 mod roles;
 

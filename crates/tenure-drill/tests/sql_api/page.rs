@@ -37,6 +37,7 @@ fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
         "fingerprint",
         "claim",
         "renew",
+        "progress",
         "complete",
         "fail",
         "snooze",

@@ -10,7 +10,7 @@ const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
 /// What anybody may ask.
 const COMMON: [&str; 2] = ["history", "now"];
 const ENQUEUE: [&str; 3] = ["enqueue", "enqueue_many", "fingerprint"];
-const WORK: [&str; 35] = [
+const WORK: [&str; 37] = [
     "bury",
     "check",
     "claim",
@@ -33,6 +33,8 @@ const WORK: [&str; 35] = [
     "ledger_many",
     "overdue",
     "park",
+    "progress",
+    "progress_many",
     "prune",
     "refused",
     "register",
@@ -161,6 +163,7 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
             "lapse_one(1, 1, 0, 0)",
             "prove_fences('{1}', '{1}')",
             "forget('{1}')",
+            "shorten('note', 9)",
             "clock_ms()",
         ] {
             let sql = format!("SELECT tenure.{call}");

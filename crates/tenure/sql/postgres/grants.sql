@@ -3,7 +3,7 @@ GRANT USAGE ON SCHEMA "tenure" TO "tenure_worker", "tenure_enqueuer", "tenure_re
 GRANT EXECUTE ON FUNCTION tenure.history, tenure.now TO "tenure_worker", "tenure_enqueuer", "tenure_reader";
 GRANT EXECUTE ON FUNCTION tenure.enqueue, tenure.enqueue_many, tenure.fingerprint TO "tenure_worker", "tenure_enqueuer";
 GRANT EXECUTE ON FUNCTION tenure.claim, tenure.claim_many, tenure.settle_and_claim, tenure.held,
-    tenure.renew, tenure.renew_many, tenure.overdue, tenure.lapse_many,
+    tenure.renew, tenure.renew_many, tenure.progress, tenure.progress_many, tenure.overdue, tenure.lapse_many,
     tenure.complete, tenure.fail, tenure.snooze, tenure.release, tenure.bury, tenure.park, tenure.settle_many,
     tenure.fence, tenure.hold, tenure.hold_many, tenure.refused, tenure.follow_refused, tenure.prune,
     tenure.ledger_many, tenure.effect_open, tenure.effect_commit, tenure.effect_fail, tenure.effect_settle,

@@ -183,6 +183,7 @@ impl NewJob {
             finished_at: None,
             result: None,
             reason: None,
+            progress: None,
         }
     }
 }

@@ -23,6 +23,7 @@ mod link;
 mod look;
 mod migrate;
 mod operate;
+mod progress;
 mod renew;
 mod row;
 mod schema;
@@ -49,9 +50,9 @@ use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{
     AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
-    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
-    check_settlements, sealed,
+    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    check_resolution, check_settlements, sealed,
 };
 use crate::clock;
 use crate::inspect::{
@@ -161,6 +162,11 @@ impl Store for Postgres {
         check_batch(fences.len())?;
         check_lease(length)?;
         self.call("renew", |session, schema| renew::renew(session, schema, fences, length))
+    }
+
+    fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>> {
+        check_batch(reports.len())?;
+        self.call("note progress", |session, schema| progress::progress(session, schema, reports))
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {

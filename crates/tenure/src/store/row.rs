@@ -1,7 +1,7 @@
 //! How a job is spelled in tables, the same on every engine: states as numbers, policies as JSON, lists
 //! as words. The engines' own `row.rs` read and write columns; this file knows no driver.
 
-use crate::job::{Name, RetryPolicy, State};
+use crate::job::{Name, Progress, RetryPolicy, State};
 use crate::ledger::Standing;
 
 /// The number of a state. Queued is two numbers: ready, or waiting for its time.
@@ -57,6 +57,17 @@ pub(crate) fn tags(column: Option<&str>) -> Vec<Name> {
         .flat_map(|text| text.split(' '))
         .map(|tag| Name::trusted(tag.into()))
         .collect()
+}
+
+/// How far a job has come, from its two columns.
+pub(crate) fn progress(permille: Option<i16>, note: Option<String>) -> Option<Progress> {
+    permille.map(|permille| Progress::kept(permille.unsigned_abs(), note))
+}
+
+/// The two columns of how far a job has come.
+pub(crate) fn progress_columns(progress: Option<&Progress>) -> (Option<i16>, Option<&str>) {
+    let permille = progress.and_then(|progress| i16::try_from(progress.permille()).ok());
+    (permille, progress.and_then(Progress::note))
 }
 
 /// A list of names that may be empty.

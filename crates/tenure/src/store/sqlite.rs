@@ -2,7 +2,7 @@
 //!
 //! Every write goes through the process's one writer, which commits many callers' work at once;
 //! reads have a connection of their own. The verbs are one file each, in the order of a job's life:
-//! enqueue, claim, renew, settle, lapse, then operate and look. No policy here, and no time but the
+//! enqueue, claim, renew, progress, settle, lapse, then operate and look. No policy here, and no time but the
 //! clock's.
 
 mod check;
@@ -18,6 +18,7 @@ mod lapse;
 mod ledger;
 mod look;
 mod operate;
+mod progress;
 mod renew;
 mod row;
 mod settle;
@@ -43,9 +44,9 @@ use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
     AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Resolved, Result, Settled, Settlement, Store, Wake,
-    check_batch, check_claim, check_entries, check_jobs, check_lease, check_resolution,
-    check_settlements, migrate, sealed,
+    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    check_resolution, check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
 use crate::inspect::{
@@ -292,6 +293,11 @@ impl Store for Sqlite {
             guarded.iter().try_for_each(|worker| tx.keep_guard(worker))?;
             tx.renew(fences, length)
         })
+    }
+
+    fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>> {
+        check_batch(reports.len())?;
+        self.write("note progress", Urgency::Normal, |tx| tx.progress(reports))
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {

@@ -119,10 +119,17 @@ fn note(job: &JobRecord, now: Timestamp) -> String {
     match job.state {
         State::Queued if job.run_at > now => format!("due {}", relative(job.run_at, now)),
         State::Queued => "due".to_owned(),
-        State::Running => match job.lease_until {
-            Some(until) if until > now => format!("lease ends {}", relative(until, now)),
-            _ => "lease is over".to_owned(),
-        },
+        State::Running => {
+            let progress = job.progress.as_ref().map(|told| shorten(&told.to_string(), 80));
+            match (progress, job.lease_until) {
+                (Some(progress), Some(until)) if until > now => progress,
+                (Some(progress), _) => format!("{progress}; lease is over"),
+                (None, Some(until)) if until > now => {
+                    format!("lease ends {}", relative(until, now))
+                }
+                (None, _) => "lease is over".to_owned(),
+            }
+        }
         State::Succeeded => match (job.started_at, job.finished_at) {
             (Some(from), Some(to)) => format!("took {}", show(to.since(from))),
             _ => String::new(),

@@ -69,6 +69,7 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
     let facts = [
         ("job", Some(job.id.to_string())),
         ("state", Some(job.state.to_string())),
+        ("progress", job.progress.as_ref().map(ToString::to_string)),
         ("reason", job.reason.clone()),
         ("kind", Some(job.kind.to_string())),
         ("queue", Some(job.queue.to_string())),

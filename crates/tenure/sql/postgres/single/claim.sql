@@ -1,4 +1,4 @@
--- Claim and renew for people and other languages.
+-- Claim, renew and progress for people and other languages.
 
 -- Leases up to n due jobs and answers them in the order in which they are to run.
 CREATE OR REPLACE FUNCTION tenure.claim(worker text, queues text[] DEFAULT '{default}', n int DEFAULT 1,
@@ -42,3 +42,29 @@ BEGIN
     END IF;
     RETURN tenure.at(answer.lease_until);
 END $$;
+
+-- Notes which part of the whole is done, from 0 to 1, and in a few words what is being done; or raises TN001. Answers
+-- whether it was noted: not while another open transaction holds the job locked, for which it does not wait.
+CREATE OR REPLACE FUNCTION tenure.progress(job bigint, token bigint, fraction double precision, note text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    answer text;
+BEGIN
+    IF fraction IS NULL THEN
+        PERFORM tenure.invalid('fraction', 'NULL is no part of the whole', 'Use 0 for nothing, 1 for all.');
+    END IF;
+    SELECT p.verdict INTO answer
+      FROM tenure.progress_many(ARRAY[progress.job], ARRAY[progress.token], ARRAY[tenure.permille(fraction)], ARRAY[note]) p;
+    IF answer IN ('stale', 'gone') THEN
+        PERFORM tenure.stale(progress.job, progress.token, 'progress');
+    END IF;
+    RETURN answer = 'noted';
+END $$;
+
+-- A part of the whole in thousandths. The library counts the same in job/progress.rs, and one table of cases holds both
+-- to it.
+CREATE OR REPLACE FUNCTION tenure.permille(fraction double precision) RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN fraction = 'NaN' THEN 0 ELSE floor(least(greatest(fraction, 0), 1) * 1000 + 0.5) END::smallint $$;

@@ -86,8 +86,8 @@ AS $$
 DECLARE
     found_ record;
 BEGIN
-    IF verb IS NULL OR verb NOT IN ('complete', 'retry', 'snooze', 'release', 'bury', 'park', 'renew', 'fence', 'hold', 'commit',
-        'effect_open', 'effect_commit', 'effect_fail', 'effect_resolve', 'step_get', 'step_put') THEN
+    IF verb IS NULL OR verb NOT IN ('complete', 'retry', 'snooze', 'release', 'bury', 'park', 'renew', 'progress', 'fence', 'hold',
+        'commit', 'effect_open', 'effect_commit', 'effect_fail', 'effect_resolve', 'step_get', 'step_put') THEN
         PERFORM tenure.invalid('verb', coalesce(quote_literal(verb), 'NULL') || ' is not a call that can be refused',
             'Use the verb that the message of TN001 begins with.');
     END IF;

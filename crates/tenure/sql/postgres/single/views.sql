@@ -6,7 +6,8 @@ SELECT r.id, tenure.state_name(r.state) AS state, r.queue, r.tenant, r.kind, r.a
        r.crashes, r.max_crashes, r.token, r.worker, tenure.at(r.enqueued_at) AS enqueued_at, tenure.at(r.run_at) AS run_at,
        tenure.at(r.started_at) AS started_at, tenure.at(r.lease_until) AS lease_until,
        tenure.at(r.finished_at) AS finished_at, r.result, r.reason, r.key, r.trace,
-       string_to_array(r.tags, ' ') AS tags, r.parent
+       string_to_array(r.tags, ' ') AS tags, r.parent,
+       r.progress / 1000.0::double precision AS progress, r.progress_note
   FROM tenure.record r;
 
 -- What happened to jobs and was not the happy path; refusals among them.

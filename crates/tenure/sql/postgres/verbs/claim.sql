@@ -172,7 +172,8 @@ BEGIN
                    started_at = t,
                    leased_at = t,
                    lease_ms = p_lease_ms,
-                   lease_until = t + least(p_lease_ms, j.max_runtime)
+                   lease_until = t + least(p_lease_ms, j.max_runtime),
+                   progress = NULL, progress_note = NULL
               FROM unnest(jobs, spots) WITH ORDINALITY p(id, spot, place)
              WHERE j.ctid = p.spot AND j.id + 0 = p.id
                AND j.state + 0 = 0

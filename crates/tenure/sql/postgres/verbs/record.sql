@@ -300,14 +300,14 @@ SELECT j.id, j.state, j.queue, j.tenant, j.kind,
        coalesce(j.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = j.id)) AS args,
        j.priority, j.run_at, j.token, j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.retry, j.max_runtime,
        j.key, j.trace, j.tags, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
-       j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason
+       j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason, j.progress, j.progress_note
   FROM tenure.jobs j
 UNION ALL
 SELECT d.id, d.state, d.queue, d.tenant, d.kind,
        coalesce(d.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = d.id)),
        d.priority, d.run_at, d.token, d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.retry, d.max_runtime,
        d.key, d.trace, d.tags, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
-       NULL, d.finished_at, d.result, d.reason
+       NULL, d.finished_at, d.result, d.reason, NULL, NULL
   FROM tenure.done d;
 
 -- The name of a state, as every layer spells it.

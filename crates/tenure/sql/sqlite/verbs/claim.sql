@@ -62,7 +62,8 @@ UPDATE tenure_jobs
        started_at = :now,
        leased_at = :now,
        lease_ms = :lease_ms,
-       lease_until = :now + min(:lease_ms, coalesce(max_runtime, :lease_ms))
+       lease_until = :now + min(:lease_ms, coalesce(max_runtime, :lease_ms)),
+       progress = NULL, progress_note = NULL
  WHERE id = :job
    AND state = 0
 

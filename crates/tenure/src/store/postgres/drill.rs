@@ -354,6 +354,7 @@ fn raw(json: &Json) -> Option<Box<RawValue>> {
 
 /// A job as a row of `jobs` or `done`: each table takes the columns that it has.
 fn job_row(job: &JobRecord) -> Fields {
+    let (permille, note) = spelling::progress_columns(job.progress.as_ref());
     let plain = json!({
         "id": job.id.0, "state": spelling::code(job.state, job.waiting), "lane": lane::of(job),
         "queue": job.queue, "tenant": job.tenant, "kind": job.kind,
@@ -365,6 +366,7 @@ fn job_row(job: &JobRecord) -> Fields {
         "enqueued_at": job.enqueued_at, "worker": job.worker, "started_at": job.started_at,
         "leased_at": job.leased_at, "lease_ms": job.lease_ms, "lease_until": job.lease_until,
         "finished_at": job.finished_at, "reason": job.reason,
+        "progress": permille, "progress_note": note,
     });
     Fields { plain, args: raw(&job.args), result: job.result.as_ref().and_then(raw) }
 }

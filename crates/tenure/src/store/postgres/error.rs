@@ -23,7 +23,7 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 33] = [
+const FIELDS: [&str; 34] = [
     "after",
     "args",
     "batch",
@@ -31,6 +31,7 @@ const FIELDS: [&str; 33] = [
     "delay",
     "effect",
     "fingerprint",
+    "fraction",
     "grace",
     "job",
     "keep",

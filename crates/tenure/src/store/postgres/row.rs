@@ -25,7 +25,8 @@ macro_rules! select_record {
         concat!(
             "SELECT id, state, queue, tenant, kind, args, priority, run_at, token, attempt, max_attempts, ",
             "crashes, max_crashes, retry, max_runtime, key, trace, tags, parent, enqueued_at, worker, ",
-            "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason FROM ",
+            "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason, progress, ",
+            "progress_note FROM ",
             $from
         )
     };
@@ -65,6 +66,7 @@ pub(super) fn record(row: &Row) -> Read<JobRecord> {
         finished_at: row.try_get(25)?,
         result: row.try_get(26)?,
         reason: row.try_get(27)?,
+        progress: spelling::progress(row.try_get(28)?, row.try_get(29)?),
     })
 }
 

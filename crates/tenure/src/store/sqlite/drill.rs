@@ -216,11 +216,13 @@ impl Tx<'_> {
     fn load_job(&self, job: &JobRecord) -> SqlResult<()> {
         // Stored as if it were new, then brought to where it was.
         self.store(&JobRecord { state: State::Queued, ..job.clone() })?;
+        let (permille, note) = spelling::progress_columns(job.progress.as_ref());
         self.run(
             "UPDATE tenure_jobs
                 SET token = :token, attempt = :attempt, crashes = :crashes, worker = :worker,
                     started_at = :started_at, leased_at = :leased_at, lease_ms = :lease_ms,
-                    lease_until = :lease_until, reason = :reason, state = :state
+                    lease_until = :lease_until, reason = :reason, state = :state,
+                    progress = :progress, progress_note = :progress_note
               WHERE id = :job",
             named_params! {
                 ":job": job.id.0, ":token": job.token.0, ":attempt": job.attempt, ":crashes": job.crashes,
@@ -228,6 +230,7 @@ impl Tx<'_> {
                 ":started_at": job.started_at.map(Timestamp::as_millis),
                 ":leased_at": job.leased_at.map(Timestamp::as_millis), ":lease_ms": job.lease_ms,
                 ":lease_until": job.lease_until.map(Timestamp::as_millis), ":reason": job.reason,
+                ":progress": permille, ":progress_note": note,
                 ":state": if job.state.has_ended() { 0 } else { row::code(job.state, job.waiting) },
             },
         )?;

@@ -18,7 +18,7 @@ use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
 use crate::store::{Error, Result};
 
 /// The schema of this engine.
-pub(super) const MIGRATIONS: [Migration; 2] = [
+pub(super) const MIGRATIONS: [Migration; 3] = [
     Migration {
         version: 1,
         name: "kernel",
@@ -30,6 +30,12 @@ pub(super) const MIGRATIONS: [Migration; 2] = [
         name: "ledger",
         min_client: 2,
         sql: include_str!("../../../sql/sqlite/schema/0002_ledger.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "progress",
+        min_client: 2,
+        sql: include_str!("../../../sql/sqlite/schema/0003_progress.sql"),
     },
 ];
 

@@ -50,6 +50,7 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         finished_at: row.get::<_, Option<i64>>(25)?.map(time),
         result: row.get::<_, Option<String>>(26)?.map(Json::trusted),
         reason: row.get(27)?,
+        progress: spelling::progress(row.get(28)?, row.get(29)?),
     })
 }
 

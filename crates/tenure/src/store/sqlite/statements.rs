@@ -79,6 +79,7 @@ statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
     claim { probe promote meta paused holds_suspect next_lane pick take taken next_due held }
     renew { extend }
+    progress { report }
     settle { fence put_back end remove current heard note forgetful }
     ledger { holds open find write has_open recall remember effects effects_in_doubt }
     lapse {

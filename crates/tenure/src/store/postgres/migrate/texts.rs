@@ -4,7 +4,7 @@
 use crate::store::migrate::{Applied, Migration, checksum};
 
 /// The tables.
-pub(super) const MIGRATIONS: [Migration; 2] = [
+pub(super) const MIGRATIONS: [Migration; 3] = [
     Migration {
         version: 1,
         name: "kernel",
@@ -17,6 +17,12 @@ pub(super) const MIGRATIONS: [Migration; 2] = [
         min_client: 2,
         sql: include_str!("../../../../sql/postgres/schema/0002_ledger.sql"),
     },
+    Migration {
+        version: 3,
+        name: "progress",
+        min_client: 2,
+        sql: include_str!("../../../../sql/postgres/schema/0003_progress.sql"),
+    },
 ];
 
 macro_rules! sql {
@@ -24,8 +30,8 @@ macro_rules! sql {
 }
 
 /// The functions, in an order in which each finds what it is made of.
-const FUNCTIONS: [(&str, &str); 17] = sql! {
-    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/settle" "verbs/ledger" "verbs/lapse"
+const FUNCTIONS: [(&str, &str); 18] = sql! {
+    "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/progress" "verbs/settle" "verbs/ledger" "verbs/lapse"
     "verbs/operate" "verbs/look" "verbs/check" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/ledger"
     "single/operate" "single/views"
 };

@@ -1,0 +1,19 @@
+//! How far jobs have come: the holder's last word.
+
+use tenure::job::JobRecord;
+use tenure::lifecycle::Verb;
+use tenure::store::{Report, Reported};
+
+use super::Model;
+
+impl Model {
+    pub(super) fn progress_one(&mut self, Report { fence, progress }: &Report) -> Reported {
+        match self.holds(*fence) {
+            Some(job) => {
+                self.jobs.insert(job.id, JobRecord { progress: Some(progress.clone()), ..job });
+                Reported::Yes
+            }
+            None => self.refuse(*fence, Verb::Progress).map_or(Reported::Gone, Reported::Stale),
+        }
+    }
+}

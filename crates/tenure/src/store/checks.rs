@@ -1,0 +1,98 @@
+//! What is checked at the port, before anything is touched. Every engine calls it, so that all refuse alike: a
+//! batch, a job, a settlement, an entry, a lease, a claim. Nothing here knows what is stored.
+
+use std::time::Duration;
+
+use super::{Claim, Result, Settlement};
+use crate::job::{BATCH_LIMIT, Invalid, Json, Limits, NewJob, RETRY_LIMIT};
+use crate::ledger::{Entry, Resolution};
+use crate::lifecycle::Outcome;
+
+/// Checks a batch at the port.
+pub fn check_batch(size: usize) -> Result<()> {
+    if size > BATCH_LIMIT { Err(Invalid::Batch { size }.into()) } else { Ok(()) }
+}
+
+/// Checks jobs at the port.
+pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
+    check_batch(jobs.len())?;
+    if jobs.iter().any(|job| !job.retry.is_reasonable()) {
+        let why = format!("a list of retries has 1 to {RETRY_LIMIT} delays; the last one repeats");
+        return Err(Invalid::Value { field: "retry", why }.into());
+    }
+    match jobs.iter().find(|job| job.args.as_str().len() > limits.args) {
+        Some(job) => Err(Invalid::TooLarge {
+            field: "args",
+            size: job.args.as_str().len(),
+            limit: limits.args,
+        }
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Checks settlements at the port.
+pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<()> {
+    check_batch(settlements.len())?;
+    check_batch(settlements.iter().map(|settlement| settlement.then.len()).sum())?;
+    for settlement in settlements {
+        check_jobs(&settlement.then, limits)?;
+        if let Outcome::Complete { result: Some(result) } = &settlement.outcome {
+            check_kept(result, limits)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks entries of the ledger at the port.
+pub fn check_entries(entries: &[Entry], limits: &Limits) -> Result<()> {
+    check_batch(entries.len())?;
+    entries
+        .iter()
+        .filter_map(|entry| entry.act.result())
+        .try_for_each(|kept| check_kept(kept, limits))
+}
+
+/// Checks a person's decision at the port.
+pub fn check_resolution(how: &Resolution, limits: &Limits) -> Result<()> {
+    match how {
+        Resolution::Committed { result } => check_kept(result, limits),
+        Resolution::Resend => Ok(()),
+    }
+}
+
+fn check_kept(result: &Json, limits: &Limits) -> Result<()> {
+    let size = result.as_str().len();
+    if size <= limits.result {
+        return Ok(());
+    }
+    Err(Invalid::TooLarge { field: "result", size, limit: limits.result }.into())
+}
+
+/// The longest lease: a worker that is cut off for longer than this has lost its job.
+pub const LEASE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Checks the length of a lease at the port.
+pub fn check_lease(length: Duration) -> Result<()> {
+    if (Duration::from_millis(1)..=LEASE_LIMIT).contains(&length) {
+        return Ok(());
+    }
+    let why = format!(
+        "a lease of {length:?} is outside 1 ms to 24 h; renew it instead of making it longer"
+    );
+    Err(Invalid::Value { field: "lease", why }.into())
+}
+
+/// Checks a claim at the port.
+pub fn check_claim(ask: &Claim) -> Result<()> {
+    check_batch(ask.n)?;
+    check_lease(ask.lease)?;
+    if ask.queues.is_empty() {
+        return Err(Invalid::Value {
+            field: "queues",
+            why: "a claim names at least one queue".into(),
+        }
+        .into());
+    }
+    Ok(())
+}

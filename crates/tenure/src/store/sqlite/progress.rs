@@ -1,0 +1,34 @@
+//! How a holder tells how far it has come.
+
+use rusqlite::{Result, named_params};
+
+use super::tx::Tx;
+use crate::lifecycle::Verb;
+use crate::store::row::progress_columns;
+use crate::store::{Report, Reported};
+
+impl Tx<'_> {
+    pub(super) fn progress(&self, reports: &[Report]) -> Result<Vec<Reported>> {
+        reports.iter().map(|report| self.progress_one(report)).collect()
+    }
+
+    fn progress_one(&self, Report { fence, progress }: &Report) -> Result<Reported> {
+        let (permille, note) = progress_columns(Some(progress));
+        let noted = self.run(
+            &self.sql.progress.report,
+            named_params! {
+                ":job": fence.job.0, ":token": fence.token.0, ":permille": permille, ":note": note,
+            },
+        )?;
+        if noted > 0 {
+            return Ok(Reported::Yes);
+        }
+        match self.current(*fence)? {
+            None => Ok(Reported::Gone),
+            Some((stale, attempt)) => {
+                self.refuse(&stale, attempt, Verb::Progress)?;
+                Ok(Reported::Stale(stale))
+            }
+        }
+    }
+}

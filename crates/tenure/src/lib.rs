@@ -44,6 +44,7 @@
 //! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
 //! 2. how it is kept: [`store`], the port, and then its engines
 //! 3. how it is seen: [`inspect`]
+//! 4. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that name
 
 #![forbid(unsafe_code)]
 
@@ -55,6 +56,9 @@ pub mod job;
 pub mod lease;
 pub mod ledger;
 pub mod lifecycle;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod sqlite;
 pub mod store;
 pub mod telemetry;
 #[allow(dead_code, unreachable_pub, reason = "only the simulation and a test run it yet")]

@@ -38,6 +38,11 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// A user's own transaction did not keep to what one may do. Nothing of it was stored.
+    #[error("{target}: {problem}, so that everything in this transaction was undone; {next}")]
+    #[allow(missing_docs)]
+    Undone { target: String, problem: String, next: String },
+
     /// The engine failed in a way that we do not expect.
     #[error("could not {doing}: {source}; `tenure doctor` looks for the cause")]
     #[allow(missing_docs)]

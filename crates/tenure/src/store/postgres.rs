@@ -38,14 +38,18 @@ use std::time::{Duration, Instant};
 pub use self::address::Address;
 #[cfg(feature = "drill")]
 pub use self::drill::Rehearsal;
+pub(crate) use self::enqueue::Lists;
+pub(crate) use self::error::bad_request;
 use self::guard::Guard;
 pub use self::health::{Health, Holder, Rows, Transaction};
 use self::link::Link;
 pub use self::link::Timeouts;
 pub use self::migrate::{Contents, Migrations, Roles};
 use self::operate::{OfEnded, OfJobs};
-use self::schema::Schema;
+pub(crate) use self::row::JsonText;
+pub(crate) use self::schema::Schema;
 pub use self::server::Facts;
+pub(crate) use self::session::Param;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{

@@ -23,15 +23,17 @@ mod renew;
 mod row;
 mod settle;
 mod statements;
+mod transact;
 mod turn;
 mod tx;
+mod watch;
 mod witness;
 mod writer;
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -40,10 +42,11 @@ use self::file::Foreign;
 use self::guard::Guards;
 pub use self::health::Beside;
 use self::statements::Statements;
+pub use self::transact::Transaction;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed, Pruned,
     QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
     Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
     check_resolution, check_settlements, migrate, sealed,
@@ -87,7 +90,7 @@ pub struct Facts {
 /// writer.
 pub struct Sqlite {
     writer: Arc<Writer>,
-    /// None for a store in memory, which has but one connection.
+    /// None for a store in memory, where everything goes through the writer.
     reader: Option<Connection>,
     sql: Arc<Statements>,
     clock: Clock,
@@ -124,6 +127,28 @@ impl Sqlite {
         Sqlite::in_memory_with(options, embedded(), |_, text| text.to_owned())
     }
 
+    /// Another connection to the same store, in a file or in memory. They share the writer.
+    pub fn share(&self) -> Result<Sqlite> {
+        let reader = match self.guards.database() {
+            None => None,
+            Some(path) => {
+                let reader = file::open_reader(path, &self.writer.target)?;
+                self.check_place(path)?;
+                Some(reader)
+            }
+        };
+        Ok(Sqlite {
+            writer: Arc::clone(&self.writer),
+            reader,
+            sql: Arc::clone(&self.sql),
+            clock: self.clock.clone(),
+            limits: self.limits,
+            seen: Version::default(),
+            guards: self.guards.share(),
+            active: clock::monotonic(),
+        })
+    }
+
     /// What the promises of this store rest on.
     pub fn facts(&self) -> Result<Facts> {
         self.writer.write("look at the settings", Urgency::Normal, |connection| {
@@ -140,29 +165,25 @@ impl Sqlite {
         file::status(path.as_ref())
     }
 
-    /// Another connection to the same store. Both share the writer, and in memory the workers' locks.
-    pub fn share(&self) -> Result<Sqlite> {
-        let reader = match self.guards.database() {
-            Some(path) => Some(file::open_reader(path, &self.writer.target)?),
-            None => None,
-        };
-        Ok(Sqlite {
-            writer: Arc::clone(&self.writer),
-            reader,
-            sql: Arc::clone(&self.sql),
-            clock: self.clock.clone(),
-            limits: self.limits,
-            guards: self.guards.share(),
-            seen: Version::default(),
-            active: clock::monotonic(),
-        })
-    }
-
     fn open_file(path: &Path, options: &Options, foreign: Foreign) -> Result<Sqlite> {
         let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;
         let reader = file::open_reader(path, &writer.target)?;
         Ok(Sqlite::new(writer, Some((path, reader)), options, embedded()))
+    }
+
+    /// Makes sure that the file of our writer is where it was: else a new reader would look at another one.
+    fn check_place(&self, path: &Path) -> Result<()> {
+        let there = identity(path).ok();
+        let found = there.and_then(|there| writers().get(&there).and_then(Weak::upgrade));
+        if found.is_some_and(|found| Arc::ptr_eq(&found, &self.writer)) {
+            return Ok(());
+        }
+        Err(Error::Unusable {
+            target: self.writer.target.clone(),
+            problem: "the file was moved or replaced since it was opened".to_owned(),
+            next: "open it anew".to_owned(),
+        })
     }
 
     fn in_memory_with(
@@ -471,23 +492,33 @@ fn embedded() -> Arc<Statements> {
     Arc::clone(EMBEDDED.get_or_init(|| Arc::new(Statements::embedded())))
 }
 
+/// The writers of this process, by what their files are, not by their names: a file that was deleted and made anew is
+/// another one.
+type Writers = HashMap<FileIdentity, Weak<Writer>>;
+type FileIdentity = (u64, u64);
+
+fn writers() -> MutexGuard<'static, Writers> {
+    static WRITERS: OnceLock<Mutex<Writers>> = OnceLock::new();
+    WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn identity(path: &Path) -> std::io::Result<FileIdentity> {
+    path.metadata().map(|file| (file.dev(), file.ino()))
+}
+
 /// The writer of this process for a file. Two of them in one process would only wait for each other.
 fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc<Writer>> {
-    // By what the file is, not by its name: a file that was deleted and made anew is another one.
-    type Writers = HashMap<(u64, u64), Weak<Writer>>;
-    static WRITERS: OnceLock<Mutex<Writers>> = OnceLock::new();
-    let identity = || path.metadata().map(|file| (file.dev(), file.ino()));
-    let mut writers =
-        WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let mut writers = writers();
     writers.retain(|_, writer| writer.strong_count() > 0);
-    if let Ok(identity) = identity()
+    if let Ok(identity) = identity(path)
         && let Some(writer) = writers.get(&identity).and_then(Weak::upgrade)
     {
         return Ok(writer);
     }
     let opened = file::open(path, &options.clock, foreign)?;
     let target = path.display().to_string();
-    let identity = identity().map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let identity =
+        identity(path).map_err(|cause| error::from_io(&target, "open the store", cause))?;
     let writer =
         Arc::new(Writer::new(target, opened.connection, Some(opened.beside), &options.clock));
     writers.insert(identity, Arc::downgrade(&writer));

@@ -14,6 +14,7 @@ use std::time::Duration;
 use postgres::Config;
 use postgres::config::{Host, SslMode};
 
+use super::schema;
 use super::tls::{Encryption, Mode};
 use crate::job::Invalid;
 use crate::store::{Error, Result};
@@ -130,17 +131,11 @@ fn bad(why: impl Into<String>) -> Error {
 
 fn checked_schema(given: Option<String>) -> Result<String> {
     let schema = given.unwrap_or_else(|| SCHEMA.to_owned());
-    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
-    let goes_on = |c: char| c.is_ascii_alphanumeric() || "_ -".contains(c);
-    if schema.len() <= 63
-        && schema.starts_with(begins)
-        && schema.chars().all(goes_on)
-        && !schema.starts_with("pg_")
-    {
-        return Ok(schema);
+    if schema::is_name(&schema) {
+        Ok(schema)
+    } else {
+        Err(bad(format!("schema {}", schema::NOT_A_NAME)))
     }
-    Err(bad("schema is not a name that Tenure uses; write 1 to 63 of A-Z a-z 0-9 _ - and space, \
-         beginning with a letter or _, and not with pg_"))
 }
 
 /// Each setting is given to the driver alone, so that a refusal tells which one it was.

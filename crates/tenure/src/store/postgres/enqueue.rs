@@ -1,18 +1,18 @@
 //! How a job gets in.
 
+use std::num::NonZeroU16;
+
+use postgres::Row;
 use postgres::types::Type;
 
 use super::row::{self, JsonText};
 use super::schema::Schema;
-use super::session::Session;
+use super::session::{Param, Session};
 use crate::clock::millis;
-use crate::job::{Due, Fingerprint, JobId, NewJob};
+use crate::job::{Due, Fingerprint, JobId, Name, NewJob, Tenant};
 use crate::store::{Enqueued, row as spelling};
 
-const ENQUEUE: &str = "SELECT n, verdict, job FROM tenure.enqueue_many(\
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
-
-/// One list for each thing that may be said of a job. A list in which nothing is said is not sent.
+/// Sends jobs and reads the answers.
 pub(super) fn enqueue(
     session: &mut Session,
     schema: &Schema,
@@ -21,75 +21,118 @@ pub(super) fn enqueue(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let kinds: Vec<_> = jobs.iter().map(|job| job.kind.as_str()).collect();
-    let args: Vec<_> = jobs.iter().map(|job| JsonText(job.args.as_str())).collect();
-    let usual = NewJob::new(jobs[0].kind.clone(), jobs[0].args.clone());
-    let queues = list(jobs, |job| (job.queue != usual.queue).then_some(job.queue.as_str()));
-    let tenants = list(jobs, |job| (job.tenant != usual.tenant).then_some(job.tenant.as_str()));
-    let priorities = list(jobs, |job| (job.priority != usual.priority).then_some(job.priority));
-    let run_at = list(jobs, |job| match job.due {
-        Due::At(time) => Some(time.as_millis()),
-        Due::Now | Due::In(_) => None,
-    });
-    let delays = list(jobs, |job| match job.due {
-        Due::In(delay) => Some(millis(delay)),
-        Due::Now | Due::At(_) => None,
-    });
-    let max_attempts = list(jobs, |job| {
-        (job.max_attempts != usual.max_attempts).then_some(i32::from(job.max_attempts.get()))
-    });
-    let max_crashes = list(jobs, |job| {
-        (job.max_crashes != usual.max_crashes).then_some(i32::from(job.max_crashes.get()))
-    });
-    let retries: Vec<_> = jobs.iter().map(|job| spelling::retry_column(&job.retry)).collect();
-    let retries = said(retries.iter().map(|retry| retry.as_deref().map(JsonText)).collect());
-    let max_runtimes = list(jobs, |job| job.max_runtime.map(millis));
-    let keys = list(jobs, |job| job.key.as_ref().map(|key| key.as_str()));
-    let windows = list(jobs, |job| job.key.as_ref().map(|key| millis(key.window)));
-    let fingerprints: Option<Vec<Option<Fingerprint>>> =
-        list(jobs, |job| job.key.as_ref().map(|_| job.fingerprint()));
-    let traces = list(jobs, |job| job.trace.as_deref());
-    let tags = said(jobs.iter().map(|job| spelling::tags_column(&job.tags)).collect());
-    let parents = list(jobs, |job| job.parent.map(|parent| parent.0));
-    let rows = session.query(
-        &schema.apply(ENQUEUE),
-        &[
-            (&kinds, Type::TEXT_ARRAY),
-            (&args, Type::JSON_ARRAY),
-            (&queues, Type::TEXT_ARRAY),
-            (&tenants, Type::TEXT_ARRAY),
-            (&priorities, Type::INT2_ARRAY),
-            (&run_at, Type::INT8_ARRAY),
-            (&delays, Type::INT8_ARRAY),
-            (&max_attempts, Type::INT4_ARRAY),
-            (&max_crashes, Type::INT4_ARRAY),
-            (&retries, Type::JSON_ARRAY),
-            (&max_runtimes, Type::INT8_ARRAY),
-            (&keys, Type::TEXT_ARRAY),
-            (&windows, Type::INT8_ARRAY),
-            (&fingerprints, Type::BYTEA_ARRAY),
-            (&traces, Type::TEXT_ARRAY),
-            (&tags, Type::TEXT_ARRAY),
-            (&parents, Type::INT8_ARRAY),
-        ],
-    )?;
-    let mut answers = vec![Enqueued::Created(JobId(0)); jobs.len()];
-    for row in &rows {
-        let job = row.try_get("job")?;
-        answers[row::place(row, "n")?] = match row.try_get("verdict")? {
-            "created" => Enqueued::Created(job),
-            "existing" => Enqueued::Existing(job),
-            _ => Enqueued::Conflict(job),
-        };
+    let lists = Lists::of(jobs);
+    let rows = session.query(&schema.apply(Lists::SQL), &lists.params())?;
+    lists.answers(&rows)
+}
+
+/// What is sent for a batch of jobs: one list for each thing that may be said of a job. A list in which nothing is said
+/// is not sent. A user's own transaction sends the same, over a connection of another kind.
+pub(crate) struct Lists<'a> {
+    kinds: Vec<&'a str>,
+    args: Vec<JsonText<&'a str>>,
+    queues: Said<&'a str>,
+    tenants: Said<&'a str>,
+    priorities: Said<i16>,
+    run_at: Said<i64>,
+    delays: Said<i64>,
+    max_attempts: Said<i32>,
+    max_crashes: Said<i32>,
+    retries: Said<JsonText<String>>,
+    max_runtimes: Said<i64>,
+    keys: Said<&'a str>,
+    windows: Said<i64>,
+    fingerprints: Said<Fingerprint>,
+    traces: Said<&'a str>,
+    tags: Said<String>,
+    parents: Said<i64>,
+}
+
+/// What is said of each job, if anything is said of any.
+type Said<T> = Option<Vec<Option<T>>>;
+
+impl<'a> Lists<'a> {
+    /// The call, with the lists as its parameters.
+    pub(crate) const SQL: &'static str = "SELECT n, verdict, job FROM tenure.enqueue_many(\
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+
+    /// What these jobs say that is not usual.
+    pub(crate) fn of(jobs: &'a [NewJob]) -> Lists<'a> {
+        let queue = Name::default_queue();
+        Lists {
+            kinds: jobs.iter().map(|job| job.kind.as_str()).collect(),
+            args: jobs.iter().map(|job| JsonText(job.args.as_str())).collect(),
+            queues: list(jobs, |job| (job.queue != queue).then_some(job.queue.as_str())),
+            tenants: list(jobs, |job| {
+                (job.tenant != Tenant::default()).then_some(job.tenant.as_str())
+            }),
+            priorities: list(jobs, |job| (job.priority != 0).then_some(job.priority)),
+            run_at: list(jobs, |job| match job.due {
+                Due::At(time) => Some(time.as_millis()),
+                Due::Now | Due::In(_) => None,
+            }),
+            delays: list(jobs, |job| match job.due {
+                Due::In(delay) => Some(millis(delay)),
+                Due::Now | Due::At(_) => None,
+            }),
+            max_attempts: list(jobs, |job| count(job.max_attempts, NewJob::MAX_ATTEMPTS)),
+            max_crashes: list(jobs, |job| count(job.max_crashes, NewJob::MAX_CRASHES)),
+            retries: list(jobs, |job| spelling::retry_column(&job.retry).map(JsonText)),
+            max_runtimes: list(jobs, |job| job.max_runtime.map(millis)),
+            keys: list(jobs, |job| job.key.as_ref().map(|key| key.as_str())),
+            windows: list(jobs, |job| job.key.as_ref().map(|key| millis(key.window))),
+            fingerprints: list(jobs, |job| job.key.as_ref().map(|_| job.fingerprint())),
+            traces: list(jobs, |job| job.trace.as_deref()),
+            tags: list(jobs, |job| spelling::tags_column(&job.tags)),
+            parents: list(jobs, |job| job.parent.map(|parent| parent.0)),
+        }
     }
-    Ok(answers)
+
+    /// The lists in the order of the call.
+    pub(crate) fn params(&self) -> [Param<'_>; 17] {
+        [
+            (&self.kinds, Type::TEXT_ARRAY),
+            (&self.args, Type::JSON_ARRAY),
+            (&self.queues, Type::TEXT_ARRAY),
+            (&self.tenants, Type::TEXT_ARRAY),
+            (&self.priorities, Type::INT2_ARRAY),
+            (&self.run_at, Type::INT8_ARRAY),
+            (&self.delays, Type::INT8_ARRAY),
+            (&self.max_attempts, Type::INT4_ARRAY),
+            (&self.max_crashes, Type::INT4_ARRAY),
+            (&self.retries, Type::JSON_ARRAY),
+            (&self.max_runtimes, Type::INT8_ARRAY),
+            (&self.keys, Type::TEXT_ARRAY),
+            (&self.windows, Type::INT8_ARRAY),
+            (&self.fingerprints, Type::BYTEA_ARRAY),
+            (&self.traces, Type::TEXT_ARRAY),
+            (&self.tags, Type::TEXT_ARRAY),
+            (&self.parents, Type::INT8_ARRAY),
+        ]
+    }
+
+    /// What the call answers to each job.
+    pub(crate) fn answers(&self, rows: &[Row]) -> Result<Vec<Enqueued>, postgres::Error> {
+        let mut answers = vec![Enqueued::Created(JobId(0)); self.kinds.len()];
+        for row in rows {
+            let job = row.try_get("job")?;
+            answers[row::place(row, "n")?] = match row.try_get("verdict")? {
+                "created" => Enqueued::Created(job),
+                "existing" => Enqueued::Existing(job),
+                _ => Enqueued::Conflict(job),
+            };
+        }
+        Ok(answers)
+    }
 }
 
 /// What is said of each job, or nothing at all if nothing is said of any.
-fn list<'a, T>(jobs: &'a [NewJob], of: impl Fn(&'a NewJob) -> Option<T>) -> Option<Vec<Option<T>>> {
-    said(jobs.iter().map(of).collect())
+fn list<'a, T>(jobs: &'a [NewJob], of: impl Fn(&'a NewJob) -> Option<T>) -> Said<T> {
+    let list: Vec<_> = jobs.iter().map(of).collect();
+    if list.iter().all(Option::is_none) { None } else { Some(list) }
 }
 
-fn said<T>(list: Vec<Option<T>>) -> Option<Vec<Option<T>>> {
-    if list.iter().all(Option::is_none) { None } else { Some(list) }
+/// A count that is not the usual one.
+fn count(count: NonZeroU16, usual: NonZeroU16) -> Option<i32> {
+    (count != usual).then_some(i32::from(count.get()))
 }

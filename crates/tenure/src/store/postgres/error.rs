@@ -163,6 +163,12 @@ pub(super) fn ends_connection(cause: &postgres::Error) -> bool {
     }
 }
 
+/// What a request was wrong in, if the server says that it was.
+pub(crate) fn bad_request(cause: &postgres::Error) -> Option<Invalid> {
+    let said = cause.as_db_error()?;
+    (said.code().code() == BAD_REQUEST).then(|| about_request(said))
+}
+
 fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgres::Error) -> Error {
     let message = said.message();
     let unusable = |problem: &str, next: &str| Error::Unusable {

@@ -1,6 +1,7 @@
 //! Between rows and values: the one place that knows how a job is spelled in PostgreSQL.
 
 use std::error::Error;
+use std::fmt;
 
 use bytes::BytesMut;
 use postgres::Row;
@@ -219,11 +220,11 @@ pub(super) struct Stands(pub(super) Standing);
 
 /// JSON text on its way in. It was checked when it became a [`Json`].
 #[derive(Debug)]
-pub(super) struct JsonText<'a>(pub(super) &'a str);
+pub(crate) struct JsonText<T>(pub(crate) T);
 
-impl ToSql for JsonText<'_> {
+impl<T: AsRef<str> + fmt::Debug> ToSql for JsonText<T> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
-        out.extend_from_slice(self.0.as_bytes());
+        out.extend_from_slice(self.0.as_ref().as_bytes());
         Ok(IsNull::No)
     }
 

@@ -5,9 +5,25 @@
 
 use std::borrow::Cow;
 
-/// A schema's name. [`super::Address`] has checked it: letters, digits, `_`, `-` and spaces.
+use crate::job::{Invalid, shorten};
+
+/// Why a name is refused, after its field.
+pub(super) const NOT_A_NAME: &str = "is not a name that Tenure uses; write 1 to 63 of A-Z a-z 0-9 _ - and space, \
+    beginning with a letter or _, and not with pg_";
+
+/// Whether this can be the name of a schema.
+pub(super) fn is_name(text: &str) -> bool {
+    let begins = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let goes_on = |c: char| c.is_ascii_alphanumeric() || "_ -".contains(c);
+    text.len() <= 63
+        && text.starts_with(begins)
+        && text.chars().all(goes_on)
+        && !text.starts_with("pg_")
+}
+
+/// A schema's name, which has been checked by [`is_name`].
 #[derive(Debug, Clone)]
-pub(super) struct Schema {
+pub(crate) struct Schema {
     name: String,
     /// The name as SQL has it.
     quoted: String,
@@ -25,6 +41,15 @@ impl Schema {
         Schema { name: name.to_owned(), quoted }
     }
 
+    /// The same for a name that nobody has checked yet.
+    pub(crate) fn check(name: &str) -> Result<Schema, Invalid> {
+        if is_name(name) {
+            return Ok(Schema::new(name));
+        }
+        let why = format!("{:?} {NOT_A_NAME}", shorten(name, 80));
+        Err(Invalid::Value { field: "schema", why })
+    }
+
     /// The name as people spell it.
     pub(super) fn name(&self) -> &str {
         &self.name
@@ -36,7 +61,7 @@ impl Schema {
     }
 
     /// The text of `sql` for this schema.
-    pub(super) fn apply<'a>(&self, sql: &'a str) -> Cow<'a, str> {
+    pub(crate) fn apply<'a>(&self, sql: &'a str) -> Cow<'a, str> {
         if self.name == Schema::USUAL {
             return Cow::Borrowed(sql);
         }

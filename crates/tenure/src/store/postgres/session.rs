@@ -13,7 +13,7 @@ use postgres::{Client, Row, Statement};
 
 /// A parameter and its type. The type is given, because only then can a statement that is not
 /// prepared go in one round trip.
-pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// The driver's way with a statement that is prepared.
 type Prepared<T> =

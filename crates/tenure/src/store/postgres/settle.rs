@@ -91,7 +91,7 @@ pub(super) struct Shown<'a> {
     verbs: Vec<&'static str>,
     after: Vec<Option<i64>>,
     notes: Vec<Option<String>>,
-    results: Vec<Option<JsonText<'a>>>,
+    results: Vec<Option<JsonText<&'a str>>>,
 }
 
 impl<'a> Shown<'a> {

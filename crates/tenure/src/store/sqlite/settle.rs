@@ -8,7 +8,7 @@ use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::inspect::TimelineEntry;
 use crate::job::{JobRecord, Name, NewJob, State};
-use crate::lease::Fence;
+use crate::lease::{Fence, Stale};
 use crate::lifecycle::{Outcome, Standing, Verb, after_settling, attempt_counts};
 use crate::store::{Enqueued, Settled, Settlement};
 
@@ -127,6 +127,31 @@ impl Tx<'_> {
                 Ok(Settled::Stale(stale))
             }
         }
+    }
+
+    /// One settlement in a user's own transaction, where a repetition is refused: what is written beside it would be written
+    /// twice. `here` tells whether it was this very transaction that has heard it before.
+    pub(super) fn settle_beside(&self, settlement: &Settlement, here: bool) -> Result<Settled> {
+        let Settlement { fence, outcome, .. } = settlement;
+        let holds = self.pass_fence(*fence)?.is_some();
+        let answer = self.settle(std::slice::from_ref(settlement))?.pop();
+        match answer.unwrap_or(Settled::Gone) {
+            Settled::Yes(_) if !holds && !here => {
+                let stale = self.refuse_if_stale(*fence, outcome.verb())?;
+                Ok(stale.map_or(Settled::Gone, Settled::Stale))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    /// Makes the refusal of a settlement visible, unless the job is held under this token.
+    pub(super) fn refuse_if_stale(&self, fence: Fence, verb: Verb) -> Result<Option<Stale>> {
+        if self.pass_fence(fence)?.is_some() {
+            return Ok(None);
+        }
+        let Some((stale, attempt)) = self.current(fence)? else { return Ok(None) };
+        self.refuse(&stale, attempt, verb)?;
+        Ok(Some(stale))
     }
 
     /// What this verb under this token made of the job, if it was heard before.

@@ -14,14 +14,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
 use super::turn::Turns;
+use super::watch::Watch;
 use super::witness::{Beat, Witness};
 use super::{error, file};
 use crate::clock::{self, Clock};
+use crate::job::Invalid;
 use crate::store::{Error, Result};
 
 /// How long one process keeps the file to itself while others may be waiting.
@@ -58,6 +61,10 @@ pub(super) struct Writer {
     /// Counts commits that changed something, for [`Writer::wait_for_commit`].
     commits: Mutex<u64>,
     committed: Condvar,
+    /// Who works in a transaction of their own. If they came to the door again, they would wait for themselves.
+    alone: Mutex<Option<ThreadId>>,
+    /// Over the connection, while a user's own SQL runs on it.
+    pub(super) watch: Watch,
 }
 
 /// What stands beside a file that processes share.
@@ -118,6 +125,8 @@ impl Writer {
             clock: clock.clone(),
             commits: Mutex::new(0),
             committed: Condvar::new(),
+            alone: Mutex::new(None),
+            watch: Watch::default(),
         }
     }
 
@@ -130,6 +139,7 @@ impl Writer {
         urgency: Urgency,
         work: impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
+        self.refuse_second_entry(doing)?;
         let arrived = clock::monotonic();
         let mut core = self.enter(urgency);
         if core.group.is_none() {
@@ -165,23 +175,36 @@ impl Writer {
         urgency: Urgency,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
+        let answer = self.alone(doing, urgency, |connection| work(connection))?;
+        answer.map_err(|cause| error::from_sqlite(&self.target, doing, cause))
+    }
+
+    /// The same, for work that has errors of its own: any of them undoes everything, and so does a panic.
+    pub(super) fn alone<T, E: From<rusqlite::Error>>(
+        &self,
+        doing: &'static str,
+        urgency: Urgency,
+        work: impl FnOnce(&mut Connection) -> Result<T, E>,
+    ) -> Result<Result<T, E>> {
+        self.refuse_second_entry(doing)?;
         let arrived = clock::monotonic();
         let mut core = self.enter(urgency);
         if core.group.is_some() {
             self.commit(&mut core);
         }
         self.begin(&mut core, arrived, doing)?;
+        self.set_alone(Some(thread::current().id()));
         let answer = catch_unwind(AssertUnwindSafe(|| {
-            let answer = work(&core.connection)?;
+            let answer = work(&mut core.connection)?;
             self.beat(&mut core)?;
             core.connection.execute_batch("COMMIT")?;
             Ok(answer)
         }));
+        self.set_alone(None);
         let end = if matches!(answer, Ok(Ok(_))) { End::Committed } else { End::Lost };
         self.end(&mut core, end);
         drop(core);
-        let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
-        answer.map_err(|cause| error::from_sqlite(&self.target, doing, cause))
+        Ok(answer.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
     /// How many commits of this process have changed something through this writer.
@@ -225,6 +248,24 @@ impl Writer {
             self.commit(&mut core);
         }
         look(&mut core.connection)
+    }
+
+    /// Whoever is inside already, on the same thread, is told so instead of waiting for ever.
+    fn refuse_second_entry(&self, doing: &'static str) -> Result<()> {
+        let alone = *self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        if alone != Some(thread::current().id()) {
+            return Ok(());
+        }
+        let why = format!(
+            "cannot {doing} on {} in the middle of a transaction on it; use the transaction's own methods, \
+             or do it before or after",
+            self.target
+        );
+        Err(Invalid::Value { field: "transaction", why }.into())
+    }
+
+    fn set_alone(&self, who: Option<ThreadId>) {
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = who;
     }
 
     /// Takes the connection. Urgent callers overtake those that wait here.
@@ -341,9 +382,9 @@ impl Writer {
 }
 
 /// Runs `work` so that its failure undoes its own writes only.
-fn in_savepoint<T>(
+pub(super) fn in_savepoint<T>(
     connection: &Connection,
-    work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<T> {
     connection.prepare_cached("SAVEPOINT caller")?.execute([])?;
     let undo = Undo(connection);

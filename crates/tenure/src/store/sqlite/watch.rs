@@ -1,0 +1,170 @@
+//! What keeps the store's promises while a user's own SQL runs on its connection.
+//!
+//! All who write share the connection. Whoever borrows it must leave it as it was: in the transaction that was begun
+//! for them, with its settings, and in time. SQLite asks before it does something about these, and here it is told no.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization, TransactionOperation};
+use rusqlite::{Connection, Result};
+
+use crate::clock;
+
+/// How many steps SQLite takes between two looks at the time: some microseconds.
+const STEPS: i32 = 1_000;
+
+/// Settings that are a look, the user's own, or over with the transaction. All others are the store's.
+const HARMLESS: [&str; 13] = [
+    "application_id",
+    "defer_foreign_keys",
+    "foreign_key_check",
+    "foreign_key_list",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "integrity_check",
+    "quick_check",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+    "user_version",
+];
+
+/// The watch over one connection.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    seen: Arc<Seen>,
+    /// Whether SQLite has been told whom to ask. Telling it again would make it prepare every statement anew.
+    is_known: AtomicBool,
+}
+
+/// What was seen since the watch began.
+#[derive(Debug, Default)]
+struct Seen {
+    is_on: AtomicBool,
+    /// Whether the transaction was rolled back.
+    has_ended: AtomicBool,
+    /// What was forbidden, in the words of SQL, first of all.
+    tried: Mutex<Option<String>>,
+}
+
+impl Watch {
+    /// Watches over the connection until the answer ends, and interrupts what runs at the deadline.
+    pub(super) fn over<'a>(
+        &self,
+        connection: &'a mut Connection,
+        deadline: Option<Instant>,
+    ) -> Result<Watched<'a>> {
+        if !self.is_known.load(Ordering::SeqCst) {
+            let seen = Arc::clone(&self.seen);
+            connection.authorizer(Some(move |asked: AuthContext<'_>| seen.answer(&asked)))?;
+            self.is_known.store(true, Ordering::SeqCst);
+        }
+        // From here on the end of this value takes back what follows.
+        let watched = Watched { connection, seen: Arc::clone(&self.seen), deadline };
+        *watched.seen.tried() = None;
+        watched.seen.has_ended.store(false, Ordering::SeqCst);
+        watched.seen.is_on.store(true, Ordering::SeqCst);
+        // After a rollback each statement would be a transaction of its own. None of them is committed.
+        watched.connection.commit_hook(Some(|| true))?;
+        let seen = Arc::clone(&self.seen);
+        let note = move || seen.has_ended.store(true, Ordering::SeqCst);
+        watched.connection.rollback_hook(Some(note))?;
+        if let Some(deadline) = deadline {
+            let is_late = move || clock::monotonic() >= deadline;
+            watched.connection.progress_handler(STEPS, Some(is_late))?;
+        }
+        Ok(watched)
+    }
+}
+
+/// A connection that is watched over.
+pub(super) struct Watched<'a> {
+    connection: &'a mut Connection,
+    seen: Arc<Seen>,
+    deadline: Option<Instant>,
+}
+
+impl Watched<'_> {
+    /// What was tried and is forbidden.
+    pub(super) fn tried(&self) -> Option<String> {
+        self.seen.tried().clone()
+    }
+
+    /// Whether the time is up.
+    pub(super) fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
+    }
+
+    /// Whether the transaction in which the watch began is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.seen.has_ended.load(Ordering::SeqCst) || self.connection.is_autocommit()
+    }
+}
+
+impl Deref for Watched<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        // These fail only on a connection that is not our own.
+        let _ = self.connection.progress_handler(0, None::<fn() -> bool>);
+        let _ = self.connection.commit_hook(None::<fn() -> bool>);
+        let _ = self.connection.rollback_hook(None::<fn()>);
+        self.seen.is_on.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Seen {
+    /// What SQLite is told when it asks whether a statement may be prepared.
+    fn answer(&self, asked: &AuthContext<'_>) -> Authorization {
+        if !self.is_on.load(Ordering::SeqCst) {
+            return Authorization::Allow;
+        }
+        let Some(forbidden) = forbidden(&asked.action) else { return Authorization::Allow };
+        self.tried().get_or_insert(forbidden);
+        Authorization::Deny
+    }
+
+    fn tried(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a guest may not do, in the words of SQL.
+fn forbidden(action: &AuthAction<'_>) -> Option<String> {
+    match *action {
+        AuthAction::Transaction { operation } => Some(
+            match operation {
+                TransactionOperation::Begin => "BEGIN",
+                TransactionOperation::Rollback => "ROLLBACK",
+                _ => "COMMIT",
+            }
+            .to_owned(),
+        ),
+        AuthAction::Attach { .. } => Some("ATTACH".to_owned()),
+        AuthAction::Detach { .. } => Some("DETACH".to_owned()),
+        AuthAction::Pragma { pragma_name, pragma_value: Some(_) } => {
+            let name = pragma_name.to_ascii_lowercase();
+            (!HARMLESS.contains(&name.as_str())).then(|| format!("PRAGMA {name}"))
+        }
+        // It would stand in front of our table for everybody who uses the connection.
+        AuthAction::CreateTempTable { table_name: name }
+        | AuthAction::CreateTempView { view_name: name }
+        | AuthAction::CreateTempTrigger { table_name: name, .. }
+        | AuthAction::CreateVtable { table_name: name, .. }
+            if name.to_ascii_lowercase().starts_with("tenure_") =>
+        {
+            Some(format!("CREATE … {name}"))
+        }
+        _ => None,
+    }
+}

@@ -13,7 +13,7 @@ use tenure::job::{
 };
 use tenure::lease::{Fence, Reason, Stale, Token};
 use tenure::postgres::tokio_postgres::{self, Client, IsolationLevel, NoTls};
-use tenure::postgres::{self as own, Error, Refusal};
+use tenure::postgres::{Error, Refusal, raw as own};
 use tenure::store::postgres::{Options, Postgres};
 use tenure::store::{Enqueued, Store};
 use tenure_drill::engines::{OTHER_SCHEMA, START};

@@ -43,14 +43,18 @@
 //!
 //! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
 //! 2. how it is kept: [`store`], the port, and then its engines
-//! 3. how it is seen: [`inspect`]
-//! 4. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that name
+//! 3. how it gets in: [`client`]
+//! 4. how it runs: [`handler`], then [`worker`]
+//! 5. how it is seen and tested: [`inspect`], [`telemetry`], [`testing`]
+//! 6. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that name
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod clock;
 #[cfg(feature = "drill")]
 pub mod drill;
+pub mod handler;
 pub mod inspect;
 pub mod job;
 pub mod lease;
@@ -61,10 +65,21 @@ pub mod postgres;
 pub mod sqlite;
 pub mod store;
 pub mod telemetry;
-#[allow(dead_code, unreachable_pub, reason = "only the simulation and a test run it yet")]
-mod worker;
+pub mod testing;
+pub mod worker;
+
+pub use self::client::{Handle, Job, JobError, Tenure};
+pub use self::handler::Context;
+pub use self::lifecycle::Fault;
+pub use self::worker::{Worker, shutdown_signal};
 
 /// The examples of the README are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So are those of the pages about promises and workers; some are about PostgreSQL.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/guarantees.md")]
+#[doc = include_str!("../../../docs/worker.md")]
+struct Pages;

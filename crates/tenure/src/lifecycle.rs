@@ -263,7 +263,22 @@ pub fn after_lapse(standing: &Standing) -> (Next, &'static str) {
     }
 }
 
-/// What went wrong in a handler, and what it asks for.
+/// What went wrong in a handler, and what it asks for. Any other error is turned into one by `?`, and means
+/// another try:
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Fault;
+///
+/// fn count(text: &str) -> Result<u32, Fault> {
+///     if text.is_empty() {
+///         return Err(Fault::fatal("there is nothing to count"));
+///     }
+///     Ok(text.parse()?)
+/// }
+/// assert_eq!(count("7"), Ok(7));
+/// assert_eq!(count("x"), Err(Fault::retry("invalid digit found in string")));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Fault {
@@ -275,6 +290,62 @@ pub enum Fault {
     Fatal { error: String },
     /// Not a failure: come back later, without counting the attempt.
     Snooze { after: Duration },
+    /// Not a failure: wait for a person or a signal, without holding a slot, until somebody resumes it.
+    Park { reason: String },
+}
+
+impl Fault {
+    /// Try again after the job's own delay.
+    pub fn retry(error: impl fmt::Display) -> Fault {
+        Fault::Retry { error: error.to_string() }
+    }
+
+    /// Try again after this delay, as the other side asked.
+    pub fn retry_after(after: Duration, error: impl fmt::Display) -> Fault {
+        Fault::RetryAfter { after, error: error.to_string() }
+    }
+
+    /// Do not try again.
+    pub fn fatal(error: impl fmt::Display) -> Fault {
+        Fault::Fatal { error: error.to_string() }
+    }
+
+    /// Come back later, without counting the attempt.
+    pub fn snooze(after: Duration) -> Fault {
+        Fault::Snooze { after }
+    }
+
+    /// Wait for a person or a signal.
+    pub fn park(reason: impl fmt::Display) -> Fault {
+        Fault::Park { reason: reason.to_string() }
+    }
+}
+
+/// In words, for people.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Retry { error } | Fault::RetryAfter { error, .. } | Fault::Fatal { error } => {
+                f.write_str(error)
+            }
+            Fault::Snooze { after } => write!(f, "put off for {after:?}"),
+            Fault::Park { reason } => f.write_str(reason),
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for Fault {
+    fn from(error: E) -> Fault {
+        let causes =
+            std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
+        let text = causes.fold(error.to_string(), |text, cause| {
+            let cause = cause.to_string();
+            // Many errors repeat their cause in their own words.
+            if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+        });
+        Fault::Retry { error: text }
+    }
 }
 
 /// How to settle an attempt that ended in a fault.
@@ -286,6 +357,7 @@ pub fn after_fault(standing: &Standing, fault: Fault, jitter: Jitter) -> Outcome
         Fault::RetryAfter { after, error } => Outcome::Retry { after, error },
         Fault::Fatal { error } => Outcome::Bury { reason: error },
         Fault::Snooze { after } => Outcome::Snooze { after },
+        Fault::Park { reason } => Outcome::Park { reason },
     }
 }
 

@@ -2,222 +2,144 @@
 //!
 //! These functions are one statement each, in whatever transaction the client is in. What they do is there when you
 //! commit, and not before, and not if you roll back. They call the functions that any language may call
-//! (`docs/sql-api.md`), so nothing but the schema's name is needed: `tenure`, unless the address names another.
+//! (`docs/sql-api.md`).
 //!
 //! ```no_run
-//! use tenure::job::{Json, Limits, Name, NewJob};
-//! use tenure::lease::Fence;
+//! # use serde::{Deserialize, Serialize};
 //! use tenure::postgres::{self, tokio_postgres};
+//! use tenure::{Context, Fault, Job, Tenure};
 //!
-//! # type Failure = Box<dyn std::error::Error>;
+//! #[derive(Serialize, Deserialize)]
+//! struct Ship {
+//!     order: i64,
+//! }
+//!
+//! impl Job for Ship {
+//!     const KIND: &'static str = "ship";
+//!     type Output = ();
+//! }
+//!
 //! /// An order, and the job that ships it.
-//! async fn order(client: &mut tokio_postgres::Client) -> Result<(), Failure> {
-//!     let kind = Name::check("kind", "ship")?;
-//!     let ship = NewJob::new(kind, Json::check("args", r#"{"order":1}"#, Limits::default().args)?);
+//! async fn place_order(
+//!     client: &mut tokio_postgres::Client,
+//!     tenure: &Tenure,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
 //!     let tx = client.transaction().await?;
 //!     tx.execute("INSERT INTO orders (id) VALUES (1)", &[]).await?;
-//!     postgres::enqueue(&tx, "tenure", &[ship], &Limits::default()).await?;
+//!     postgres::enqueue(&tx, tenure.enqueue(Ship { order: 1 }).key("ship-1")).await?;
 //!     Ok(tx.commit().await?)
 //! }
 //!
-//! /// Its worker marks the order and ends the job. If it has lost the job, `complete` fails, and nothing is marked.
-//! async fn ship(client: &mut tokio_postgres::Client, fence: Fence) -> Result<(), Failure> {
+//! /// Its handler marks the order and ends the job. If it has lost the job, `complete` fails, and nothing is marked.
+//! async fn ship(job: Ship, cx: Context) -> Result<(), Fault> {
+//!     let mut client = connect().await?;
 //!     let tx = client.transaction().await?;
-//!     tx.execute("UPDATE orders SET shipped = true WHERE id = 1", &[]).await?;
-//!     postgres::complete(&tx, "tenure", fence, None).await?;
-//!     Ok(tx.commit().await?)
+//!     tx.execute("UPDATE orders SET shipped = true WHERE id = $1", &[&job.order]).await?;
+//!     postgres::complete(&tx, &cx, &()).await?;
+//!     tx.commit().await?;
+//!     Ok(())
 //! }
+//! # async fn connect() -> Result<tokio_postgres::Client, Fault> { Err(Fault::retry("")) }
 //! ```
 //!
-//! **Write first, then complete, then commit.** After a COMMIT whose answer was lost, send the whole transaction again: if
-//! it had gone through, `complete` finds your writes beside a job that has ended already, and refuses them.
-//!
-//! A refused call has taken the transaction down, and its own trace with it: [`refused`], in a new one, leaves the line in the
-//! job's timeline.
+//! **Write first, then complete, then commit.** After a COMMIT whose answer was lost, let the handler fail: the next attempt finds
+//! what is true, or there is none.
 //!
 //! At REPEATABLE READ and above, call [`hold`] or [`complete`] first. A renewal after the transaction's first look would
 //! otherwise end it with SQLSTATE 40001, which means *try again* and never that the job is lost.
 
+pub mod raw;
+
+use serde::Serialize;
 pub use tokio_postgres;
 use tokio_postgres::GenericClient;
-use tokio_postgres::types::Type;
 
-use crate::job::{Invalid, JobId, Json, Limits, NewJob, State};
-use crate::lease::{Fence, Reason, Stale, Token};
-use crate::store::postgres::{JsonText, Lists, Param, Schema, bad_request};
-use crate::store::{self, Enqueued, check_jobs};
+pub use self::raw::{Error, Refusal, refusal};
+use crate::client::{Enqueue, Handle, Tenure, json};
+use crate::handler::{Committed, Context};
+use crate::job::Invalid;
+use crate::lifecycle::{Fault, Verb};
+use crate::store;
+use crate::store::place::Engine;
 
-/// Why a call in your own transaction failed. Whatever it was, the transaction is down: roll back.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The job is somebody else's by now, or has ended: nothing of this transaction is written in its name.
-    #[error(
-        "token {} is no longer the right to job {} ({}): its token is {} and it is {}; roll back, and stop working on it",
-        .0.shown.token, .0.shown.job, .0.reason.name(), .0.current, .0.state.name()
-    )]
-    Stale(Stale),
-
-    /// The store knows no such job, or no longer.
-    #[error("there is no job {}, or no longer; roll back, and stop working on it", .0.job)]
-    Gone(Fence),
-
-    /// The request makes no sense; nothing was done.
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
-
-    /// The server or the driver failed.
-    #[error("{}", said(.0))]
-    Driver(#[source] tokio_postgres::Error),
-}
-
-/// What a refusal says: the database raises it as SQLSTATE `TN001`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The job is somebody else's by now, or has ended.
-    Stale(Stale),
-    /// The store knows no such job, or no longer.
-    Gone(Fence),
-}
-
-/// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored again.
-///
-/// An open transaction that has taken a key makes others wait who ask for the same one; otherwise it blocks nobody.
-pub async fn enqueue(
+/// Stores a job in this transaction. A key that is taken by another request is an error, and leaves the transaction as it
+/// is.
+pub async fn enqueue<T>(
     client: &impl GenericClient,
-    schema: &str,
-    jobs: &[NewJob],
-    limits: &Limits,
-) -> Result<Vec<Enqueued>, Error> {
-    let schema = Schema::check(schema)?;
-    check_jobs(jobs, limits).map_err(invalid)?;
-    if jobs.is_empty() {
-        return Ok(Vec::new());
+    job: Enqueue<T>,
+) -> Result<Handle<T>, store::Error> {
+    let (tenure, job) = job.into_parts()?;
+    let schema = schema(&tenure)?;
+    let limits = tenure.0.options.limits;
+    let answers = raw::enqueue(client, schema, std::slice::from_ref(&job), &limits).await;
+    match answers.map_err(store_error)?.first() {
+        Some(answer) => tenure.enqueued(&job, *answer),
+        None => Err(Invalid::Batch { size: 0 }.into()),
     }
-    let lists = Lists::of(jobs);
-    let rows = client.query_typed(&schema.apply(Lists::SQL), &lists.params()).await;
-    rows.and_then(|rows| lists.answers(&rows)).map_err(|cause| failure(cause, None))
 }
 
-/// Ends an attempt well, together with everything else in this transaction, or fails with [`Error::Stale`] and takes
-/// all of it down. From here on the job is locked until you commit.
+/// Ends the handler's job well, together with everything else in this transaction: commit it before you return. If the job
+/// has become somebody else's, it fails and takes all of it down, and the refusal is recorded.
 pub async fn complete(
     client: &impl GenericClient,
-    schema: &str,
-    fence: Fence,
-    result: Option<&Json>,
-) -> Result<(), Error> {
-    let result = result.map(|result| JsonText(result.as_str()));
-    let sql = "SELECT tenure.complete($1, $2, $3)";
-    call(client, schema, sql, fence, &[(&result, Type::JSON)]).await
+    cx: &Context,
+    output: &impl Serialize,
+) -> Result<(), Fault> {
+    cx.certain().await?;
+    let result = json("result", serde_json::to_string(output), cx.result_limit());
+    let result = result.map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
+    let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
+    let done = raw::complete(client, schema, cx.shown(), Some(&result)).await;
+    heard(cx, Verb::Complete, done).await?;
+    cx.set_committed(Committed::Perhaps);
+    Ok(())
 }
 
-/// Lets this transaction commit only if the job is still held: for writes in the middle of a job. It looks at once, and again
-/// at COMMIT, which then fails with a [`refusal`]. Until then nothing is locked, and the lease may be renewed.
-pub async fn fence(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
-    call(client, schema, "SELECT tenure.fence($1, $2)", fence, &[]).await
+/// Lets this transaction commit only if the handler still holds its job: for writes in the middle of a job. It looks at once,
+/// and again at COMMIT, which then fails with a [`refusal`]. Until then nothing is locked, and the lease may be renewed.
+pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
+    let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
+    heard(cx, Verb::Renew, raw::fence(client, schema, cx.shown()).await).await
 }
 
-/// Locks the job until the end of the transaction: nobody can take it, and its lease need not be renewed. For transactions
-/// at REPEATABLE READ and above, as the first call.
-pub async fn hold(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
-    call(client, schema, "SELECT tenure.hold($1, $2)", fence, &[]).await
+/// Locks the handler's job until the end of the transaction: nobody can take it, and its lease need not be renewed. For
+/// transactions at REPEATABLE READ and above, as the first call.
+pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
+    let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
+    heard(cx, Verb::Renew, raw::hold(client, schema, cx.shown()).await).await
 }
 
-/// Leaves the line in the job's timeline that a refusal has rolled back with everything else. Call it in a new transaction, or
-/// in none. It answers whether there was something to refuse.
-pub async fn refused(
-    client: &impl GenericClient,
-    schema: &str,
-    fence: Fence,
-) -> Result<bool, Error> {
-    let schema = Schema::check(schema)?;
-    let sql = schema.apply("SELECT tenure.refused($1, $2, 'complete')");
-    let shown: [Param<'_>; 2] = [(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
-    let row = client.query_typed_one(&sql, &shown).await;
-    row.and_then(|row| row.try_get(0)).map_err(|cause| failure(cause, Some(fence)))
-}
-
-/// What a refusal says, if the error is one: for what COMMIT answers after [`fence`].
-///
-/// The words are the schema's. What a schema that is newer than this library says in other words is answered as a job that is
-/// gone, or with zeros.
-pub fn refusal(error: &tokio_postgres::Error) -> Option<Refusal> {
-    let said = error.as_db_error().filter(|said| said.code().code() == "TN001")?;
-    let shown = Fence {
-        job: JobId(number_after(said.message(), "job").unwrap_or_default()),
-        token: number_after(said.message(), "token").map_or(Token::NONE, Token),
-    };
-    Some(understand(said.detail().unwrap_or_default(), shown))
-}
-
-/// A call of a function that proves a fence and answers nothing of interest.
-async fn call(
-    client: &impl GenericClient,
-    schema: &str,
-    sql: &str,
-    fence: Fence,
-    more: &[Param<'_>],
-) -> Result<(), Error> {
-    let schema = Schema::check(schema)?;
-    let mut params: Vec<Param<'_>> = vec![(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
-    params.extend_from_slice(more);
-    let answer = client.execute_typed(&schema.apply(sql), &params).await;
-    answer.map(drop).map_err(|cause| failure(cause, Some(fence)))
-}
-
-/// What the database's answer means to somebody who has shown this fence.
-fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
-    if let Some(refusal) = refusal(&cause) {
-        return match refusal {
-            Refusal::Stale(stale) => {
-                Error::Stale(Stale { shown: shown.unwrap_or(stale.shown), ..stale })
-            }
-            Refusal::Gone(fence) => Error::Gone(shown.unwrap_or(fence)),
-        };
-    }
-    match bad_request(&cause) {
-        Some(invalid) => Error::Invalid(invalid),
-        None => Error::Driver(cause),
+/// What the database answered to the handler. A refusal has taken the transaction down and its own trace with it, so it is
+/// recorded by another.
+async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<(), Fault> {
+    match answer {
+        Ok(()) => Ok(()),
+        Err(Error::Stale(stale)) => {
+            let fence = cx.shown();
+            let record = move |engine: &mut Engine| match engine {
+                Engine::Postgres(store) => store.refused(fence, verb),
+                Engine::Sqlite(_) => Ok(()),
+            };
+            // If nobody hears it, it was refused all the same.
+            let _ = cx.tenure().0.link.call(record).await;
+            Err(cx.refused(verb, &stale))
+        }
+        Err(Error::Gone(_)) => Err(cx.lost()),
+        Err(Error::Invalid(invalid)) => Err(Fault::fatal(invalid)),
+        Err(error @ Error::Driver(_)) => Err(error.into()),
     }
 }
 
-/// Reads the detail of a refusal: a word for programs, then what the job holds instead.
-fn understand(detail: &str, shown: Fence) -> Refusal {
-    let (word, rest) = detail.split_once(':').unwrap_or_default();
-    let reasons = [Reason::TokenMismatch, Reason::AlreadySettled, Reason::LeaseExpired];
-    let Some(reason) = reasons.into_iter().find(|reason| reason.name() == word) else {
-        return Refusal::Gone(shown);
-    };
-    let state = words(rest).find_map(|word| word.parse().ok()).unwrap_or(State::Running);
-    let current = match reason {
-        Reason::TokenMismatch => number_after(rest, "is").map_or(Token::NONE, Token),
-        Reason::AlreadySettled | Reason::LeaseExpired => shown.token,
-    };
-    Refusal::Stale(Stale { shown, current, state, reason })
+fn schema(tenure: &Tenure) -> Result<&str, store::Error> {
+    tenure.0.place.schema().ok_or_else(|| {
+        let why = "this store is in SQLite; use tenure::sqlite::transaction and Context::commit";
+        Invalid::Value { field: "transaction", why: why.into() }.into()
+    })
 }
 
-fn number_after(text: &str, before: &str) -> Option<i64> {
-    let pairs = words(text).zip(words(text).skip(1));
-    pairs.filter(|(word, _)| *word == before).find_map(|(_, next)| next.parse().ok())
-}
-
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()))
-}
-
-/// What was wrong at the port.
-fn invalid(error: store::Error) -> Error {
+fn store_error(error: Error) -> store::Error {
     match error {
-        store::Error::Invalid(invalid) => Error::Invalid(invalid),
-        other => Error::Invalid(Invalid::Value { field: "request", why: other.to_string() }),
-    }
-}
-
-/// The server's words: by itself the driver's error prints as "db error".
-fn said(cause: &tokio_postgres::Error) -> String {
-    match cause.as_db_error() {
-        Some(said) => format!("{} (SQLSTATE {})", said.message(), said.code().code()),
-        None => cause.to_string(),
+        Error::Invalid(invalid) => invalid.into(),
+        error => store::Error::Engine { doing: "enqueue in a transaction", source: error.into() },
     }
 }

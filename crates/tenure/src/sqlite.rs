@@ -5,55 +5,148 @@
 //! has done to the database cannot be done twice: whoever lost the job is refused, and their rows with it.
 //!
 //! ```
-//! use std::time::Duration;
-//! use tenure::job::{Json, Limits, Name, NewJob};
-//! use tenure::lease::WorkerId;
-//! use tenure::lifecycle::Outcome;
-//! use tenure::sqlite::{Options, Sqlite, rusqlite};
-//! use tenure::store::{Claim, Cursor, Settled, Settlement, Store};
+//! # use serde::{Deserialize, Serialize};
+//! # use std::error::Error;
+//! use tenure::{Context, Fault, Job, Tenure, Worker, sqlite};
 //!
+//! #[derive(Serialize, Deserialize)]
+//! struct Ship {
+//!     order: i64,
+//! }
+//!
+//! impl Job for Ship {
+//!     const KIND: &'static str = "ship";
+//!     type Output = i64;
+//! }
+//!
+//! /// An order, and the job that ships it.
+//! async fn place_order(tenure: &Tenure) -> Result<(), Box<dyn Error + Send + Sync>> {
+//!     let ship = tenure.enqueue(Ship { order: 1 }).build()?;
+//!     sqlite::transaction(tenure, move |tx| {
+//!         tx.execute("INSERT INTO orders (id, shipped) VALUES (1, 0)", [])?;
+//!         tx.enqueue(&[ship])?;
+//!         Ok(())
+//!     })
+//!     .await
+//! }
+//!
+//! /// Its handler marks the order and ends the job; if it has lost the job, it does neither.
+//! async fn ship(job: Ship, cx: Context) -> Result<i64, Fault> {
+//!     cx.commit(move |tx| {
+//!         tx.execute("UPDATE orders SET shipped = 1 WHERE id = ?1", [job.order])?;
+//!         Ok(job.order)
+//!     })
+//!     .await
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let file = directory.path().join("shop.db");
-//! let mut store = Sqlite::open(file, &Options::default())?;
-//! let limit = Duration::from_secs(1);
-//!
-//! // An order, and the job that ships it.
-//! let kind = Name::check("kind", "ship")?;
-//! let ship = NewJob::new(kind, Json::check("args", r#"{"order":1}"#, Limits::default().args)?);
-//! store.transact(limit, |tx| -> Result<(), Box<dyn std::error::Error>> {
-//!     tx.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, shipped INTEGER)")?;
-//!     tx.execute("INSERT INTO orders VALUES (1, 0)", [])?;
-//!     tx.enqueue(&[ship])?;
-//!     Ok(())
-//! })??;
-//!
-//! // Its worker marks the order and ends the job; if it has lost the job, it does neither.
-//! # let ask = Claim {
-//! #     worker: WorkerId::unique(), queues: vec![Name::default_queue()], kinds: None, n: 1,
-//! #     lease: Duration::from_secs(30), cursor: Cursor::default(), grace: Duration::ZERO,
-//! # };
-//! let attempt = store.claim(&ask)?.attempts.remove(0);
-//! let done = Settlement::new(attempt.lease.fence(), Outcome::Complete { result: None });
-//! store.transact(limit, |tx| -> Result<(), Box<dyn std::error::Error>> {
-//!     tx.execute("UPDATE orders SET shipped = 1 WHERE id = 1", [])?;
-//!     match tx.settle(&done)? {
-//!         Settled::Yes(_) => Ok(()),
-//!         refused => Err(format!("{refused:?}").into()), // and the order is as it was
-//!     }
-//! })??;
-//! # store.transact(limit, |tx| -> rusqlite::Result<()> {
-//! #     let shipped: i64 = tx.query_row("SELECT shipped FROM orders", [], |row| row.get(0))?;
-//! #     assert_eq!(shipped, 1);
-//! #     Ok(())
-//! # })??;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # let tenure = Tenure::open(file.to_str().unwrap()).await?;
+//! # sqlite::transaction(&tenure, |tx| -> Result<(), Box<dyn Error + Send + Sync>> {
+//! #     Ok(tx.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, shipped INTEGER)")?)
+//! # }).await?;
+//! # place_order(&tenure).await?;
+//! # Worker::new(&tenure).handle(ship).drain().run().await?;
+//! # let shipped = sqlite::transaction(&tenure, |tx| -> Result<i64, Box<dyn Error + Send + Sync>> {
+//! #     Ok(tx.query_row("SELECT shipped FROM orders", [], |row| row.get(0))?)
+//! # }).await?;
+//! # assert_eq!(shipped, 1);
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! The two question marks: the outer one is for the store, which could not run the closure or had to undo it, the
-//! inner one for the closure's own error. A file that has tables already is opened with [`Sqlite::adopt`].
+//! A file that has tables already is given ours with `tenure migrate up`, or with [`Sqlite::adopt`].
 //!
 //! [`Sqlite::transact`] says what a closure may not do, and how long it may take.
 
 pub use rusqlite;
 
 pub use crate::store::sqlite::{Options, Sqlite, Transaction};
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::client::{Tenure, json};
+use crate::handler::{Committed, Context};
+use crate::lifecycle::{Fault, Outcome};
+use crate::store::place::Engine;
+use crate::store::{Error, Settled, Settlement};
+
+/// How long a transaction may take: nobody else can write meanwhile.
+pub const LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs `work` in a transaction on the store's writer and returns once it is durable. An error of `work`, a panic, or a time
+/// above [`LIMIT`] undoes everything it wrote. [`Sqlite::transact`] says what it may not do.
+pub async fn transaction<T, E>(
+    tenure: &Tenure,
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+{
+    tenure.0.link.call(move |engine| embedded(engine)?.transact(LIMIT, work)).await?
+}
+
+fn embedded(engine: &mut Engine) -> Result<&mut Sqlite, Error> {
+    match engine {
+        Engine::Sqlite(store) => Ok(store),
+        #[cfg(feature = "postgres")]
+        Engine::Postgres(_) => Err(crate::job::Invalid::Value {
+            field: "transaction",
+            why: "this store is on PostgreSQL; use a transaction of your own client and tenure::postgres"
+                .into(),
+        }
+        .into()),
+    }
+}
+
+/// Why nothing was committed.
+enum Undone {
+    Fault(Fault),
+    Refused(Settled),
+}
+
+impl From<Error> for Undone {
+    fn from(error: Error) -> Undone {
+        Undone::Fault(error.into())
+    }
+}
+
+impl Context {
+    /// Ends the job well, together with what `work` writes to tables of your own, in one commit; what `work` returns is the
+    /// job's result. If the job has become somebody else's, nothing of it is written. For a store in SQLite; on PostgreSQL
+    /// it is `tenure::postgres::complete`. The [module](self) has an example.
+    pub async fn commit<T, F>(&self, work: F) -> Result<T, Fault>
+    where
+        T: Serialize + Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        self.certain().await?;
+        let (fence, limit) = (self.shown(), self.result_limit());
+        let both = move |tx: &Transaction<'_>| {
+            let output = work(tx).map_err(Undone::Fault)?;
+            let result = json("result", serde_json::to_string(&output), limit)
+                .map_err(|invalid| Undone::Fault(Fault::fatal(invalid)))?;
+            let done = Outcome::Complete { result: Some(result) };
+            match tx.settle(&Settlement::new(fence, done))? {
+                Settled::Yes(_) => Ok(output),
+                refused => Err(Undone::Refused(refused)),
+            }
+        };
+        match transaction(self.tenure(), both).await {
+            Ok(output) => {
+                self.set_committed(Committed::Yes);
+                Ok(output)
+            }
+            Err(Undone::Fault(fault)) => Err(fault),
+            Err(Undone::Refused(Settled::Stale(stale))) => {
+                Err(self.refused(crate::lifecycle::Verb::Complete, &stale))
+            }
+            Err(Undone::Refused(_)) => Err(self.lost()),
+        }
+    }
+}

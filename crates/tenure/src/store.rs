@@ -9,10 +9,12 @@ mod checks;
 mod error;
 pub(crate) mod lane;
 pub mod migrate;
+pub(crate) mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod row;
 pub mod sqlite;
+pub(crate) mod thread;
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ pub use self::checks::{
     check_resolution, check_settlements,
 };
 pub use self::error::{Error, Result};
+pub use self::place::is_meant_as_a_server;
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{
     Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,

@@ -3,14 +3,33 @@
 //! An event is written once, at the place that knows. It carries identity (job, token, worker) and never a
 //! job's args or result. Whoever wants to know gives an [`Observer`]; without one, events go to
 //! [`tracing`] under the target `tenure`.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use std::sync::{Arc, Mutex};
+//! use tenure::Tenure;
+//!
+//! let names: Arc<Mutex<Vec<&str>>> = Arc::default();
+//! let seen = Arc::clone(&names);
+//! let tenure = Tenure::options()
+//!     .observe(move |event| seen.lock().unwrap().push(event.fact.name()))
+//!     .open("sqlite::memory:")
+//!     .await?;
+//! tenure.enqueue_kind("hello", &()).await?;
+//! assert_eq!(*names.lock().unwrap(), ["job_enqueued"]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::clock::Timestamp;
-use crate::job::{JobId, Name, State, Tenant};
+use crate::job::{JobId, Name, NewJob, State, Tenant};
 use crate::lease::{Fence, Reason, Stale, Token, WorkerId};
 use crate::lifecycle::Verb;
 
@@ -168,6 +187,15 @@ impl Fact {
         }
     }
 
+    /// A job was stored.
+    pub fn enqueued(job: &NewJob) -> Fact {
+        Fact::JobEnqueued {
+            kind: job.kind.clone(),
+            queue: job.queue.clone(),
+            tenant: job.tenant.clone(),
+        }
+    }
+
     /// The refusal of a fenced call.
     pub(crate) fn refused(verb: Verb, stale: &Stale) -> Fact {
         Fact::StaleWriteBlocked {
@@ -194,6 +222,7 @@ impl fmt::Display for Event {
         for (name, value) in fields.as_object().into_iter().flatten() {
             match value {
                 _ if name == "event" => {}
+                serde_json::Value::Null => {}
                 serde_json::Value::String(text) if text.is_empty() => {}
                 serde_json::Value::String(text) if !text.contains([' ', '\n', '"']) => {
                     write!(f, " {name}={text}")?;
@@ -220,9 +249,9 @@ impl Observer {
         Observer(Arc::new(observe))
     }
 
-    /// Tells an event.
+    /// Tells an event. An observer that panics is not told less, and nobody's work ends for it.
     pub fn tell(&self, event: &Event) {
-        (self.0)(event);
+        let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(event)));
     }
 
     /// Tells what happened to a job that `worker` holds or held.

@@ -5,10 +5,18 @@
 //! sweeper. `step` does what is due and says when it wants to be called again. In production a thread of its
 //! own calls each; in a simulation a scheduler does, on one thread and from a seed.
 
+#![cfg_attr(
+    not(feature = "drill"),
+    allow(unreachable_pub, reason = "the machines are stepped from outside by the proof alone")
+)]
+
+mod build;
 mod claim;
-mod desk;
+pub(crate) mod desk;
+pub(crate) mod execute;
 mod renew;
 mod settle;
+mod shutdown;
 mod sweep;
 mod threads;
 
@@ -24,14 +32,14 @@ pub(crate) mod machines {
     pub use super::{Next, Plan};
 }
 
-pub(crate) use self::claim::{Crew, Dispatcher};
-pub(crate) use self::desk::Desk;
-#[cfg(test)]
-pub(crate) use self::desk::{Hold, Returned};
-pub(crate) use self::renew::Renewer;
-pub(crate) use self::sweep::Sweeper;
+pub use self::build::Worker;
+use self::claim::{Crew, Dispatcher};
+use self::desk::Desk;
+use self::renew::Renewer;
+pub use self::shutdown::{Running, shutdown_signal};
+use self::sweep::Sweeper;
 use crate::clock::Moment;
-use crate::job::Name;
+use crate::job::{Name, State};
 use crate::lease::{Fence, WorkerId};
 use crate::store::Lapse;
 use crate::telemetry::{Fact, Observer};
@@ -73,6 +81,15 @@ impl Plan {
 
     fn tell_lapse(&self, lapse: &Lapse) {
         let Lapse { fence, worker, became } = lapse;
-        self.tell(*fence, Fact::LeaseLapsed { from: Some(worker.clone()), became: *became });
+        self.tell_lapsed(*fence, Some(worker.clone()), *became);
+    }
+
+    /// A job was taken back. If that was once too often, it is dead.
+    fn tell_lapsed(&self, fence: Fence, from: Option<WorkerId>, became: State) {
+        self.tell(fence, Fact::LeaseLapsed { from, became });
+        if became == State::Dead {
+            let reason = "its worker vanished, and it may not be tried again".into();
+            self.tell(fence, Fact::JobDead { reason });
+        }
     }
 }

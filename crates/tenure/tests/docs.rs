@@ -1,7 +1,12 @@
 //! The tables in the documentation say what the code says.
 
-use tenure::job::State;
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use tenure::clock::Timestamp;
+use tenure::job::{Name, State, Tenant};
+use tenure::lease::{Reason, Token, WorkerId};
 use tenure::lifecycle::{Verb, attempt_counts};
+use tenure::telemetry::{Exit, Fact, Level};
 
 /// The cells of a page's table rows whose first cell is code.
 fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
@@ -12,6 +17,7 @@ fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
 }
 
 const LIFECYCLE: &str = include_str!("../../../docs/lifecycle.md");
+const EVENTS: &str = include_str!("../../../docs/events.md");
 
 #[test]
 fn the_table_of_states_lists_every_state_in_order() {
@@ -28,5 +34,60 @@ fn the_table_of_verbs_lists_every_verb_and_whether_its_attempt_counts() {
     for (row, verb) in rows.iter().zip(Verb::ALL) {
         let ends_an_attempt = matches!(row[3].as_str(), "yes" | "no");
         assert!(!ends_an_attempt || (row[3] == "yes") == attempt_counts(verb), "{verb}");
+    }
+}
+
+/// One of each, with all its fields.
+fn facts() -> [Fact; Fact::NAMES.len()] {
+    let name = || Name::check("name", "n").unwrap();
+    let tenant = Tenant::default;
+    let error = || "no".to_owned();
+    [
+        Fact::JobEnqueued { kind: name(), queue: name(), tenant: tenant() },
+        Fact::LeaseAcquired { kind: name(), queue: name(), tenant: tenant(), attempt: 1 },
+        Fact::ExecutionStarted { kind: name(), attempt: 1 },
+        Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
+        Fact::StaleWriteBlocked {
+            verb: Verb::Complete,
+            stale_token: Token(1),
+            current_token: Token(2),
+            reason: Reason::TokenMismatch,
+            state: State::Running,
+        },
+        Fact::LeaseLapsed { from: Some(WorkerId::unique()), became: State::Queued },
+        Fact::RetryScheduled { after_ms: 1, error: error() },
+        Fact::JobSnoozed { after_ms: 1 },
+        Fact::JobReleased,
+        Fact::JobParked { reason: error() },
+        Fact::JobSucceeded { kind: name(), ran_ms: 1 },
+        Fact::JobDead { reason: error() },
+        Fact::EffectInDoubt { effect: name(), opened_by: Token(1) },
+        Fact::WorkerStarted { queues: vec![name()], kinds: None, concurrency: 1 },
+        Fact::WorkerExit { reason: Exit::Success },
+        Fact::StoreLost { error: error() },
+        Fact::StoreBack,
+    ]
+}
+
+#[test]
+fn the_table_of_events_lists_every_event_with_its_level_and_its_fields() {
+    let rows = rows(EVENTS, "Events");
+    let listed: Vec<_> = rows.iter().map(|row| row[0].replace('`', "")).collect();
+    assert_eq!(listed, Fact::NAMES);
+    for (row, fact) in rows.iter().zip(facts()) {
+        assert_eq!(row[0].replace('`', ""), fact.name());
+        let level = match fact.level() {
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+        };
+        assert_eq!(row[1], level, "{}", fact.name());
+        let mut told: Vec<_> = row[2].split(", ").filter(|cell| !cell.is_empty()).collect();
+        told.sort_unstable();
+        let json = serde_json::to_value(&fact).unwrap();
+        let fields = json.as_object().unwrap().keys().filter(|key| *key != "event");
+        let mut fields: Vec<_> = fields.map(|key| format!("`{key}`")).collect();
+        fields.sort_unstable();
+        assert_eq!(told, fields, "{}", fact.name());
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong between a caller and a store: what was being done, to what, and what to do
 //! next.
 
-use crate::job::Invalid;
+use crate::job::{Invalid, JobId};
 
 /// The result of a call to a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -38,6 +38,13 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// The key belongs to a job with another kind or other args; nothing was stored.
+    #[error(
+        "this key belongs to job {owner}, which has another kind or other args, so nothing was stored; use another key"
+    )]
+    #[allow(missing_docs)]
+    Conflict { owner: JobId },
+
     /// A user's own transaction did not keep to what one may do. Nothing of it was stored.
     #[error("{target}: {problem}, so that everything in this transaction was undone; {next}")]
     #[allow(missing_docs)]
@@ -53,6 +60,38 @@ impl Error {
     /// Whether the same call may succeed later.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
+    }
+
+    /// The same for another caller whose request was part of the same call.
+    pub(crate) fn for_another(&self) -> Error {
+        let said = |source: &(dyn std::error::Error + Send + Sync)| source.to_string().into();
+        match self {
+            Error::Invalid(invalid) => Error::Invalid(invalid.clone()),
+            Error::Unusable { target, problem, next } => Error::Unusable {
+                target: target.clone(),
+                problem: problem.clone(),
+                next: next.clone(),
+            },
+            Error::Busy { doing, target, source } => {
+                Error::Busy { doing, target: target.clone(), source: said(source.as_ref()) }
+            }
+            Error::Unavailable { doing, target, problem, next, source } => Error::Unavailable {
+                doing,
+                target: target.clone(),
+                problem: problem.clone(),
+                next: next.clone(),
+                source: said(source.as_ref()),
+            },
+            Error::Undone { target, problem, next } => Error::Undone {
+                target: target.clone(),
+                problem: problem.clone(),
+                next: next.clone(),
+            },
+            Error::Conflict { owner } => Error::Conflict { owner: *owner },
+            Error::Engine { doing, source } => {
+                Error::Engine { doing, source: said(source.as_ref()) }
+            }
+        }
     }
 
     /// Whether the request itself was wrong, so that it will never succeed.

@@ -66,6 +66,7 @@ use crate::inspect::{
 use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
+use crate::lifecycle::Verb;
 
 /// How a store is opened. There is no clock in it: only the database's counts.
 #[derive(Debug, Clone, Default)]
@@ -109,6 +110,13 @@ impl Postgres {
     /// What the promises of this store rest on.
     pub fn facts(&self) -> &Facts {
         self.link.facts()
+    }
+
+    /// Leaves the line in a job's timeline that a refusal in a user's own transaction has rolled back.
+    pub(crate) fn refused(&mut self, fence: Fence, verb: Verb) -> Result<()> {
+        self.call("record a refusal", |session, schema| {
+            settle::refused(session, schema, fence, verb)
+        })
     }
 
     /// Calls one function of the schema. What it does is committed when it answers.

@@ -38,7 +38,7 @@ pub struct Dispatcher<C> {
     desk: Arc<Desk>,
     crew: C,
     settler: Settler,
-    cursor: Cursor,
+    ask: Claim,
     /// The last claim found less than there was room for.
     dry: bool,
     /// A claim was sent at that moment, and its answer was lost.
@@ -59,12 +59,21 @@ pub struct Dispatcher<C> {
 impl<C: Crew> Dispatcher<C> {
     /// The dispatcher of the worker at this desk.
     pub fn new(plan: Arc<Plan>, desk: Arc<Desk>, crew: C, now: Moment) -> Dispatcher<C> {
+        let ask = Claim {
+            worker: plan.worker.clone(),
+            queues: plan.queues.clone(),
+            kinds: plan.kinds.clone(),
+            n: 0,
+            lease: plan.lease,
+            cursor: Cursor::default(),
+            grace: Duration::ZERO,
+        };
         Dispatcher {
             plan,
             desk,
             crew,
             settler: Settler::default(),
-            cursor: Cursor::default(),
+            ask,
             dry: false,
             unsure: None,
             look: now,
@@ -141,29 +150,19 @@ impl<C: Crew> Dispatcher<C> {
         grace: Duration,
     ) -> Result<()> {
         let settlements = self.settler.settlements(store, &self.plan, &self.desk)?;
-        if let Some(asked) = self.unsure {
+        if self.unsure.is_some() || room == 0 {
             if !settlements.is_empty() {
                 let answers = store.settle(&settlements)?;
                 self.settler.heard(&answers, &self.plan, &self.desk);
             }
-            let held = store.held(&self.plan.worker)?;
-            self.unsure = None;
-            self.start(held, asked);
-            return Ok(());
+            return self.take_up(store);
         }
-        if room == 0 {
-            if !settlements.is_empty() {
-                let answers = store.settle(&settlements)?;
-                self.settler.heard(&answers, &self.plan, &self.desk);
-            }
-            return Ok(());
-        }
-        let ask = self.ask(room, grace);
+        (self.ask.n, self.ask.grace) = (room, grace);
         self.unsure = Some(now);
         let claimed = if settlements.is_empty() {
-            store.claim(&ask)?
+            store.claim(&self.ask)?
         } else {
-            let (answers, claimed) = store.settle_and_claim(&settlements, &ask)?;
+            let (answers, claimed) = store.settle_and_claim(&settlements, &self.ask)?;
             self.settler.heard(&answers, &self.plan, &self.desk);
             claimed
         };
@@ -172,20 +171,18 @@ impl<C: Crew> Dispatcher<C> {
         Ok(())
     }
 
-    fn ask(&self, n: usize, grace: Duration) -> Claim {
-        Claim {
-            worker: self.plan.worker.clone(),
-            queues: self.plan.queues.clone(),
-            kinds: self.plan.kinds.clone(),
-            n,
-            lease: self.plan.lease,
-            cursor: self.cursor,
-            grace,
+    /// After a claim whose answer was lost: what it got is asked for, and begun.
+    fn take_up(&mut self, store: &mut dyn Store) -> Result<()> {
+        if let Some(asked) = self.unsure {
+            let held = store.held(&self.plan.worker)?;
+            self.unsure = None;
+            self.start(held, asked);
         }
+        Ok(())
     }
 
     fn claimed(&mut self, claimed: Claimed, room: usize, now: Moment) {
-        self.cursor = claimed.cursor;
+        self.ask.cursor = claimed.cursor;
         self.dry = claimed.attempts.len() < room;
         self.look = now + claimed.next_due.map_or(IDLE, |due| due.min(IDLE));
         for lapse in &claimed.lapsed {

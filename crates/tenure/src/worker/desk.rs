@@ -157,7 +157,7 @@ pub(crate) struct Found {
     pub(crate) stage: Stage,
     pub(crate) free: usize,
     pub(crate) busy: usize,
-    /// Leases that are neither settled nor on their way to be.
+    /// Leases that are not settled yet, also those whose attempt has ended and that wait here for their renewal.
     pub(crate) held: usize,
     pub(crate) poked: bool,
 }
@@ -214,6 +214,7 @@ impl Desk {
     }
 
     /// Whether the dispatcher has something to look at.
+    #[cfg(feature = "drill")]
     pub fn is_poked(&self) -> bool {
         self.state().poked
     }
@@ -399,3 +400,6 @@ pub(crate) fn timed_out(standing: &Standing) -> Outcome {
     let error = "it ran for longer than its max_runtime, and was stopped".to_owned();
     lifecycle::after_fault(standing, Fault::Retry { error }, Jitter(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! dropped while an answer is outstanding, however long the store is gone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Plan;
 use super::desk::{Desk, Ended, Found, Returned};
@@ -59,25 +60,24 @@ impl Settler {
     ) -> Result<Vec<Settlement>> {
         for at in (0..self.pending.len()).rev() {
             let fence = self.pending[at].fence;
-            let outcome = match self.pending[at].returned {
-                Returned::PerhapsCommitted => match store.job(fence.job)? {
-                    Some(found) if found.job.token == fence.token => match found.job.state {
-                        State::Running => Some(not_committed()),
-                        _ => None,
-                    },
-                    _ => None,
-                },
-                Returned::Committed => None,
+            let is_done = match self.pending[at].returned {
                 Returned::Settle(_) | Returned::Lost => continue,
+                Returned::Committed => true,
+                Returned::PerhapsCommitted => match store.job(fence.job)? {
+                    Some(found) if found.job.token != fence.token => false,
+                    Some(found) if found.job.state == State::Running => {
+                        self.pending[at].returned = Returned::Settle(not_committed());
+                        continue;
+                    }
+                    // With history off, a job that has ended well is not there any more.
+                    Some(_) | None => true,
+                },
             };
-            match outcome {
-                Some(outcome) => self.pending[at].returned = Returned::Settle(outcome),
-                None => {
-                    let ended = self.pending.remove(at);
-                    tell(plan, &ended, &Outcome::Complete { result: None }, State::Succeeded);
-                    desk.forget(fence);
-                }
+            let ended = self.pending.remove(at);
+            if is_done {
+                tell(plan, &ended, &Outcome::Complete { result: None }, State::Succeeded);
             }
+            desk.forget(fence);
         }
         Ok(self.pending.iter().filter_map(settlement).collect())
     }
@@ -129,8 +129,9 @@ fn settlement(ended: &Ended) -> Option<Settlement> {
 
 /// How an attempt ends whose handler says that it is done, while its own transaction was never committed.
 fn not_committed() -> Outcome {
-    Outcome::Bury {
-        reason: "the handler returned, but the transaction in which it completed the job was not \
+    Outcome::Retry {
+        after: Duration::from_secs(1),
+        error: "the handler returned, but the transaction in which it completed the job was not \
                  committed; commit it before returning"
             .into(),
     }

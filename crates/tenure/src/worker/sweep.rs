@@ -11,7 +11,6 @@ use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::BATCH_LIMIT;
 use crate::store::{GUARD_GAP, Lapsed, Result, Store};
-use crate::telemetry::Fact;
 
 /// How often it looks for workers whose process is gone. Two looks, [`GUARD_GAP`] apart, find one, so this
 /// and that stay well below a second.
@@ -85,7 +84,7 @@ impl Sweeper {
         let answers = store.lapse(&over)?;
         for (fence, answer) in over.iter().zip(answers) {
             if let Lapsed::Yes(became) = answer {
-                self.plan.tell(*fence, Fact::LeaseLapsed { from: None, became });
+                self.plan.tell_lapsed(*fence, None, became);
             }
         }
         self.desk.poke();

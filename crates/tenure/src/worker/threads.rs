@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use super::desk::Stage;
 use super::{Crew, Desk, Dispatcher, Next, Plan, Renewer, Sweeper};
 use crate::clock::{self, Moment};
 use crate::store::{Result, Store, Wake};
@@ -82,6 +83,8 @@ fn dispatch<C: Crew>(
     mut store: Box<dyn Store>,
     desk: &Desk,
 ) -> Exit {
+    // However it ends, the others end with it.
+    let _over = Over(desk);
     while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
         let left = until.since(Moment::now());
         if !left.is_zero() {
@@ -89,6 +92,14 @@ fn dispatch<C: Crew>(
         }
     }
     dispatcher.exit().unwrap_or(Exit::Error)
+}
+
+struct Over<'a>(&'a Desk);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.advance(Stage::Over);
+    }
 }
 
 /// Between its rounds the renewer listens: whatever changes in the store may be work for the dispatcher.
@@ -121,7 +132,7 @@ mod tests {
     use crate::store::Attempt;
     use crate::store::sqlite::{Options, Sqlite};
     use crate::telemetry::{Fact, Observer};
-    use crate::worker::{Hold, Returned};
+    use crate::worker::desk::{Hold, Returned};
 
     /// Runs nothing, and says that it is done.
     struct Idle(Arc<Desk>);

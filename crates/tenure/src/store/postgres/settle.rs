@@ -12,7 +12,7 @@ use super::session::{Param, Session};
 use crate::clock::millis;
 use crate::job::NewJob;
 use crate::lease::{Fence, Stale};
-use crate::lifecycle::Outcome;
+use crate::lifecycle::{Outcome, Verb};
 use crate::store::{Enqueued, Settled, Settlement};
 
 pub(super) fn settle(
@@ -82,6 +82,19 @@ fn refusals(
         }
     }
     lines
+}
+
+/// Leaves the line that a refusal in a user's own transaction has rolled back.
+pub(super) fn refused(
+    session: &mut Session,
+    schema: &Schema,
+    fence: Fence,
+    verb: Verb,
+) -> Result<(), postgres::Error> {
+    const REFUSED: &str = "SELECT tenure.refused($1, $2, $3)";
+    let shown: [Param<'_>; 3] =
+        [(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8), (&verb.name(), Type::TEXT)];
+    session.execute(&schema.apply(REFUSED), &shown).map(drop)
 }
 
 /// What a settlement sends.

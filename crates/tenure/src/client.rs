@@ -1,0 +1,378 @@
+//! How a job gets in: the handle that a program holds, typed jobs, and what comes back.
+//!
+//! [`Tenure`] is cheap to clone and safe to share. Behind it is one connection on a thread of its own; jobs that are
+//! enqueued at the same time go out together. Nothing here runs a job: [`crate::Worker`] does.
+
+mod enqueue;
+mod handle;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+
+pub use self::enqueue::Enqueue;
+pub use self::handle::{Handle, JobError};
+use crate::clock::Clock;
+use crate::inspect::{Identity, JobDetail};
+use crate::job::{BATCH_LIMIT, JobId, Json, Limits, Name, NewJob};
+use crate::store::place::Place;
+use crate::store::sqlite::Options as StoreOptions;
+use crate::store::thread::Link;
+use crate::store::{Changed, Enqueued, Error, Result, Store};
+use crate::telemetry::{Event, Fact, Observer};
+
+/// A kind of job: its args are the value itself, and its handler returns the output.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use tenure::Job;
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct SendEmail {
+///     to: String,
+/// }
+///
+/// impl Job for SendEmail {
+///     const KIND: &'static str = "send_email";
+///     type Output = ();
+/// }
+/// ```
+pub trait Job: Serialize + DeserializeOwned + Send + 'static {
+    /// The name of the kind, as every program and every language spells it.
+    const KIND: &'static str;
+
+    /// The queue that it waits in, unless it is enqueued into another.
+    const QUEUE: &'static str = "default";
+
+    /// What its handler returns.
+    type Output: Serialize + DeserializeOwned + Send + 'static;
+}
+
+/// A store, as a program uses it.
+///
+/// ```
+/// # use serde::{Deserialize, Serialize};
+/// # use tenure::{Context, Fault, Job, Tenure, Worker};
+/// #[derive(Serialize, Deserialize)]
+/// struct Double(u32);
+///
+/// impl Job for Double {
+///     const KIND: &'static str = "double";
+///     type Output = u32;
+/// }
+///
+/// async fn double(job: Double, _: Context) -> Result<u32, Fault> {
+///     Ok(job.0 * 2)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let file = directory.path().join("tenure.db");
+/// # let file = file.to_str().unwrap();
+/// let tenure = Tenure::open(file).await?; // or "postgres://…"
+/// let handle = tenure.enqueue(Double(21)).key("answer").await?;
+/// Worker::new(&tenure).handle(double).drain().run().await?;
+/// assert_eq!(handle.wait().await?, 42);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tenure(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) place: Arc<Place>,
+    pub(crate) options: StoreOptions,
+    pub(crate) link: Link,
+    pub(crate) observer: Observer,
+    pub(crate) installation: uuid::Uuid,
+    pub(crate) waiters: Waiters,
+}
+
+/// How a store is opened.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tenure::store::Error> {
+/// use tenure::Tenure;
+/// use tenure::job::Limits;
+///
+/// let limits = Limits { args: 1024, ..Limits::default() };
+/// let tenure = Tenure::options().limits(limits).open("sqlite::memory:").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    store: StoreOptions,
+    observer: Observer,
+}
+
+impl Options {
+    /// What the store accepts from this program.
+    pub fn limits(mut self, limits: Limits) -> Options {
+        self.store.limits = limits;
+        self
+    }
+
+    /// Who wants to know what happens; without one, events go to `tracing`.
+    pub fn observe(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Options {
+        self.observer = Observer::new(observe);
+        self
+    }
+
+    /// Where an embedded store reads the time: for tests. PostgreSQL has a clock of its own.
+    pub fn clock(mut self, clock: Clock) -> Options {
+        self.store.clock = clock;
+        self
+    }
+
+    /// Opens a store, see [`Tenure::open`].
+    pub async fn open(self, url: &str) -> Result<Tenure> {
+        let Options { store: options, observer } = self;
+        let place = Arc::new(Place::parse(url, &options)?);
+        let (there, how) = (Arc::clone(&place), options.clone());
+        let link = Link::open(move || there.connect(&how)).await?;
+        let Identity { installation, .. } = link.call(|engine| engine.store().identity()).await?;
+        let waiters = Waiters::default();
+        Ok(Tenure(Arc::new(Inner { place, options, link, observer, installation, waiters })))
+    }
+}
+
+impl Tenure {
+    /// Opens a store: a file such as `tenure.db`, which is made where there is none; `sqlite::memory:`, which lives as
+    /// long as somebody has it open; or `postgres://user:password@host/database`, whose schema `tenure migrate up` has
+    /// made.
+    pub async fn open(url: &str) -> Result<Tenure> {
+        Tenure::options().open(url).await
+    }
+
+    /// The same with options.
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    /// A job to enqueue. Say what you want of it, and await it.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use std::time::Duration;
+    /// # use tenure::{Job, Tenure};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Report { month: u8 }
+    /// # impl Job for Report { const KIND: &'static str = "report"; type Output = (); }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # let tenure = Tenure::open("sqlite::memory:").await?;
+    /// let first = tenure.enqueue(Report { month: 7 }).key("report-7").await?;
+    /// let again = tenure.enqueue(Report { month: 7 }).key("report-7").await?;
+    /// assert_eq!(first.id(), again.id());
+    ///
+    /// let later = tenure
+    ///     .enqueue(Report { month: 8 })
+    ///     .queue("slow")
+    ///     .delay(Duration::from_secs(3600))
+    ///     .max_attempts(3)
+    ///     .await?;
+    /// assert!(later.is_new() && !again.is_new());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[expect(clippy::needless_pass_by_value, reason = "a job that is enqueued is given away")]
+    pub fn enqueue<J: Job>(&self, job: J) -> Enqueue<J::Output> {
+        Enqueue::new(self, J::KIND, J::QUEUE, serde_json::to_string(&job))
+    }
+
+    /// The same for a kind that has no type in this program: its args are JSON, and so is its result.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
+    /// let handle = tenure.enqueue_kind("resize", &serde_json::json!({ "width": 80 })).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn enqueue_kind(&self, kind: &str, args: &impl Serialize) -> Enqueue<serde_json::Value> {
+        Enqueue::new(self, kind, "default", serde_json::to_string(args))
+    }
+
+    /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts. A key
+    /// that belongs to another request is an error, but only told: the other jobs of its part are stored.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Job, Tenure};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Report { month: u8 }
+    /// # impl Job for Report { const KIND: &'static str = "report"; type Output = (); }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # let tenure = Tenure::open("sqlite::memory:").await?;
+    /// let year = (1..=12).map(|month| tenure.enqueue(Report { month }).priority(month.into()));
+    /// let handles = tenure.enqueue_many(year).await?;
+    /// assert_eq!(handles.len(), 12);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn enqueue_many<T: DeserializeOwned>(
+        &self,
+        jobs: impl IntoIterator<Item = Enqueue<T>>,
+    ) -> Result<Vec<Handle<T>>> {
+        // All are checked before any is stored.
+        let jobs: Vec<NewJob> = jobs.into_iter().map(Enqueue::build).collect::<Result<_>>()?;
+        let mut handles = Vec::with_capacity(jobs.len());
+        for part in jobs.chunks(BATCH_LIMIT) {
+            let answers = self.0.link.enqueue(part.to_vec()).await?;
+            for (job, answer) in part.iter().zip(answers) {
+                handles.push(self.enqueued(job, answer)?);
+            }
+        }
+        Ok(handles)
+    }
+
+    /// What is known of a job, and its timeline.
+    pub async fn job(&self, id: JobId) -> Result<Option<JobDetail>> {
+        self.0.link.call(move |engine| engine.store().job(id)).await
+    }
+
+    /// A handle on a job that was enqueued elsewhere. If it is of another type, its result will not decode.
+    pub fn handle<J: Job>(&self, id: JobId) -> Handle<J::Output> {
+        Handle::new(self, id, false)
+    }
+
+    /// Ends a job that has not ended. If it runs, its handler is stopped within seconds, and whatever it still writes
+    /// is refused.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
+    /// use tenure::job::State;
+    ///
+    /// let id = tenure.enqueue_kind("hello", &()).await?.id();
+    /// tenure.cancel(id).await?;
+    /// assert_eq!(tenure.job(id).await?.map(|found| found.job.state), Some(State::Cancelled));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn cancel(&self, id: JobId) -> Result<Changed> {
+        let changed = self.with_store(move |store| store.cancel(&[id])).await?;
+        Ok(changed.first().copied().unwrap_or(Changed::Gone))
+    }
+
+    /// Anything else that a store can do, on the store's own thread; `work` holds up others while it runs.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
+    /// let overview = tenure.with_store(|store| store.overview()).await?;
+    /// assert!(overview.lines.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Store) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.0.link.call(move |engine| work(engine.store())).await
+    }
+
+    /// A handle on what an enqueue was answered with. A key that is taken by another request is an error.
+    pub(crate) fn enqueued<T>(&self, job: &NewJob, answer: Enqueued) -> Result<Handle<T>> {
+        match answer {
+            Enqueued::Created(id) => {
+                self.0.observer.tell(&Event {
+                    fact: Fact::enqueued(job),
+                    job: Some(id),
+                    token: None,
+                    worker: None,
+                });
+                Ok(Handle::new(self, id, true))
+            }
+            Enqueued::Existing(id) => Ok(Handle::new(self, id, false)),
+            Enqueued::Conflict(owner) => Err(Error::Conflict { owner }),
+        }
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tenure").field("installation", &self.0.installation).finish_non_exhaustive()
+    }
+}
+
+/// Those who wait for jobs that may end in this very process: they are woken, and need not look again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<BTreeMap<(JobId, u64), Arc<Notify>>>);
+
+/// Somebody who waits; it is forgotten when it goes.
+pub(crate) struct Waiting<'a> {
+    waiters: &'a Waiters,
+    place: (JobId, u64),
+    woken: Arc<Notify>,
+}
+
+impl Waiters {
+    /// To be woken when the job ends here. It may end elsewhere.
+    pub(crate) fn wait_for(&self, job: JobId) -> Waiting<'_> {
+        let woken = Arc::new(Notify::new());
+        let mut waiting = self.all();
+        let last = waiting.range((job, 0)..=(job, u64::MAX)).next_back();
+        let place = (job, last.map_or(0, |((_, n), _)| n + 1));
+        waiting.insert(place, Arc::clone(&woken));
+        Waiting { waiters: self, place, woken }
+    }
+
+    /// A job has ended here, if this event says so.
+    pub(crate) fn hear(&self, event: &Event) {
+        if let (Fact::JobSucceeded { .. } | Fact::JobDead { .. }, Some(job)) =
+            (&event.fact, event.job)
+        {
+            for wake in self.all().range((job, 0)..=(job, u64::MAX)) {
+                wake.1.notify_one();
+            }
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<(JobId, u64), Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits to be woken, at most for so long.
+    pub(crate) async fn rest(&self, length: Duration) {
+        // Woken or not, one looks.
+        let _ = tokio::time::timeout(length, self.woken.notified()).await;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.waiters.all().remove(&self.place);
+    }
+}
+
+/// Args as a store keeps them.
+pub(crate) fn json(
+    field: &'static str,
+    text: serde_json::Result<String>,
+    limit: usize,
+) -> Result<Json, crate::job::Invalid> {
+    match text {
+        Ok(text) => Json::check(field, text, limit),
+        Err(cause) => Err(crate::job::Invalid::NotJson { field, why: cause.to_string() }),
+    }
+}
+
+/// The name of a kind that this program has spelt itself.
+pub(crate) fn kind(text: &str) -> Result<Name, crate::job::Invalid> {
+    Name::check("kind", text)
+}

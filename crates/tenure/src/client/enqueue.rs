@@ -1,0 +1,140 @@
+//! What may be asked for a job that is enqueued, in the words of the program that does it.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::num::NonZeroU16;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::{Handle, Tenure, json, kind};
+use crate::clock::Timestamp;
+use crate::job::{Invalid, Key, Name, NewJob, RetryPolicy, Tenant};
+use crate::store::Result;
+
+/// A job that is about to be enqueued. Awaiting it stores it; what makes no sense is told then.
+#[must_use = "nothing is enqueued until this is awaited"]
+pub struct Enqueue<T> {
+    tenure: Tenure,
+    job: Result<NewJob, Invalid>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> Enqueue<T> {
+    pub(super) fn new(
+        tenure: &Tenure,
+        name: &str,
+        queue: &str,
+        args: serde_json::Result<String>,
+    ) -> Enqueue<T> {
+        let job = || {
+            let args = json("args", args, tenure.0.options.limits.args)?;
+            Ok(NewJob::new(kind(name)?, args).queue(Name::check("queue", queue)?))
+        };
+        Enqueue { tenure: tenure.clone(), job: job(), output: PhantomData }
+    }
+
+    fn with(mut self, change: impl FnOnce(NewJob) -> Result<NewJob, Invalid>) -> Enqueue<T> {
+        self.job = self.job.and_then(change);
+        self
+    }
+
+    /// The queue that it waits in.
+    pub fn queue(self, queue: &str) -> Enqueue<T> {
+        self.with(|job| Ok(job.queue(Name::check("queue", queue)?)))
+    }
+
+    /// Whose job it is. Tenants have their turns, however much one of them has to do.
+    pub fn tenant(self, tenant: &str) -> Enqueue<T> {
+        self.with(|job| Ok(job.tenant(Tenant::check(tenant)?)))
+    }
+
+    /// At most once under this key, for 24 hours: a second time is given the first one's job.
+    pub fn key(self, key: &str) -> Enqueue<T> {
+        self.with(|job| Ok(job.key(Key::check(key)?)))
+    }
+
+    /// The same for another length of time.
+    pub fn key_for(self, key: &str, window: Duration) -> Enqueue<T> {
+        self.with(|job| Ok(job.key(Key::check(key)?.window(window))))
+    }
+
+    /// Lower numbers run first.
+    pub fn priority(self, priority: i16) -> Enqueue<T> {
+        self.with(|job| Ok(job.priority(priority)))
+    }
+
+    /// Due after this long.
+    pub fn delay(self, delay: Duration) -> Enqueue<T> {
+        self.with(|job| Ok(job.delay(delay)))
+    }
+
+    /// Due at this time.
+    pub fn at(self, time: Timestamp) -> Enqueue<T> {
+        self.with(|job| Ok(job.at(time)))
+    }
+
+    /// How often it may be tried; at least once.
+    pub fn max_attempts(self, attempts: u16) -> Enqueue<T> {
+        self.with(|job| Ok(job.max_attempts(at_least_one("max_attempts", attempts)?)))
+    }
+
+    /// How often its worker may vanish before it is buried.
+    pub fn max_crashes(self, crashes: u16) -> Enqueue<T> {
+        self.with(|job| Ok(job.max_crashes(at_least_one("max_crashes", crashes)?)))
+    }
+
+    /// How long to wait between tries.
+    pub fn retry(self, retry: RetryPolicy) -> Enqueue<T> {
+        self.with(|job| Ok(job.retry(retry)))
+    }
+
+    /// How long one attempt may take; then its handler is stopped.
+    pub fn max_runtime(self, limit: Duration) -> Enqueue<T> {
+        self.with(|job| Ok(job.max_runtime(limit)))
+    }
+
+    /// A word to find it by. A job has up to 16.
+    pub fn tag(self, tag: &str) -> Enqueue<T> {
+        self.with(|job| {
+            let mut tags = job.tags.clone();
+            tags.push(Name::check("tag", tag)?);
+            job.tags(tags)
+        })
+    }
+
+    /// The trace that it continues, such as a W3C `traceparent`.
+    pub fn trace(self, trace: &str) -> Enqueue<T> {
+        self.with(|job| job.trace(trace))
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn into_parts(self) -> Result<(Tenure, NewJob)> {
+        Ok((self.tenure, self.job?))
+    }
+
+    /// The job, for whoever enqueues it by other means, such as a transaction of their own.
+    pub fn build(self) -> Result<NewJob> {
+        Ok(self.job?)
+    }
+}
+
+fn at_least_one(field: &'static str, number: u16) -> Result<NonZeroU16, Invalid> {
+    NonZeroU16::new(number).ok_or(Invalid::Value { field, why: "at least 1".into() })
+}
+
+impl<T: 'static> IntoFuture for Enqueue<T> {
+    type Output = Result<Handle<T>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Enqueue { tenure, job, .. } = self;
+        Box::pin(async move {
+            let job = job?;
+            let answers = tenure.0.link.enqueue(vec![job.clone()]).await?;
+            match answers.first() {
+                Some(answer) => tenure.enqueued(&job, *answer),
+                None => Err(Invalid::Batch { size: 0 }.into()),
+            }
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! A job that was enqueued, and what it comes to.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::Tenure;
+use crate::job::{JobId, State};
+use crate::store::{Changed, Error, Result};
+
+/// A job that was enqueued.
+pub struct Handle<T> {
+    tenure: Tenure,
+    id: JobId,
+    is_new: bool,
+    output: PhantomData<fn() -> T>,
+}
+
+/// Why a job has no output.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum JobError {
+    /// It will not be tried again.
+    #[error("job {job} is dead: {reason}; see `tenure jobs show {job}`")]
+    Dead { job: JobId, reason: String },
+    /// Somebody cancelled it.
+    #[error("job {job} was cancelled")]
+    Cancelled { job: JobId },
+    /// The store does not know it, or no longer: it ended, and its time of keeping is over.
+    #[error("job {job} is not in the store any more; its queue may keep ended jobs too short")]
+    Gone { job: JobId },
+    /// It succeeded, but what it returned is not what this program expects.
+    #[error("job {job} returned something else than expected: {source}")]
+    Output { job: JobId, source: serde_json::Error },
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+impl<T> Handle<T> {
+    pub(super) fn new(tenure: &Tenure, id: JobId, is_new: bool) -> Handle<T> {
+        Handle { tenure: tenure.clone(), id, is_new, output: PhantomData }
+    }
+
+    /// The job's number.
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Whether this very request made the job: false if its key was taken already.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Where the job is in its life; `None` if the store does not know it any more.
+    pub async fn state(&self) -> Result<Option<State>> {
+        Ok(self.tenure.job(self.id).await?.map(|found| found.job.state))
+    }
+
+    /// Ends the job, if it has not ended.
+    pub async fn cancel(&self) -> Result<Changed> {
+        self.tenure.cancel(self.id).await
+    }
+}
+
+impl<T: DeserializeOwned> Handle<T> {
+    /// Waits until the job has ended, however long that takes, and gives what it returned. Use
+    /// `tokio::time::timeout` to wait for less long.
+    pub async fn wait(&self) -> Result<T, JobError> {
+        let job = self.id;
+        let mut pause = Duration::from_millis(5);
+        // From before the first look on: what ends between a look and a rest is not missed.
+        let waiting = self.tenure.0.waiters.wait_for(job);
+        loop {
+            let found = match self.tenure.job(job).await {
+                Err(error) if error.is_transient() => None,
+                Err(error) => return Err(error.into()),
+                Ok(None) => return Err(JobError::Gone { job }),
+                Ok(Some(found)) => Some(found.job),
+            };
+            match found {
+                Some(found) if found.state == State::Succeeded => {
+                    let text = found.result.as_ref().map_or("null", |result| result.as_str());
+                    return serde_json::from_str(text)
+                        .map_err(|source| JobError::Output { job, source });
+                }
+                Some(found) if found.state == State::Dead => {
+                    let reason = found.reason.unwrap_or_default();
+                    return Err(JobError::Dead { job, reason });
+                }
+                Some(found) if found.state == State::Cancelled => {
+                    return Err(JobError::Cancelled { job });
+                }
+                _ => {}
+            }
+            // It may end in another process, which cannot wake us.
+            waiting.rest(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("id", &self.id).field("is_new", &self.is_new).finish()
+    }
+}

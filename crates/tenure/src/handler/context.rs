@@ -1,0 +1,570 @@
+//! What a handler is given besides its job: who it is, what it may still do, and the ways to do it once.
+//!
+//! Everything that writes is fenced: if the job has become somebody else's, the store refuses, the handler is stopped,
+//! and the refusal is told as an event. A store that does not answer is asked again for as long as the job may still be
+//! ours; so a handler outlives a restart of the database.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::effect::EffectCall;
+use super::{Effect, Handlers};
+use crate::client::{Tenure, json};
+use crate::clock::Moment;
+use crate::job::{JobId, Json, Name, Progress, Tenant};
+use crate::lease::{Fence, Reason, Stale, Token, WorkerId, epoch_of, first_of};
+use crate::ledger::{Act, Answer, EffectKey, Entry, effect_name};
+use crate::lifecycle::{Fault, Verb};
+use crate::store::{Attempt, Renewed, Report, Reported, Result as StoreResult};
+use crate::telemetry::{Fact, Observer};
+use crate::worker::desk::{Cause, Desk, Hold};
+
+/// What a handler is given besides its job. Clones are the same context.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    tenure: Tenure,
+    attempt: Attempt,
+    hold: Arc<Hold>,
+    desk: Arc<Desk>,
+    worker: WorkerId,
+    lease: Duration,
+    observer: Observer,
+    handlers: Arc<Handlers>,
+    /// The names of steps and effects that this attempt has used.
+    used: Mutex<BTreeSet<(&'static str, Name)>>,
+    committed: Mutex<Option<Committed>>,
+    /// When it was last told how far it has come.
+    progress_told: Mutex<Option<Moment>>,
+}
+
+/// The handler has completed its job in a transaction of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// And it is committed.
+    Yes,
+    /// And whether it is committed is the handler's business.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "only a client of the user's own can")
+    )]
+    Perhaps,
+}
+
+/// Who makes a context, and for whom.
+pub(crate) struct Surroundings {
+    pub(crate) tenure: Tenure,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) worker: WorkerId,
+    pub(crate) lease: Duration,
+    pub(crate) observer: Observer,
+    pub(crate) handlers: Arc<Handlers>,
+}
+
+impl Context {
+    pub(crate) fn new(surroundings: &Surroundings, attempt: Attempt, hold: Arc<Hold>) -> Context {
+        let Surroundings { tenure, desk, worker, lease, observer, handlers } = surroundings;
+        Context(Arc::new(Inner {
+            tenure: tenure.clone(),
+            attempt,
+            hold,
+            desk: Arc::clone(desk),
+            worker: worker.clone(),
+            lease: *lease,
+            observer: observer.clone(),
+            handlers: Arc::clone(handlers),
+            used: Mutex::default(),
+            committed: Mutex::default(),
+            progress_told: Mutex::default(),
+        }))
+    }
+
+    // ── who it is
+
+    /// The job's number.
+    pub fn job(&self) -> JobId {
+        self.0.hold.fence.job
+    }
+
+    /// The fencing token of this attempt: larger than that of every earlier one. An outside system that keeps the
+    /// highest it has seen can refuse lower ones.
+    pub fn token(&self) -> Token {
+        self.0.hold.fence.token
+    }
+
+    /// The job and the token, as fenced calls show them.
+    pub fn shown(&self) -> Fence {
+        self.0.hold.fence
+    }
+
+    /// The job's kind.
+    pub fn kind(&self) -> &Name {
+        &self.0.attempt.kind
+    }
+
+    /// The queue that it waited in.
+    pub fn queue(&self) -> &Name {
+        &self.0.attempt.queue
+    }
+
+    /// Whose job it is.
+    pub fn tenant(&self) -> &Tenant {
+        &self.0.attempt.tenant
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u16 {
+        self.0.attempt.attempt
+    }
+
+    /// How often a worker vanished while it ran this job.
+    pub fn crashes(&self) -> u16 {
+        self.0.attempt.crashes
+    }
+
+    /// Whether the job dies if this attempt fails.
+    pub fn is_last_attempt(&self) -> bool {
+        self.0.attempt.attempt >= self.0.attempt.max_attempts
+    }
+
+    /// The key it was enqueued under.
+    pub fn key(&self) -> Option<&str> {
+        self.0.attempt.key.as_deref()
+    }
+
+    /// The trace that it continues.
+    pub fn trace(&self) -> Option<&str> {
+        self.0.attempt.trace.as_deref()
+    }
+
+    /// A key for outside systems: the same for every attempt of this job, and unique in the world. Effects have one of
+    /// their own each, see [`Effect::key`].
+    pub fn effect_key(&self, effect: &str) -> Result<String, Fault> {
+        let effect = effect_name(effect).map_err(Fault::fatal)?;
+        let installation = self.0.tenure.0.installation;
+        Ok(EffectKey { installation, job: self.job(), effect }.to_string())
+    }
+
+    /// The store that the job came from: to enqueue more, for example.
+    pub fn tenure(&self) -> &Tenure {
+        &self.0.tenure
+    }
+
+    /// What was given to the worker with [`crate::Worker::state`].
+    ///
+    /// # Panics
+    ///
+    /// If the worker was given nothing of this type. Then the attempt fails.
+    pub fn state<T: Send + Sync + 'static>(&self) -> &T {
+        self.0.handlers.state().unwrap_or_else(|| {
+            panic!("no state of type {}; give it with Worker::state", std::any::type_name::<T>())
+        })
+    }
+
+    // ── whether to go on
+
+    /// Whether the handler is to stop: its job was cancelled, is somebody else's, has run for too long, or the worker
+    /// ends. Async handlers are dropped then; this is for those that block.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.hold.is_stopped()
+    }
+
+    /// Whether the job is somebody else's by now, or was cancelled: whatever this handler still wants to write is
+    /// refused.
+    pub fn lease_lost(&self) -> bool {
+        matches!(self.0.hold.trust().stopped, Some(Cause::Lost | Cause::Cancelled))
+    }
+
+    /// Waits until the handler is to stop: for what it has started elsewhere and must end.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Watch;
+    /// # impl Job for Watch { const KIND: &'static str = "watch"; type Output = (); }
+    /// async fn watch(_: Watch, cx: Context) -> Result<(), Fault> {
+    ///     let elsewhere = cx.clone();
+    ///     tokio::spawn(async move {
+    ///         elsewhere.cancelled().await;
+    ///         // close what is open
+    ///     });
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # sandbox.tenure().enqueue(Watch).await?;
+    /// # let worker = Worker::new(sandbox.tenure()).handle(watch);
+    /// # assert_eq!(sandbox.run_due(&worker).await?.succeeded, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn cancelled(&self) {
+        let mut watch = self.0.hold.watch();
+        // The sender lives as long as this context does.
+        let _ = watch.wait_for(|trust| trust.stopped.is_some()).await;
+    }
+
+    /// Runs something async to its end from a handler that blocks its thread.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        tokio::runtime::Handle::current().block_on(future)
+    }
+
+    // ── what must not be done twice
+
+    /// Does something and remembers what it came to under this name: a later attempt gets that back, and does not do it
+    /// again. If the worker dies in the middle, it is done again; for what must not be, see [`Context::effect`].
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # use std::sync::atomic::{AtomicU32, Ordering};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Index;
+    /// # impl Job for Index { const KIND: &'static str = "index"; type Output = usize; }
+    /// async fn index(_: Index, cx: Context) -> Result<usize, Fault> {
+    ///     let loads = cx.state::<AtomicU32>();
+    ///     let text: String = cx
+    ///         .step("load", || async {
+    ///             loads.fetch_add(1, Ordering::SeqCst); // slow and dear
+    ///             Ok("a long text".to_owned())
+    ///         })
+    ///         .await?;
+    ///     if cx.attempt() == 1 {
+    ///         return Err(Fault::retry("the index is busy"));
+    ///     }
+    ///     Ok(text.len())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use tenure::testing::Sandbox;
+    /// let sandbox = Sandbox::new().await?;
+    /// let handle = sandbox.tenure().enqueue(Index).await?;
+    /// let worker = Worker::new(sandbox.tenure()).handle(index).state(AtomicU32::new(0));
+    /// sandbox.run_due(&worker).await?; // fails
+    /// sandbox.advance(std::time::Duration::from_secs(60));
+    /// sandbox.run_due(&worker).await?; // succeeds, and has not loaded again
+    /// assert_eq!(handle.wait().await?, 11);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn step<T, F, Fut>(&self, name: &str, work: F) -> Result<T, Fault>
+    where
+        T: Serialize + DeserializeOwned,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, Fault>>,
+    {
+        let name = self.use_name("step", name)?;
+        if !self.is_first_claim() {
+            match self.ledger(&name, Act::Recall).await? {
+                Answer::Remembered(kept) => return decode("step", &name, &kept),
+                Answer::Unknown => {}
+                other => return Err(unexpected(&name, &other)),
+            }
+        }
+        self.certain().await?;
+        let output = work().await?;
+        let result = self.encode("step", &name, &output)?;
+        match self.ledger(&name, Act::Remember { result }).await? {
+            Answer::Recorded => Ok(output),
+            // A lost reply was repeated: what was remembered first counts.
+            Answer::Remembered(kept) => decode("step", &name, &kept),
+            other => Err(unexpected(&name, &other)),
+        }
+    }
+
+    /// Does something to the outside that must not happen twice. The intent is written before, and the outcome after;
+    /// a later attempt that finds the outcome gets it back. One that finds an intent without an outcome does not know
+    /// whether it happened: it is *in doubt*, and what you choose decides:
+    ///
+    /// - nothing, or [`park`](EffectCall::park): the job waits until a person has looked, and decides with `tenure effects
+    ///   resolve`.
+    /// - [`resend`](EffectCall::resend): it is done again, under the same [key](Effect::key), for the other side to
+    ///   recognise.
+    /// - [`verify`](EffectCall::verify): the other side is asked.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Charge { cents: u32 }
+    /// # impl Job for Charge { const KIND: &'static str = "charge"; type Output = String; }
+    /// # async fn bank_charge(_: u32, key: String) -> Result<String, Fault> { Ok(key) }
+    /// async fn charge(job: Charge, cx: Context) -> Result<String, Fault> {
+    ///     cx.effect("charge", |fx| bank_charge(job.cents, fx.key())).resend().await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # let handle = sandbox.tenure().enqueue(Charge { cents: 42 }).await?;
+    /// # sandbox.run_due(&Worker::new(sandbox.tenure()).handle(charge)).await?;
+    /// # assert!(handle.wait().await?.ends_with("/charge"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn effect<'a, T, F, Fut>(&'a self, name: &str, send: F) -> EffectCall<'a, T, F>
+    where
+        T: Serialize + DeserializeOwned + Send,
+        F: FnOnce(Effect) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<T, Fault>> + Send,
+    {
+        EffectCall::new(self, name, send)
+    }
+
+    /// Asks the store whether this job is still ours, and takes it for a whole lease from now: for right before
+    /// something that cannot be undone and has no key. It refuses also when the lease was over for a moment and nobody
+    /// took the job: the world may have moved on.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Launch;
+    /// # impl Job for Launch { const KIND: &'static str = "launch"; type Output = (); }
+    /// # async fn ignite(_: tenure::lease::Token) {}
+    /// async fn launch(_: Launch, cx: Context) -> Result<(), Fault> {
+    ///     let token = cx.fence().await?; // we still hold it, and for a whole lease from now
+    ///     ignite(token).await;
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # sandbox.tenure().enqueue(Launch).await?;
+    /// # let worker = Worker::new(sandbox.tenure()).handle(launch);
+    /// # assert_eq!(sandbox.run_due(&worker).await?.succeeded, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn fence(&self) -> Result<Token, Fault> {
+        let fence = self.shown();
+        let trust = self.0.hold.trust();
+        if trust.stopped.is_some() {
+            return Err(stopped());
+        }
+        if Moment::now() >= trust.until {
+            let stale = Stale {
+                shown: fence,
+                current: fence.token,
+                state: crate::job::State::Running,
+                reason: Reason::LeaseExpired,
+            };
+            self.tell(Fact::refused(Verb::Renew, &stale));
+            return Err(Fault::retry("the lease was over; the attempt begins anew"));
+        }
+        let lease = self.0.lease;
+        let answers = self
+            .insist(move || {
+                self.0.tenure.0.link.call(move |engine| engine.store().renew(&[fence], lease))
+            })
+            .await?;
+        match answers.first() {
+            // An open transaction has the row, so that nobody can take it.
+            Some(Renewed::Held(_) | Renewed::Busy) => Ok(fence.token),
+            Some(Renewed::Lost(stale)) => Err(self.refused(Verb::Renew, stale)),
+            Some(Renewed::Gone) | None => Err(self.lost()),
+        }
+    }
+
+    /// Says how far it has come, from 0 to 1, and what it is at: `tenure jobs show` shows it. Said several times within a
+    /// quarter of a second, only the first counts, so that a loop may say it as often as it likes.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Embed { pages: u32 }
+    /// # impl Job for Embed { const KIND: &'static str = "embed"; type Output = (); }
+    /// async fn embed(job: Embed, cx: Context) -> Result<(), Fault> {
+    ///     for page in 0..job.pages {
+    ///         cx.progress(f64::from(page) / f64::from(job.pages), "embedding").await?;
+    ///         // …
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # let cx = sandbox.context(&Embed { pages: 3 }).await?;
+    /// # let job = cx.job();
+    /// # cx.progress(0.4, "embedding").await.unwrap();
+    /// # let seen = sandbox.tenure().job(job).await?.unwrap().job.progress.unwrap();
+    /// # assert_eq!(seen.to_string(), "40 % embedding");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn progress(&self, fraction: f64, note: &str) -> Result<(), Fault> {
+        const PAUSE: Duration = Duration::from_millis(250);
+        if self.is_cancelled() {
+            return Err(stopped());
+        }
+        {
+            let now = Moment::now();
+            let mut told = self.0.progress_told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.is_some_and(|told| now.since(told) < PAUSE) && fraction < 1.0 {
+                return Ok(());
+            }
+            *told = Some(now);
+        }
+        let fence = self.shown();
+        let report = Report { fence, progress: Progress::new(fraction, note) };
+        let answers = self
+            .insist(|| {
+                let report = report.clone();
+                self.0.tenure.0.link.call(move |engine| engine.store().progress(&[report]))
+            })
+            .await?;
+        match answers.first() {
+            // What is not told now is told the next time.
+            Some(Reported::Yes | Reported::Busy) => Ok(()),
+            Some(Reported::Stale(stale)) => Err(self.refused(Verb::Progress, stale)),
+            Some(Reported::Gone) | None => Err(self.lost()),
+        }
+    }
+
+    // ── for the rest of the library
+
+    pub(crate) fn result_limit(&self) -> usize {
+        self.0.tenure.0.options.limits.result
+    }
+
+    pub(crate) fn committed(&self) -> Option<Committed> {
+        *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_committed(&self, how: Committed) {
+        *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
+    }
+
+    /// A name that this attempt has not used yet. Used twice, the second would silently get what the first came to.
+    pub(super) fn use_name(&self, what: &'static str, name: &str) -> Result<Name, Fault> {
+        let name = effect_name(name).map_err(Fault::fatal)?;
+        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.insert((what, name.clone())) {
+            return Ok(name);
+        }
+        Err(Fault::fatal(format!(
+            "the {what} {name} was used twice in one attempt; give each one a name of its own, such as {name}-2"
+        )))
+    }
+
+    /// Nobody has ever claimed this job before: then nothing is in the ledger, and one need not ask.
+    pub(super) fn is_first_claim(&self) -> bool {
+        let Fence { job, token } = self.shown();
+        token.0 == first_of(epoch_of(job.0)) + 1
+    }
+
+    /// Waits until it is certain that the job is ours: at once, unless the lease could not be renewed in time. What is not
+    /// certain is not begun.
+    pub(crate) async fn certain(&self) -> Result<(), Fault> {
+        let mut watch = self.0.hold.watch();
+        loop {
+            let trust = *watch.borrow_and_update();
+            if trust.stopped.is_some() {
+                return Err(stopped());
+            }
+            if Moment::now() < trust.until {
+                return Ok(());
+            }
+            if watch.changed().await.is_err() {
+                return Err(stopped());
+            }
+        }
+    }
+
+    pub(super) async fn ledger(&self, name: &Name, act: Act) -> Result<Answer, Fault> {
+        let verb = act.verb();
+        let entry = Entry { fence: self.shown(), name: name.clone(), act };
+        match self.insist(|| self.0.tenure.0.link.ledger(entry.clone())).await? {
+            Answer::Stale(stale) => Err(self.refused(verb, &stale)),
+            Answer::Gone => Err(self.lost()),
+            answer => Ok(answer),
+        }
+    }
+
+    pub(super) fn encode(
+        &self,
+        what: &str,
+        name: &Name,
+        output: &impl Serialize,
+    ) -> Result<Json, Fault> {
+        json("result", serde_json::to_string(output), self.result_limit())
+            .map_err(|invalid| Fault::fatal(format!("the {what} {name} ran, but its {invalid}")))
+    }
+
+    pub(super) fn tell(&self, fact: Fact) {
+        self.0.observer.of_job(&self.0.worker, self.shown(), fact);
+    }
+
+    /// Asks the store until it answers, for as long as the job may be ours.
+    pub(crate) async fn insist<T, Fut>(&self, ask: impl Fn() -> Fut) -> Result<T, Fault>
+    where
+        Fut: Future<Output = StoreResult<T>>,
+    {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if error.is_transient() && !self.is_cancelled() => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                Err(error) if error.is_invalid() => return Err(Fault::fatal(error)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The store has refused: the job is somebody else's.
+    pub(crate) fn refused(&self, verb: Verb, stale: &Stale) -> Fault {
+        self.tell(Fact::refused(verb, stale));
+        self.lost()
+    }
+
+    pub(crate) fn lost(&self) -> Fault {
+        self.0.desk.lose(self.shown(), Cause::Lost);
+        stopped()
+    }
+}
+
+fn stopped() -> Fault {
+    Fault::retry("this attempt is over: the job is not this worker's any more")
+}
+
+/// What was kept by an older version of the handler may be something else by now.
+pub(super) fn decode<T: DeserializeOwned>(
+    what: &str,
+    name: &Name,
+    kept: &Json,
+) -> Result<T, Fault> {
+    serde_json::from_str(kept.as_str()).map_err(|cause| {
+        Fault::fatal(format!(
+            "what the {what} {name} came to in an earlier attempt does not decode any more: {cause}; \
+             give it another name when its type changes"
+        ))
+    })
+}
+
+pub(super) fn unexpected(name: &Name, answer: &Answer) -> Fault {
+    Fault::fatal(format!("the ledger does not allow {name}: {answer:?}"))
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let attempt = &self.0.attempt;
+        f.debug_struct("Context")
+            .field("job", &self.job())
+            .field("token", &self.token())
+            .field("kind", &attempt.kind)
+            .field("attempt", &attempt.attempt)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,231 @@
+//! An effect, from its intent to its outcome.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Context;
+use super::context::{decode, unexpected};
+use crate::job::Name;
+use crate::ledger::{Act, Answer, Doubt, Resolution};
+use crate::lifecycle::Fault;
+use crate::telemetry::Fact;
+
+/// What the code that has the effect is given.
+#[derive(Debug, Clone)]
+pub struct Effect {
+    key: String,
+    refused: Arc<AtomicBool>,
+}
+
+impl Effect {
+    /// The key by which the other side recognises a repetition: the same for every attempt, and unique in the world.
+    pub fn key(&self) -> String {
+        self.key.clone()
+    }
+
+    /// Says that the other side refused, so that it certainly has not happened: the next attempt may simply do it. Any
+    /// other error leaves it in doubt, for a timeout does not tell.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # use std::time::Duration;
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Ask;
+    /// # impl Job for Ask { const KIND: &'static str = "ask"; type Output = (); }
+    /// # async fn call(_: String) -> u16 { 429 }
+    /// async fn ask(_: Ask, cx: Context) -> Result<(), Fault> {
+    ///     cx.effect("ask", |fx| async move {
+    ///         match call(fx.key()).await {
+    ///             200 => Ok(()),
+    ///             429 => Err(fx.refused(Fault::retry_after(Duration::from_secs(2), "too many requests"))),
+    ///             code => Err(Fault::retry(format!("the other side answers {code}"))),
+    ///         }
+    ///     })
+    ///     .await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # sandbox.tenure().enqueue(Ask).await?;
+    /// # let worker = Worker::new(sandbox.tenure()).handle(ask);
+    /// # assert_eq!(sandbox.run_due(&worker).await?.retried, 1);
+    /// # sandbox.advance(Duration::from_secs(2));
+    /// # assert_eq!(sandbox.run_due(&worker).await?.retried, 1, "it is not in doubt");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn refused(&self, error: impl Into<Fault>) -> Fault {
+        self.refused.store(true, Ordering::SeqCst);
+        error.into()
+    }
+}
+
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Asks the other side what came of the effect with this key; `None` if it never happened.
+type Verify<'a, T> = Box<dyn FnOnce(String) -> BoxFuture<'a, Result<Option<T>, Fault>> + Send + 'a>;
+
+enum Policy<'a, T> {
+    Park,
+    Resend,
+    Verify(Verify<'a, T>),
+}
+
+/// An effect that is about to happen. Awaiting it makes it happen, unless it has.
+#[must_use = "nothing happens until this is awaited"]
+pub struct EffectCall<'a, T, F> {
+    cx: &'a Context,
+    name: String,
+    send: F,
+    policy: Policy<'a, T>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<'a, T, F> EffectCall<'a, T, F> {
+    pub(super) fn new(cx: &'a Context, name: &str, send: F) -> EffectCall<'a, T, F> {
+        EffectCall { cx, name: name.to_owned(), send, policy: Policy::Park, output: PhantomData }
+    }
+
+    /// In doubt, wait for a person.
+    pub fn park(self) -> EffectCall<'a, T, F> {
+        EffectCall { policy: Policy::Park, ..self }
+    }
+
+    /// In doubt, do it again under the same key.
+    pub fn resend(self) -> EffectCall<'a, T, F> {
+        EffectCall { policy: Policy::Resend, ..self }
+    }
+
+    /// In doubt, ask the other side by the key: what came of it, or `None` if it never happened; then it is done now.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Pay;
+    /// # impl Job for Pay { const KIND: &'static str = "pay"; type Output = String; }
+    /// # async fn pay_by_bank(key: String) -> Result<String, Fault> { Err(Fault::retry("a timeout")) }
+    /// # async fn look_up(key: String) -> Result<Option<String>, Fault> { Ok(Some("receipt".into())) }
+    /// async fn pay(_: Pay, cx: Context) -> Result<String, Fault> {
+    ///     cx.effect("pay", |fx| pay_by_bank(fx.key())).verify(|key| look_up(key)).await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # let handle = sandbox.tenure().enqueue(Pay).await?;
+    /// # let worker = Worker::new(sandbox.tenure()).handle(pay);
+    /// # assert_eq!(sandbox.run_due(&worker).await?.retried, 1);
+    /// # sandbox.advance(std::time::Duration::from_secs(60));
+    /// # sandbox.run_due(&worker).await?;
+    /// # assert_eq!(handle.wait().await?, "receipt");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn verify<V, Fut>(self, verify: V) -> EffectCall<'a, T, F>
+    where
+        V: FnOnce(String) -> Fut + Send + 'a,
+        Fut: Future<Output = Result<Option<T>, Fault>> + Send + 'a,
+    {
+        let verify: Verify<'a, T> = Box::new(move |key| Box::pin(verify(key)));
+        EffectCall { policy: Policy::Verify(verify), ..self }
+    }
+}
+
+impl<'a, T, F, Fut> IntoFuture for EffectCall<'a, T, F>
+where
+    T: Serialize + DeserializeOwned + Send + 'a,
+    F: FnOnce(Effect) -> Fut + Send + 'a,
+    Fut: Future<Output = Result<T, Fault>> + Send + 'a,
+{
+    type Output = Result<T, Fault>;
+    type IntoFuture = BoxFuture<'a, Result<T, Fault>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(run(self))
+    }
+}
+
+async fn run<'a, T, F, Fut>(call: EffectCall<'a, T, F>) -> Result<T, Fault>
+where
+    T: Serialize + DeserializeOwned + Send + 'a,
+    F: FnOnce(Effect) -> Fut + Send + 'a,
+    Fut: Future<Output = Result<T, Fault>> + Send + 'a,
+{
+    let EffectCall { cx, name, send, policy, .. } = call;
+    let name = cx.use_name("effect", &name)?;
+    let key = cx.effect_key(name.as_str())?;
+    // The intent counts from here on, so it must be ours to have.
+    cx.certain().await?;
+    match cx.ledger(&name, Act::Open).await? {
+        Answer::Opened => {}
+        Answer::Committed(kept) => return decode("effect", &name, &kept),
+        Answer::InDoubt(doubt) => {
+            if let Some(output) = settle_doubt(cx, &name, &key, doubt, policy).await? {
+                return Ok(output);
+            }
+        }
+        other => return Err(unexpected(&name, &other)),
+    }
+    cx.certain().await?;
+    let refused = Arc::new(AtomicBool::new(false));
+    match send(Effect { key, refused: Arc::clone(&refused) }).await {
+        Ok(output) => {
+            let result = cx.encode("effect", &name, &output)?;
+            match cx.ledger(&name, Act::Commit { result }).await? {
+                Answer::Recorded => Ok(output),
+                other => Err(unexpected(&name, &other)),
+            }
+        }
+        Err(fault) => {
+            if refused.load(Ordering::SeqCst) {
+                cx.ledger(&name, Act::Fail { error: fault.to_string() }).await?;
+            }
+            Err(fault)
+        }
+    }
+}
+
+/// What came of an effect in doubt, or nothing if it is to be done now.
+async fn settle_doubt<T: Serialize>(
+    cx: &Context,
+    name: &Name,
+    key: &str,
+    doubt: Doubt,
+    policy: Policy<'_, T>,
+) -> Result<Option<T>, Fault> {
+    cx.tell(Fact::EffectInDoubt { effect: name.clone(), opened_by: doubt.token });
+    let verdict = match policy {
+        Policy::Park => {
+            let job = cx.job();
+            return Err(Fault::park(format!(
+                "the effect {name} is in doubt: attempt {} wrote its intent and no outcome; look whether it happened, \
+                 and decide: tenure effects resolve {job} {name}",
+                doubt.token
+            )));
+        }
+        Policy::Resend => None,
+        Policy::Verify(verify) => verify(key.to_owned()).await?,
+    };
+    let resolution = match &verdict {
+        Some(output) => Resolution::Committed { result: cx.encode("effect", name, output)? },
+        None => Resolution::Resend,
+    };
+    match cx.ledger(name, Act::Resolve(resolution)).await? {
+        Answer::Recorded => Ok(verdict),
+        other => Err(unexpected(name, &other)),
+    }
+}
+
+impl<T, F> fmt::Debug for EffectCall<'_, T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EffectCall").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! The same for a program that has no [`crate::Tenure`] and no handler: jobs as values, fences as values, and the schema's name.
+//!
+//! Each function is one statement, in whatever transaction the client is in.
+
+use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
+
+use crate::job::{Invalid, JobId, Json, Limits, NewJob, State};
+use crate::lease::{Fence, Reason, Stale, Token};
+use crate::store::postgres::{JsonText, Lists, Param, Schema, bad_request};
+use crate::store::{self, Enqueued, check_jobs};
+
+/// Why a call in your own transaction failed. Whatever it was, the transaction is down: roll back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The job is somebody else's by now, or has ended: nothing of this transaction is written in its name.
+    #[error(
+        "token {} is no longer the right to job {} ({}): its token is {} and it is {}; roll back, and stop working on it",
+        .0.shown.token, .0.shown.job, .0.reason.name(), .0.current, .0.state.name()
+    )]
+    Stale(Stale),
+
+    /// The store knows no such job, or no longer.
+    #[error("there is no job {}, or no longer; roll back, and stop working on it", .0.job)]
+    Gone(Fence),
+
+    /// The request makes no sense; nothing was done.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+
+    /// The server or the driver failed.
+    #[error("{}", said(.0))]
+    Driver(#[source] tokio_postgres::Error),
+}
+
+/// What a refusal says: the database raises it as SQLSTATE `TN001`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The job is somebody else's by now, or has ended.
+    Stale(Stale),
+    /// The store knows no such job, or no longer.
+    Gone(Fence),
+}
+
+/// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored again.
+///
+/// An open transaction that has taken a key makes others wait who ask for the same one; otherwise it blocks nobody.
+pub async fn enqueue(
+    client: &impl GenericClient,
+    schema: &str,
+    jobs: &[NewJob],
+    limits: &Limits,
+) -> Result<Vec<Enqueued>, Error> {
+    let schema = Schema::check(schema)?;
+    check_jobs(jobs, limits).map_err(invalid)?;
+    if jobs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lists = Lists::of(jobs);
+    let rows = client.query_typed(&schema.apply(Lists::SQL), &lists.params()).await;
+    rows.and_then(|rows| lists.answers(&rows)).map_err(|cause| failure(cause, None))
+}
+
+/// Ends an attempt well, together with everything else in this transaction, or fails with [`Error::Stale`] and takes
+/// all of it down. From here on the job is locked until you commit.
+pub async fn complete(
+    client: &impl GenericClient,
+    schema: &str,
+    fence: Fence,
+    result: Option<&Json>,
+) -> Result<(), Error> {
+    let result = result.map(|result| JsonText(result.as_str()));
+    let sql = "SELECT tenure.complete($1, $2, $3)";
+    call(client, schema, sql, fence, &[(&result, Type::JSON)]).await
+}
+
+/// Lets this transaction commit only if the job is still held: for writes in the middle of a job. It looks at once, and again
+/// at COMMIT, which then fails with a [`refusal`]. Until then nothing is locked, and the lease may be renewed.
+pub async fn fence(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
+    call(client, schema, "SELECT tenure.fence($1, $2)", fence, &[]).await
+}
+
+/// Locks the job until the end of the transaction: nobody can take it, and its lease need not be renewed. For transactions
+/// at REPEATABLE READ and above, as the first call.
+pub async fn hold(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
+    call(client, schema, "SELECT tenure.hold($1, $2)", fence, &[]).await
+}
+
+/// Leaves the line in the job's timeline that a refusal has rolled back with everything else. Call it in a new transaction, or
+/// in none. It answers whether there was something to refuse.
+pub async fn refused(
+    client: &impl GenericClient,
+    schema: &str,
+    fence: Fence,
+) -> Result<bool, Error> {
+    let schema = Schema::check(schema)?;
+    let sql = schema.apply("SELECT tenure.refused($1, $2, 'complete')");
+    let shown: [Param<'_>; 2] = [(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
+    let row = client.query_typed_one(&sql, &shown).await;
+    row.and_then(|row| row.try_get(0)).map_err(|cause| failure(cause, Some(fence)))
+}
+
+/// What a refusal says, if the error is one: for what COMMIT answers after [`fence`].
+///
+/// The words are the schema's. What a schema that is newer than this library says in other words is answered as a job that is
+/// gone, or with zeros.
+pub fn refusal(error: &tokio_postgres::Error) -> Option<Refusal> {
+    let said = error.as_db_error().filter(|said| said.code().code() == "TN001")?;
+    let shown = Fence {
+        job: JobId(number_after(said.message(), "job").unwrap_or_default()),
+        token: number_after(said.message(), "token").map_or(Token::NONE, Token),
+    };
+    Some(understand(said.detail().unwrap_or_default(), shown))
+}
+
+/// A call of a function that proves a fence and answers nothing of interest.
+async fn call(
+    client: &impl GenericClient,
+    schema: &str,
+    sql: &str,
+    fence: Fence,
+    more: &[Param<'_>],
+) -> Result<(), Error> {
+    let schema = Schema::check(schema)?;
+    let mut params: Vec<Param<'_>> = vec![(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
+    params.extend_from_slice(more);
+    let answer = client.execute_typed(&schema.apply(sql), &params).await;
+    answer.map(drop).map_err(|cause| failure(cause, Some(fence)))
+}
+
+/// What the database's answer means to somebody who has shown this fence.
+fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
+    if let Some(refusal) = refusal(&cause) {
+        return match refusal {
+            Refusal::Stale(stale) => {
+                Error::Stale(Stale { shown: shown.unwrap_or(stale.shown), ..stale })
+            }
+            Refusal::Gone(fence) => Error::Gone(shown.unwrap_or(fence)),
+        };
+    }
+    match bad_request(&cause) {
+        Some(invalid) => Error::Invalid(invalid),
+        None => Error::Driver(cause),
+    }
+}
+
+/// Reads the detail of a refusal: a word for programs, then what the job holds instead.
+fn understand(detail: &str, shown: Fence) -> Refusal {
+    let (word, rest) = detail.split_once(':').unwrap_or_default();
+    let reasons = [Reason::TokenMismatch, Reason::AlreadySettled, Reason::LeaseExpired];
+    let Some(reason) = reasons.into_iter().find(|reason| reason.name() == word) else {
+        return Refusal::Gone(shown);
+    };
+    let state = words(rest).find_map(|word| word.parse().ok()).unwrap_or(State::Running);
+    let current = match reason {
+        Reason::TokenMismatch => number_after(rest, "is").map_or(Token::NONE, Token),
+        Reason::AlreadySettled | Reason::LeaseExpired => shown.token,
+    };
+    Refusal::Stale(Stale { shown, current, state, reason })
+}
+
+fn number_after(text: &str, before: &str) -> Option<i64> {
+    let pairs = words(text).zip(words(text).skip(1));
+    pairs.filter(|(word, _)| *word == before).find_map(|(_, next)| next.parse().ok())
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()))
+}
+
+/// What was wrong at the port.
+fn invalid(error: store::Error) -> Error {
+    match error {
+        store::Error::Invalid(invalid) => Error::Invalid(invalid),
+        other => Error::Invalid(Invalid::Value { field: "request", why: other.to_string() }),
+    }
+}
+
+/// The server's words: by itself the driver's error prints as "db error".
+fn said(cause: &tokio_postgres::Error) -> String {
+    match cause.as_db_error() {
+        Some(said) => format!("{} (SQLSTATE {})", said.message(), said.code().code()),
+        None => cause.to_string(),
+    }
+}

@@ -1,0 +1,361 @@
+//! What a program says of its worker, and how it starts.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Plan;
+use super::desk::Desk;
+use super::execute::Tasks;
+use super::shutdown::Running;
+use super::threads::Threads;
+use crate::client::{Job, Tenure};
+use crate::clock::Chance;
+use crate::handler::{self, AnyJob, Context, Handlers, Surroundings};
+use crate::job::{BATCH_LIMIT, Invalid, Json, Name};
+use crate::lease::WorkerId;
+use crate::lifecycle::Fault;
+use crate::store::{Error, Result, check_lease};
+use crate::telemetry::{Event, Exit, Fact, Observer};
+
+/// Runs jobs: claims them, keeps their leases, calls their handlers, and settles what they come to.
+///
+/// ```
+/// # use serde::{Deserialize, Serialize};
+/// # use tenure::{Context, Fault, Job, Tenure, Worker};
+/// # #[derive(Serialize, Deserialize)]
+/// # struct Greet { name: String }
+/// # impl Job for Greet { const KIND: &'static str = "greet"; type Output = String; }
+/// async fn greet(job: Greet, _: Context) -> Result<String, Fault> {
+///     Ok(format!("Hello, {}!", job.name))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let tenure = Tenure::open("sqlite::memory:").await?;
+/// let handle = tenure.enqueue(Greet { name: "Ann".into() }).await?;
+/// let (done, stop) = tokio::sync::oneshot::channel::<()>();
+/// let worker = Worker::new(&tenure).handle(greet).concurrency(16);
+/// let worker = tokio::spawn(worker.run_until(async { stop.await.unwrap_or(()) }));
+///
+/// assert_eq!(handle.wait().await?, "Hello, Ann!");
+/// done.send(()).ok(); // in a service: run_until(tenure::shutdown_signal())
+/// worker.await??;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    pub(crate) tenure: Tenure,
+    pub(crate) handlers: Handlers,
+    pub(crate) queues: Vec<Name>,
+    kinds: Option<Vec<Name>>,
+    slots: usize,
+    pub(crate) lease: Duration,
+    grace: Duration,
+    drain: bool,
+    observer: Option<Observer>,
+    /// The first thing that makes no sense; it is told when the worker is run.
+    problem: Option<Invalid>,
+}
+
+impl Worker {
+    /// A worker for the queue `default` with room for as many jobs at a time as the machine has cores, at least 4.
+    pub fn new(tenure: &Tenure) -> Worker {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Worker {
+            tenure: tenure.clone(),
+            handlers: Handlers::default(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: cores.max(4),
+            lease: Duration::from_secs(30),
+            grace: Duration::from_secs(25),
+            drain: false,
+            observer: None,
+            problem: None,
+        }
+    }
+
+    /// Runs jobs of this type with an async function. What it returns is kept as the job's result; if it fails or panics, the
+    /// attempt has failed. It should not block its thread for long.
+    pub fn handle<J, F, Fut>(self, handler: F) -> Worker
+    where
+        J: Job,
+        F: Fn(J, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<J::Output, Fault>> + Send + 'static,
+    {
+        self.with(|worker| worker.handlers.add(J::KIND, handler::typed(handler)))
+    }
+
+    /// Runs jobs of this type with a function that blocks, on a thread of its own. It cannot be stopped from outside: it
+    /// should look at [`Context::is_cancelled`] now and then.
+    ///
+    /// ```
+    /// # use serde::{Deserialize, Serialize};
+    /// # use tenure::{Context, Fault, Job, Tenure, Worker};
+    /// # #[derive(Serialize, Deserialize)]
+    /// # struct Sum { upto: u64 }
+    /// # impl Job for Sum { const KIND: &'static str = "sum"; type Output = u64; }
+    /// fn sum(job: Sum, cx: Context) -> Result<u64, Fault> {
+    ///     let half: u64 = cx.block_on(cx.step("half", || async { Ok((0..=job.upto / 2).sum()) }))?;
+    ///     Ok(half + (job.upto / 2 + 1..=job.upto).sum::<u64>())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let tenure = Tenure::open("sqlite::memory:").await?;
+    /// # let handle = tenure.enqueue(Sum { upto: 10 }).await?;
+    /// Worker::new(&tenure).handle_blocking(sum).drain().run().await?;
+    /// assert_eq!(handle.wait().await?, 55);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn handle_blocking<J, F>(self, handler: F) -> Worker
+    where
+        J: Job,
+        F: Fn(J, Context) -> Result<J::Output, Fault> + Send + Sync + 'static,
+    {
+        self.with(|worker| worker.handlers.add(J::KIND, handler::blocking(handler)))
+    }
+
+    /// Runs jobs of all kinds that have no handler of their own; [`Worker::kinds`] may name some.
+    ///
+    /// ```
+    /// # use tenure::Worker;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sandbox = tenure::testing::Sandbox::new().await?;
+    /// # let tenure = sandbox.tenure();
+    /// let handle = tenure.enqueue_kind("echo", &[1, 2, 3]).await?;
+    /// let worker = Worker::new(tenure)
+    ///     .kinds(["echo", "shout"])
+    ///     .handle_any(|job, cx| async move {
+    ///         tracing::info!(kind = %cx.kind(), "a job");
+    ///         Ok(Some(job.args))
+    ///     });
+    /// # sandbox.run_due(&worker).await?;
+    /// assert_eq!(handle.wait().await?, serde_json::json!([1, 2, 3]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn handle_any<F, Fut>(self, handler: F) -> Worker
+    where
+        F: Fn(AnyJob, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Option<Json>, Fault>> + Send + 'static,
+    {
+        self.with(|worker| {
+            worker.handlers.add_rest(handler::untyped(handler));
+            Ok(())
+        })
+    }
+
+    /// What handlers share: they get it with [`Context::state`]. One value of each type.
+    pub fn state<T: Send + Sync + 'static>(self, state: T) -> Worker {
+        self.with(|worker| {
+            worker.handlers.add_state(state);
+            Ok(())
+        })
+    }
+
+    /// The queues it works from.
+    pub fn queues<'a>(self, queues: impl IntoIterator<Item = &'a str>) -> Worker {
+        self.with(|worker| {
+            let names = queues.into_iter().map(|queue| Name::check("queue", queue));
+            worker.queues = names.collect::<Result<_, _>>()?;
+            Ok(())
+        })
+    }
+
+    /// Only these kinds, of those it has handlers for.
+    pub fn kinds<'a>(self, kinds: impl IntoIterator<Item = &'a str>) -> Worker {
+        self.with(|worker| {
+            let names = kinds.into_iter().map(|kind| Name::check("kind", kind));
+            worker.kinds = Some(names.collect::<Result<_, _>>()?);
+            Ok(())
+        })
+    }
+
+    /// How many jobs it runs at a time, at most 1,000.
+    pub fn concurrency(self, slots: usize) -> Worker {
+        self.with(|worker| {
+            if !(1..=BATCH_LIMIT).contains(&slots) {
+                let why = format!("{slots} is outside 1 to {BATCH_LIMIT}");
+                return Err(Invalid::Value { field: "concurrency", why });
+            }
+            worker.slots = slots;
+            Ok(())
+        })
+    }
+
+    /// For how long it takes a job; it renews for as long as it lives. A worker that is cut off loses its jobs after this
+    /// long; one that dies loses them within a second, whatever this is. 30 seconds unless said.
+    pub fn lease(self, lease: Duration) -> Worker {
+        self.with(|worker| {
+            worker.lease = lease;
+            match check_lease(lease) {
+                Err(Error::Invalid(invalid)) => Err(invalid),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// How long jobs may go on when the worker is to end, before they are given back. 25 seconds unless said.
+    pub fn grace(self, grace: Duration) -> Worker {
+        Worker { grace, ..self }
+    }
+
+    /// Ends when nothing is due and nothing runs.
+    pub fn drain(self) -> Worker {
+        Worker { drain: true, ..self }
+    }
+
+    /// Who wants to know what happens, instead of the one that the store was opened with.
+    pub fn observe(self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Worker {
+        Worker { observer: Some(Observer::new(observe)), ..self }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Worker) -> Result<(), Invalid>) -> Worker {
+        if let (Err(invalid), None) = (change(&mut self), &self.problem) {
+            self.problem = Some(invalid);
+        }
+        self
+    }
+
+    /// Runs until it is dropped, or until nothing is due if it [drains](Worker::drain).
+    pub async fn run(self) -> Result<Exit> {
+        self.run_until(std::future::pending()).await
+    }
+
+    /// Runs until `stop` is ready. Then it claims nothing more, lets jobs go on for its [grace](Worker::grace), and
+    /// gives back what is left.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Exit> {
+        let mut running = self.start().await?;
+        let stopped = tokio::select! {
+            biased;
+            exit = running.ended() => return Ok(exit),
+            () = stop => running,
+        };
+        Ok(stopped.shut_down().await)
+    }
+
+    /// Starts it in the background, for whoever wants to end it in steps of their own.
+    ///
+    /// ```
+    /// # use tenure::Worker;
+    /// # use tenure::telemetry::Exit;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
+    /// # let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
+    /// let mut running = worker.start().await?;
+    /// running.finish(); // claim nothing more; `release` also gives back what runs
+    /// assert_eq!(running.ended().await, Exit::Shutdown);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn start(mut self) -> Result<Running> {
+        if let Some(invalid) = self.problem.take() {
+            return Err(invalid.into());
+        }
+        let (plan, desk) = (Arc::new(self.plan()?), Arc::new(Desk::new(self.slots)));
+        let tasks = Tasks {
+            runtime: tokio::runtime::Handle::current(),
+            surroundings: Arc::new(self.surroundings(&plan, &desk)),
+            chance: Chance::system(),
+        };
+        let inner = Arc::clone(&self.tenure.0);
+        let (tell_start, started) = oneshot::channel();
+        let (tell_end, ended) = oneshot::channel();
+        let (at, grace) = (Arc::clone(&desk), self.grace);
+        let run = move || {
+            let mut connect = || Ok(inner.place.connect(&inner.options)?.into_store());
+            let threads = match Threads::start(&plan, &desk, tasks, &mut connect) {
+                Ok(threads) => threads,
+                Err(error) => return drop(tell_start.send(Err(error))),
+            };
+            let fact = Fact::WorkerStarted {
+                queues: plan.queues.clone(),
+                kinds: plan.kinds.clone(),
+                concurrency: plan.slots,
+            };
+            plan.observer.of_worker(&plan.worker, fact);
+            // Whoever started it may have gone; then its desk tells it to end.
+            let _ = tell_start.send(Ok(()));
+            let exit = threads.join();
+            plan.observer.of_worker(&plan.worker, Fact::WorkerExit { reason: exit });
+            let _ = tell_end.send(exit);
+        };
+        let running = Running { desk: at, ended, grace };
+        let no_thread = |cause| Error::Engine { doing: "start a worker", source: cause };
+        std::thread::Builder::new()
+            .name("tenure-worker".into())
+            .spawn(run)
+            .map_err(|cause| no_thread(cause.into()))?;
+        started.await.map_err(|cause| no_thread(cause.into()))??;
+        Ok(running)
+    }
+
+    /// What the machines are to do.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        let handled = self.handlers.kinds();
+        let kinds = match (&self.kinds, handled) {
+            (None, handled) => handled,
+            (Some(wanted), None) => Some(wanted.clone()),
+            (Some(wanted), Some(handled)) => {
+                if let Some(unknown) = wanted.iter().find(|kind| !handled.contains(kind)) {
+                    let why = format!("there is no handler for {unknown}");
+                    return Err(Invalid::Value { field: "kinds", why }.into());
+                }
+                Some(wanted.clone())
+            }
+        };
+        if kinds.as_ref().is_some_and(Vec::is_empty) {
+            let why = "a worker without handlers can run nothing; give it some with Worker::handle";
+            return Err(Invalid::Value { field: "handlers", why: why.into() }.into());
+        }
+        if self.queues.is_empty() {
+            let why = "a worker works from at least one queue".into();
+            return Err(Invalid::Value { field: "queues", why }.into());
+        }
+        // Whoever waits for a job that ends here is woken before anybody is told.
+        let (inner, told) = (Arc::clone(&self.tenure.0), self.observer.clone());
+        let told = told.unwrap_or_else(|| inner.observer.clone());
+        let observer = Observer::new(move |event| {
+            inner.waiters.hear(event);
+            told.tell(event);
+        });
+        Ok(Plan {
+            worker: WorkerId::unique(),
+            queues: self.queues.clone(),
+            kinds,
+            slots: self.slots,
+            lease: self.lease,
+            drain: self.drain,
+            observer,
+        })
+    }
+
+    pub(crate) fn surroundings(&self, plan: &Plan, desk: &Arc<Desk>) -> Surroundings {
+        Surroundings {
+            tenure: self.tenure.clone(),
+            desk: Arc::clone(desk),
+            worker: plan.worker.clone(),
+            lease: plan.lease,
+            observer: plan.observer.clone(),
+            handlers: Arc::new(self.handlers.clone()),
+        }
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("queues", &self.queues)
+            .field("kinds", &self.handlers.kinds())
+            .field("concurrency", &self.slots)
+            .finish_non_exhaustive()
+    }
+}

@@ -3,10 +3,13 @@
 pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod dead;
+pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod effects;
 pub(crate) mod enqueue;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
+pub(crate) mod producer;
 pub(crate) mod queues;
 pub(crate) mod stats;
+pub(crate) mod worker;

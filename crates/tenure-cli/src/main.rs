@@ -6,12 +6,13 @@
 
 mod args;
 mod commands;
+mod log;
 mod output;
 mod target;
 mod time;
 mod view;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -19,7 +20,12 @@ use clap::{Parser, Subcommand};
 use tenure::job::Invalid;
 use tenure::store::{Error, Store};
 
-use self::commands::{completions, dead, doctor, effects, enqueue, jobs, migrate, queues, stats};
+use self::commands::worker::shim;
+use self::commands::{
+    completions, dead, dev, doctor, effects, enqueue, jobs, migrate, producer, queues, stats,
+    worker,
+};
+use self::log::{Format, Least, Log};
 use self::output::Output;
 use self::target::Target;
 
@@ -36,6 +42,16 @@ struct Cli {
     #[arg(long, global = true, help_heading = EVERYWHERE)]
     json: bool,
 
+    /// How events are told on stderr
+    #[arg(long, global = true, value_name = "FORMAT", help_heading = EVERYWHERE)]
+    #[arg(value_enum, default_value_t = Format::Text)]
+    log: Format,
+
+    /// From which level on they are told
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = EVERYWHERE)]
+    #[arg(value_enum, default_value_t = Least::Info)]
+    log_level: Least,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -48,12 +64,17 @@ Exit codes: 0 done; 1 no: not found, a conflict, not possible; 2 wrong usage or 
 cannot be reached or used. Under --json, ids and tokens are strings, and times are RFC 3339.
 
 Start here:
+  tenure dev
   tenure enqueue hello '{\"name\":\"you\"}'
+  tenure worker -- cat
   tenure stats";
 
 #[derive(Subcommand)]
 enum Command {
+    Dev(dev::Args),
     Enqueue(enqueue::Args),
+    Worker(worker::Args),
+    Producer(producer::Args),
     Stats(stats::Args),
     #[command(subcommand)]
     Jobs(jobs::Command),
@@ -67,18 +88,30 @@ enum Command {
     Migrate(migrate::Command),
     Doctor(doctor::Args),
     Completions(completions::Args),
+    /// A worker of `tenure dev`
+    #[command(name = dev::WORK, hide = true)]
+    DevWorker,
 }
 
 /// What a command has to go by: where the store is, and where the answer goes.
 struct Session {
     db: Option<OsString>,
     out: Output,
+    log: Log,
 }
 
 impl Session {
     /// Where the store is. Asked for late, so that a command that needs none is not refused for it.
     fn target(&self) -> Result<Target> {
         Target::parse(self.db.as_deref())
+    }
+
+    /// The same as text, for a command that opens it more than once.
+    fn url(&self) -> Result<String> {
+        self.target()?;
+        let url = self.db.as_deref().unwrap_or(OsStr::new(target::DEFAULT));
+        let not_text = || args::BadInput("--db: the name of the file is not UTF-8".into());
+        Ok(url.to_str().ok_or_else(not_text)?.to_owned())
     }
 
     /// Opens the store. Commands check their input first, so that a mistake does not even create a
@@ -99,15 +132,24 @@ enum Answer {
 }
 
 fn main() -> ExitCode {
+    // Started for every job of a worker, so nothing else comes before it.
+    if let Some(code) = shim::play() {
+        return code;
+    }
     let outcome = Cli::try_parse().map_err(anyhow::Error::new).and_then(run);
     explain(&outcome);
     ExitCode::from(exit_code(&outcome))
 }
 
 fn run(cli: Cli) -> Result<Answer> {
-    let mut session = Session { db: cli.db, out: Output::new(cli.json) };
+    let log = Log { format: cli.log, least: cli.log_level };
+    let mut session = Session { db: cli.db, out: Output::new(cli.json), log };
     let answer = match cli.command {
+        Command::Dev(args) => dev::run(&args, &mut session),
+        Command::DevWorker => dev::work(&session),
         Command::Enqueue(args) => enqueue::run(&args, &mut session),
+        Command::Worker(args) => worker::run(&args, &mut session),
+        Command::Producer(args) => producer::run(&args, &mut session),
         Command::Stats(args) => stats::run(&args, &mut session),
         Command::Jobs(command) => jobs::run(&command, &mut session),
         Command::Dead(command) => dead::run(&command, &mut session),

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::{Address, Contents, Roles};
@@ -17,7 +18,7 @@ use crate::args::BadInput;
 use crate::commands::doctor::Examined;
 
 /// The file that is used when nobody names one.
-const DEFAULT: &str = "tenure.db";
+pub(crate) const DEFAULT: &str = "tenure.db";
 
 /// A store that can be opened.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Target {
     pub(crate) fn parse(db: Option<&OsStr>) -> Result<Target> {
         let db = db.unwrap_or(OsStr::new(DEFAULT));
         let text = db.to_string_lossy();
-        if is_meant_as_an_address(&text) {
+        if tenure::store::is_meant_as_a_server(&text) {
             let text = db.to_str().ok_or(BadInput("--db: the address is not UTF-8".into()))?;
             return Ok(Target::Server(Box::new(Address::parse(text)?)));
         }
@@ -125,6 +126,14 @@ impl Target {
         }
     }
 
+    /// What is due, by queue and kind; nothing where this role may not look.
+    pub(crate) fn due(&self) -> Result<Option<Vec<Due>>> {
+        match self {
+            Target::File(file) => file::due(file),
+            Target::Server(address) => server::due(address),
+        }
+    }
+
     /// What the promises of this store rest on, looked at.
     pub(crate) fn examine(&self) -> Result<Examined> {
         match self {
@@ -132,18 +141,6 @@ impl Target {
             Target::Server(address) => server::examine(address),
         }
     }
-}
-
-/// Whether somebody means a server, be it misspelled. Taken for a file, it would be shown whole, and
-/// created.
-fn is_meant_as_an_address(text: &str) -> bool {
-    let begins = |word: &str| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
-    let is_setting = |word: &str| {
-        ["host=", "hostaddr=", "user=", "password=", "dbname="]
-            .iter()
-            .any(|key| word.starts_with(key))
-    };
-    begins("postgres:") || begins("postgresql:") || text.split_whitespace().any(is_setting)
 }
 
 #[cfg(test)]

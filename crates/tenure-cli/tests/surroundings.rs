@@ -111,7 +111,9 @@ fn a_reader_that_has_gone_is_no_reason_to_panic(shell: &Shell) {
         &["--help"],
     ] {
         let ran = run_without_a_reader(shell, args);
-        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+        // That nobody takes these jobs is talk, and goes to those who listen.
+        let talk = ran.stderr.lines().filter(|line| !line.contains("no known worker takes them"));
+        assert_eq!((ran.code, talk.collect::<String>().as_str()), (0, ""), "{args:?}");
     }
 }
 

@@ -9,9 +9,11 @@ mod workers;
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure::inspect::Due;
+use tenure::inspect::{Due, Overview};
+use tenure::store::Store;
 
 use crate::output::{Column, Table};
+use crate::target::Target;
 use crate::time::now;
 use crate::{Answer, Session};
 
@@ -106,6 +108,19 @@ fn examine(session: &Session) -> Result<Vec<Finding>> {
     findings.push(work::effects(store)?);
     findings.push(work::dead(&overview));
     Ok(findings)
+}
+
+/// Which due jobs no worker takes, and what to do; nothing if all are taken.
+pub(crate) fn unserved(
+    target: &Target,
+    store: &mut dyn Store,
+    overview: &Overview,
+) -> Result<Option<String>> {
+    let (queues, workers) = (store.queues()?, store.workers()?);
+    let demand = workers::demand(target.due()?, overview, &queues);
+    let Finding { ok, found, next, .. } =
+        workers::kinds(&demand, &workers, &workers::holders(store)?);
+    Ok((!ok).then(|| format!("{found}; {}", next.unwrap_or_default())))
 }
 
 fn table(findings: &[Finding]) -> Table {

@@ -162,6 +162,7 @@ impl View {
 
 fn one(job: &NewJob, session: &mut Session) -> Result<Answer> {
     let answers = session.open()?.enqueue(std::slice::from_ref(job))?;
+    session.log.enqueued(std::slice::from_ref(job), &answers);
     let answer = *answers.first().context("the store gave no answer; see: tenure jobs list")?;
     match (answer, session.out.is_json()) {
         (answer, true) => session.out.document(&View::of(answer))?,
@@ -184,7 +185,7 @@ fn one(job: &NewJob, session: &mut Session) -> Result<Answer> {
 }
 
 fn copies(job: &NewJob, count: u64, session: &mut Session) -> Result<Answer> {
-    let mut delivery = Delivery::new(session.open()?, Some(count), &mut session.out);
+    let mut delivery = Delivery::new(session.open()?, Some(count), &mut session.out, session.log);
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let batch = vec![job.clone(); count.min(BATCH_LIMIT)];
     let mut parts =
@@ -203,7 +204,7 @@ fn lines(args: &Args, mut source: Source, session: &mut Session) -> Result<Answe
     } else {
         None
     };
-    let mut delivery = Delivery::new(session.open()?, total, &mut session.out);
+    let mut delivery = Delivery::new(session.open()?, total, &mut session.out, session.log);
     let sent = send_lines(args, &mut source, &mut delivery);
     delivery.finish(sent)
 }

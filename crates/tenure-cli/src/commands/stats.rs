@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tenure::inspect::{Overview, OverviewLine};
 
+use crate::commands::doctor;
 use crate::output::{Column, Table};
 use crate::time::show_millis;
 use crate::view::Rfc3339;
@@ -15,7 +16,8 @@ pub(crate) struct Args {}
 
 pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
-    let overview = target.open()?.overview()?;
+    let mut store = target.open()?;
+    let overview = store.overview()?;
     if session.out.is_json() {
         session.out.document(&View { at: Rfc3339(overview.at), lines: &overview.lines })?;
     } else if overview.lines.is_empty() {
@@ -26,6 +28,11 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
         ))?;
     } else {
         session.out.table(&table(&overview))?;
+    }
+    if overview.lines.iter().any(|line| line.ready > 0)
+        && let Some(unserved) = doctor::unserved(&target, store.as_mut(), &overview)?
+    {
+        session.out.say(&unserved)?;
     }
     Ok(Answer::Yes)
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::Roles;
@@ -79,6 +80,10 @@ pub(super) fn examine(file: &Path) -> Result<Examined> {
         Finding::well("clock", "this machine's own, as for all who use the file"),
     ];
     Ok(Examined { findings, due: Some(store.due()?) })
+}
+
+pub(super) fn due(file: &Path) -> Result<Option<Vec<Due>>> {
+    Ok(Some(Sqlite::open(file, &Options::default())?.due()?))
 }
 
 /// What tells of a restored file, and of workers that are gone.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::{
@@ -36,6 +37,10 @@ pub(super) fn removable(address: &Address) -> Result<Removable> {
 
 pub(super) fn migrate_down(address: &Address) -> Result<()> {
     Ok(Migrations::connect(address)?.down()?)
+}
+
+pub(super) fn due(address: &Address) -> Result<Option<Vec<Due>>> {
+    Ok(Postgres::open(address, &Options::default())?.due()?)
 }
 
 pub(super) fn examine(address: &Address) -> Result<Examined> {

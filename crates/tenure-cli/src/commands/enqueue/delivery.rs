@@ -8,12 +8,14 @@ use tenure::store::Store;
 
 use super::View;
 use crate::Answer;
+use crate::log::Log;
 use crate::output::{self, Output, say};
 
 pub(super) struct Delivery<'a> {
     store: Box<dyn Store>,
     out: &'a mut Output,
     bar: ProgressBar,
+    log: Log,
     stored: u64,
     /// Kept only where the answer is one document.
     views: Vec<View>,
@@ -21,9 +23,14 @@ pub(super) struct Delivery<'a> {
 
 impl<'a> Delivery<'a> {
     /// `total` is how many there will be, where that is known.
-    pub(super) fn new(store: Box<dyn Store>, total: Option<u64>, out: &'a mut Output) -> Self {
+    pub(super) fn new(
+        store: Box<dyn Store>,
+        total: Option<u64>,
+        out: &'a mut Output,
+        log: Log,
+    ) -> Self {
         let bar = output::progress(total, "enqueueing");
-        Delivery { store, out, bar, stored: 0, views: Vec::new() }
+        Delivery { store, out, bar, log, stored: 0, views: Vec::new() }
     }
 
     /// How many were stored so far.
@@ -41,6 +48,7 @@ impl<'a> Delivery<'a> {
             0 => answers?,
             n => answers.with_context(|| format!("after {n} jobs were stored"))?,
         };
+        self.log.enqueued(jobs, &answers);
         self.stored += answers.len() as u64;
         self.bar.set_position(self.stored);
         let views = answers.into_iter().map(View::of);

@@ -1,0 +1,194 @@
+//! `tenure worker`: runs a command for each job, so that any language is a worker.
+//!
+//! Claiming, leases and settling are the library's. Here is what runs for each job: a [`command`], below a [`shim`] that
+//! takes it down with the worker, and what is [`captured`] of its output.
+
+pub(crate) mod captured;
+pub(crate) mod command;
+pub(crate) mod shim;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tenure::job::{BATCH_LIMIT, Invalid, Json, Limits, Name};
+use tenure::telemetry::Exit;
+use tenure::worker::Running;
+use tenure::{Context, Fault, Tenure, Worker};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::command::{Assignment, Finished, Program};
+use crate::log::Format;
+use crate::output::say;
+use crate::time::{duration, positive_duration};
+use crate::{Answer, Session, args};
+
+/// Run a command for each job, in any language
+#[derive(clap::Args)]
+#[command(after_help = "\
+The command gets the job's args on stdin, and in its environment TENURE_JOB_ID, TENURE_TOKEN,
+TENURE_ATTEMPT, TENURE_KIND, TENURE_QUEUE, TENURE_TENANT and TENURE_KEY, a key for outside systems
+that is the same for every attempt. Exit code 0: done, and what it wrote to stdout is the result if
+it is JSON. 65: never try again. Anything else: try again; the end of stderr is the error.
+Ctrl-C or SIGTERM: claim nothing more, let jobs finish for the grace, then give back the rest.
+A second one gives them back at once.
+
+Examples:
+  tenure worker -- ./handle.sh
+  tenure worker --queue mail --kind send_email --concurrency 8 -- python3 send.py
+  tenure worker --drain -- sh -c 'jq .width'")]
+pub(crate) struct Args {
+    /// Work from this queue; may be repeated [default: default]
+    #[arg(long = "queue", value_name = "NAME", value_parser = args::queue)]
+    queues: Vec<Name>,
+
+    /// Only jobs of this kind; may be repeated [default: all]
+    #[arg(long = "kind", value_name = "NAME", value_parser = args::kind)]
+    kinds: Vec<Name>,
+
+    /// How many jobs at a time
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=BATCH_LIMIT as i64))]
+    concurrency: u16,
+
+    /// For how long a job is taken; it is renewed for as long as this worker lives
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    lease: Duration,
+
+    /// How long jobs may go on once the worker is to end
+    #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = duration)]
+    grace: Duration,
+
+    /// How long a command that is to stop has between TERM and KILL
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    patience: Duration,
+
+    /// End when nothing is due and nothing runs
+    #[arg(long)]
+    drain: bool,
+
+    /// What to run for each job
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    let program = Arc::new(Program::find(args.command.clone())?.patience(args.patience));
+    let (url, log) = (session.url()?, session.log);
+    let exit = runtime()?.block_on(async {
+        let tenure = Tenure::options().open(&url).await?;
+        let show = log.format == Format::Text;
+        let db: Arc<str> = url.as_str().into();
+        let mut worker = Worker::new(&tenure)
+            .concurrency(args.concurrency.into())
+            .lease(args.lease)
+            .grace(args.grace)
+            .handle_any(move |job, cx| {
+                let (program, db) = (Arc::clone(&program), Arc::clone(&db));
+                async move { attempt(&program, &job.args, &cx, &db, show).await }
+            });
+        let observer = log.observer();
+        worker = worker.observe(move |event| observer.tell(event));
+        if !args.queues.is_empty() {
+            worker = worker.queues(args.queues.iter().map(Name::as_str));
+        }
+        if !args.kinds.is_empty() {
+            worker = worker.kinds(args.kinds.iter().map(Name::as_str));
+        }
+        if args.drain {
+            worker = worker.drain();
+        }
+        // Heard from before the first job is taken.
+        let signals = Signals::new()?;
+        anyhow::Ok(signals.obeyed_by(worker.start().await?, args.grace).await)
+    })?;
+    Ok(match exit {
+        Exit::Success | Exit::Shutdown | Exit::Stale => Answer::Yes,
+        Exit::Error => Answer::No(
+            "the worker ended without giving everything back; other workers take it over".into(),
+        ),
+    })
+}
+
+/// Runs the command for one attempt.
+async fn attempt(
+    program: &Program,
+    args: &Json,
+    cx: &Context,
+    db: &str,
+    show: bool,
+) -> Result<Option<Json>, Fault> {
+    let assignment = Assignment {
+        args: args.as_str().to_owned(),
+        environment: vec![
+            ("TENURE_JOB_ID", cx.job().to_string()),
+            ("TENURE_TOKEN", cx.token().to_string()),
+            ("TENURE_ATTEMPT", cx.attempt().to_string()),
+            ("TENURE_KIND", cx.kind().to_string()),
+            ("TENURE_QUEUE", cx.queue().to_string()),
+            ("TENURE_TENANT", cx.tenant().to_string()),
+            ("TENURE_KEY", cx.effect_key("command")?),
+            // For a command that enqueues more.
+            ("TENURE_DB", db.to_owned()),
+        ],
+        result_limit: Limits::default().result,
+    };
+    match program.run(&assignment, show).await {
+        Finished::Done { result } => Ok(result),
+        Finished::TooLarge { size, limit } => {
+            let large = Invalid::TooLarge { field: "result", size, limit };
+            Err(Fault::fatal(format!("it ran, but {large}")))
+        }
+        Finished::Fatal { error } => Err(Fault::fatal(error)),
+        Finished::Failed { error } => Err(Fault::retry(error)),
+    }
+}
+
+/// The runtime of commands that run jobs.
+pub(crate) fn runtime() -> Result<Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_name("tenure").build().context("cannot start the runtime")
+}
+
+/// The ways in which people and service managers ask a process to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// The first lets jobs finish, the second gives them back at once.
+    async fn obeyed_by(mut self, mut worker: Running, grace: Duration) -> Exit {
+        tokio::select! {
+            biased;
+            exit = worker.ended() => return exit,
+            () = self.next() => worker.finish(),
+        }
+        say("stopping: jobs may finish; once more to give them back at once");
+        tokio::select! {
+            biased;
+            exit = worker.ended() => return exit,
+            () = self.next() => {}
+            () = tokio::time::sleep(grace) => {}
+        }
+        worker.release();
+        worker.ended().await
+    }
+}

@@ -1,0 +1,424 @@
+//! A command that runs for each job: args on stdin, the result on stdout, complaints on stderr, and the exit code says how
+//! it went. This file knows nothing of stores and leases: it runs one attempt, and says how that ended.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as Pair;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::fs::Access;
+use rustix::process::{Pid, Signal};
+use tenure::job::Json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::sync::oneshot;
+
+use super::captured::{Output, Stderr, Stdout};
+use super::shim::{self, Report};
+use crate::args::BadInput;
+use crate::output::say;
+
+/// What runs for each job.
+pub(crate) struct Program {
+    words: Vec<OsString>,
+    /// How long a command may take to end once it is asked to.
+    patience: Duration,
+    /// What is started in between: this program, again.
+    shim: PathBuf,
+}
+
+/// One attempt, as the command gets to know it.
+pub(crate) struct Assignment {
+    pub(crate) args: String,
+    pub(crate) environment: Vec<(&'static str, String)>,
+    pub(crate) result_limit: usize,
+}
+
+/// How a command ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// Well. What it wrote to stdout is the result if it is JSON; anything else is not.
+    Done { result: Option<Json> },
+    /// Well, but its result cannot be kept.
+    TooLarge { size: usize, limit: usize },
+    /// It says that another attempt is of no use.
+    Fatal { error: String },
+    /// In any other way, or it could not be run.
+    Failed { error: String },
+}
+
+/// `EX_DATAERR` of sysexits.h: the input is wrong, and will be wrong again.
+const FATAL: u8 = 65;
+
+impl Program {
+    /// How long a command has between TERM and KILL unless somebody says otherwise.
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Looks for the command, so that a slip is told once at the start and not by every job.
+    pub(crate) fn find(words: Vec<OsString>) -> Result<Program> {
+        Program::find_below(words, shim::this_program()?)
+    }
+
+    /// The same, with this program in between.
+    pub(crate) fn find_below(words: Vec<OsString>, shim: PathBuf) -> Result<Program> {
+        let Some(name) = words.first().filter(|name| !name.is_empty()) else {
+            let why = "no command to run; write it after --, such as: tenure worker -- ./resize.sh";
+            return Err(BadInput(why.into()).into());
+        };
+        look_for(name, std::env::var_os("PATH").as_deref()).map_err(BadInput)?;
+        Ok(Program { words, patience: Program::PATIENCE, shim })
+    }
+
+    /// Gives commands so long to end.
+    pub(crate) fn patience(self, patience: Duration) -> Program {
+        Program { patience, ..self }
+    }
+
+    /// Runs it for one attempt. Whoever drops the future ends the command and all that is in its process group: by TERM,
+    /// and by KILL when patience is over, even if this process is gone by then.
+    pub(crate) async fn run(&self, job: &Assignment, show_output: bool) -> Finished {
+        self.run_and_show(job, if show_output { say } else { |_: &str| () }).await
+    }
+
+    /// The same, with what it writes to stderr line by line.
+    pub(crate) async fn run_and_show(
+        &self,
+        job: &Assignment,
+        show: impl FnMut(&str) + Send + 'static,
+    ) -> Finished {
+        let running = match self.start(job) {
+            Ok(running) => running,
+            Err(cause) => return Finished::Failed { error: self.cannot_run(&cause.to_string()) },
+        };
+        // On a task of its own, which stays when the caller goes: a command that says something while it ends must not
+        // die of a closed pipe.
+        let (_caller, gone) = oneshot::channel();
+        let stdout = Stdout::new(job.result_limit);
+        let followed = running.follow(job.args.clone(), stdout, Stderr::new(show), gone);
+        match tokio::spawn(followed).await {
+            Ok(Ended { report: Ok(report), stdout, stderr }) => {
+                judge(report, stdout, &stderr, job.result_limit)
+            }
+            Ok(Ended { report: Err(status), stderr, .. }) => {
+                let how = match status {
+                    Some(status) => format!("tenure __run ended before it ({status})"),
+                    None => "tenure __run ended before it".to_owned(),
+                };
+                Finished::Failed { error: with(how, &stderr) }
+            }
+            Err(cause) => Finished::Failed { error: self.cannot_run(&cause.to_string()) },
+        }
+    }
+
+    fn start(&self, job: &Assignment) -> io::Result<Running> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let mut child = Command::new(&self.shim)
+            .arg0("tenure")
+            .args([shim::RUN, "--"])
+            .args(&self.words)
+            .envs(job.environment.iter().map(|(name, value)| (name, value)))
+            // Ctrl-C in a terminal reaches a whole group; the worker alone decides what becomes of its jobs.
+            .process_group(0)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(io::Error::other("it has no pipes"));
+        };
+        let lifeline = Lifeline {
+            stream: UnixStream::from_std(ours)?,
+            patience: self.patience,
+            is_heard: false,
+        };
+        Ok(Running { lifeline, stdout, stderr, shim: child })
+    }
+
+    fn cannot_run(&self, why: &str) -> String {
+        let name = self.words.first().map(|name| name.display().to_string()).unwrap_or_default();
+        format!("cannot run {name}: {why}")
+    }
+}
+
+/// The exit code, the output and what became of it, as one answer.
+fn judge(report: Report, stdout: Output, stderr: &str, limit: usize) -> Finished {
+    match (report, stdout) {
+        (Report::Exited(0), Output::Result(json)) => Finished::Done { result: Some(json) },
+        (Report::Exited(0), Output::NoResult) => Finished::Done { result: None },
+        (Report::Exited(0), Output::TooLarge { size }) => Finished::TooLarge { size, limit },
+        (Report::Exited(code @ FATAL), _) => {
+            Finished::Fatal { error: with(format!("exit code {code}"), stderr) }
+        }
+        (Report::Exited(code), _) => {
+            Finished::Failed { error: with(format!("exit code {code}"), stderr) }
+        }
+        (Report::Killed(signal), _) => {
+            Finished::Failed { error: with(format!("killed by {}", signal_name(signal)), stderr) }
+        }
+        (Report::NotRun(why), _) => Finished::Failed { error: why },
+        (Report::Started(_), _) => {
+            Finished::Failed { error: with("it never ended".into(), stderr) }
+        }
+    }
+}
+
+fn with(how: String, stderr: &str) -> String {
+    if stderr.is_empty() { how } else { format!("{how}: {stderr}") }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match Signal::from_named_raw(signal) {
+        Some(Signal::HUP) => "HUP",
+        Some(Signal::INT) => "INT",
+        Some(Signal::QUIT) => "QUIT",
+        Some(Signal::ILL) => "ILL",
+        Some(Signal::ABORT) => "ABRT",
+        Some(Signal::BUS) => "BUS",
+        Some(Signal::FPE) => "FPE",
+        Some(Signal::KILL) => "KILL",
+        Some(Signal::SEGV) => "SEGV",
+        Some(Signal::PIPE) => "PIPE",
+        Some(Signal::ALARM) => "ALRM",
+        Some(Signal::TERM) => "TERM",
+        Some(Signal::XCPU) => "XCPU",
+        Some(Signal::XFSZ) => "XFSZ",
+        Some(Signal::SYS) => "SYS",
+        _ => return format!("signal {signal}"),
+    };
+    format!("signal {signal} ({name})")
+}
+
+// ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// A command that runs, below its shim.
+struct Running {
+    lifeline: Lifeline,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+    shim: Child,
+}
+
+/// What there is to know of a command that has ended.
+struct Ended {
+    /// Without one the shim itself has ended, in this way.
+    report: Result<Report, Option<ExitStatus>>,
+    stdout: Output,
+    stderr: String,
+}
+
+impl Running {
+    /// Sees it through to its end, which is asked for when `caller` is gone.
+    async fn follow(
+        mut self,
+        args: String,
+        mut stdout: Stdout,
+        mut stderr: Stderr<impl FnMut(&str)>,
+        caller: oneshot::Receiver<()>,
+    ) -> Ended {
+        let reading = async {
+            tokio::join!(
+                read(&mut self.stdout, |bytes| stdout.take(bytes)),
+                read(&mut self.stderr, |bytes| stderr.take(bytes)),
+            );
+            pending::<Infallible>().await
+        };
+        let report = tokio::select! {
+            biased;
+            report = self.lifeline.talk(&args, caller) => report,
+            never = reading => match never {},
+        };
+        // A process that left the group may hold the pipes open for ever. What the command wrote is in them by now.
+        read_what_is_there(&mut self.stdout, |bytes| stdout.take(bytes)).await;
+        read_what_is_there(&mut self.stderr, |bytes| stderr.take(bytes)).await;
+        let status = self.shim.wait().await.ok();
+        Ended { report: report.ok_or(status), stdout: stdout.finish(), stderr: stderr.finish() }
+    }
+}
+
+/// The connection to the shim. When it is closed the command dies.
+struct Lifeline {
+    stream: UnixStream,
+    patience: Duration,
+    /// The shim has the args, and takes what comes next for a farewell.
+    is_heard: bool,
+}
+
+impl Lifeline {
+    /// Says what to do, and listens until the shim has ended.
+    async fn talk(&mut self, args: &str, caller: oneshot::Receiver<()>) -> Option<Report> {
+        // A shim that does not listen has ended, and its silence tells so.
+        let said = self.stream.write_all(&shim::greeting(args)).await;
+        self.is_heard = said.is_ok();
+        let mut heard = String::new();
+        let is_over = tokio::select! {
+            biased;
+            () = listen(&mut self.stream, &mut heard) => true,
+            _ = caller => false,
+        };
+        if !is_over {
+            self.say_farewell();
+            listen(&mut self.stream, &mut heard).await;
+        }
+        self.is_heard = false;
+        let mut reports = heard.split_inclusive('\n').filter_map(Report::parse);
+        match (reports.next(), reports.next()) {
+            // Killed, the shim could not kill what the command had started.
+            (Some(Report::Started(group)), None) => {
+                kill(group);
+                None
+            }
+            (first, second) => second.or(first),
+        }
+    }
+
+    /// Asks the shim to end the command, once. It is short, and the shim reads, so that it need not wait.
+    fn say_farewell(&mut self) {
+        if std::mem::take(&mut self.is_heard) {
+            let _ = rustix::io::write(&self.stream, &shim::farewell(self.patience));
+        }
+    }
+}
+
+impl Drop for Lifeline {
+    /// The runtime is gone before the command is: the shim is told to go on alone.
+    fn drop(&mut self) {
+        self.say_farewell();
+    }
+}
+
+/// Reads all that is said, and stops at any point without losing what was heard.
+async fn listen(stream: &mut UnixStream, heard: &mut String) {
+    read(stream, |bytes| heard.push_str(&String::from_utf8_lossy(bytes))).await;
+}
+
+fn kill(group: i32) {
+    if let Some(group) = Pid::from_raw(group) {
+        // It may be empty already.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Reads to the end. Nothing is lost if it is stopped in between.
+async fn read(from: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; 8 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        take(&buffer[..length]);
+    }
+}
+
+/// Reads what was written up to now.
+async fn read_what_is_there(from: &mut (impl AsyncRead + AsFd + Unpin), take: impl FnMut(&[u8])) {
+    let there = rustix::io::ioctl_fionread(&*from).unwrap_or(0);
+    read(&mut from.take(there), take).await;
+}
+
+// ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// Whether this can be run, and what to do if not.
+fn look_for(name: &OsStr, path: Option<&OsStr>) -> Result<(), String> {
+    let shown = name.display();
+    if name.as_encoded_bytes().contains(&b'/') {
+        return match Found::at(Path::new(name)) {
+            Found::Program => Ok(()),
+            Found::NotExecutable => {
+                Err(format!("{shown} is not executable; allow it with: chmod +x {shown}"))
+            }
+            Found::Directory => Err(format!("{shown} is a directory; name a program in it")),
+            Found::Nothing => {
+                Err(format!("there is no {shown}; check the path, which begins where you are"))
+            }
+        };
+    }
+    let path = path.unwrap_or(OsStr::new("/usr/bin:/bin"));
+    let found: Vec<Found> =
+        std::env::split_paths(path).map(|dir| Found::at(&dir.join(name))).collect();
+    if found.contains(&Found::Program) {
+        Ok(())
+    } else if Found::at(Path::new(name)) == Found::Program {
+        Err(format!("{shown} is here, but not in PATH; write it as ./{shown}"))
+    } else if name.to_string_lossy().contains(char::is_whitespace) {
+        Err(format!("no program is called {shown:?}; a line for the shell goes: sh -c {shown:?}"))
+    } else {
+        Err(format!(
+            "no program in PATH is called {shown}; check its name, or write its whole path"
+        ))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Program,
+    NotExecutable,
+    Directory,
+    Nothing,
+}
+
+impl Found {
+    fn at(path: &Path) -> Found {
+        match path.metadata() {
+            Err(_) => Found::Nothing,
+            Ok(data) if data.is_dir() => Found::Directory,
+            Ok(_) if rustix::fs::access(path, Access::EXEC_OK).is_err() => Found::NotExecutable,
+            Ok(_) => Found::Program,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn refusal(name: impl AsRef<OsStr>, path: &Path) -> String {
+        look_for(name.as_ref(), Some(path.as_os_str())).unwrap_err()
+    }
+
+    #[test]
+    fn a_command_that_cannot_run_is_refused_with_the_next_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("resize");
+        fs::write(&script, "").unwrap();
+        assert!(refusal(&script, dir.path()).contains("allow it with: chmod +x "));
+        assert!(refusal("resize", dir.path()).contains("no program in PATH is called resize"));
+        assert!(refusal("./nowhere", dir.path()).contains("there is no ./nowhere; check the path"));
+        assert!(refusal(dir.path(), dir.path()).contains("is a directory"));
+        let line = refusal("convert -resize", dir.path());
+        assert!(line.ends_with("sh -c \"convert -resize\""), "{line}");
+        let error = Program::find(Vec::new()).err().unwrap();
+        assert!(error.is::<BadInput>() && error.to_string().contains("after --"), "{error}");
+    }
+
+    #[test]
+    fn a_command_is_found_by_its_path_or_in_path() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("resize");
+        fs::write(&script, "").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(look_for(script.as_os_str(), None), Ok(()));
+        assert_eq!(look_for(OsStr::new("resize"), Some(dir.path().as_os_str())), Ok(()));
+        assert_eq!(look_for(OsStr::new("sh"), None), Ok(()));
+    }
+
+    #[test]
+    fn the_error_says_how_it_ended_and_then_what_it_complained_of() {
+        let failed = |report| match judge(report, Output::NoResult, "no disk", 1024) {
+            Finished::Failed { error } => error,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(failed(Report::Exited(3)), "exit code 3: no disk");
+        assert_eq!(failed(Report::Killed(9)), "killed by signal 9 (KILL): no disk");
+        assert_eq!(failed(Report::Killed(34)), "killed by signal 34: no disk");
+        let silent = judge(Report::Exited(65), Output::NoResult, "", 1024);
+        assert_eq!(silent, Finished::Fatal { error: "exit code 65".into() });
+    }
+}

@@ -1,0 +1,100 @@
+//! What happens, on stderr: one line for each event, for people or for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use tenure::clock::{Clock, Timestamp};
+use tenure::job::NewJob;
+use tenure::store::Enqueued;
+use tenure::telemetry::{Event, Fact, Level, Observer};
+
+use crate::output::harmless;
+
+/// How events are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// A line for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// From which level on events are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Least {
+    /// Also renewals
+    Debug,
+    /// The story
+    Info,
+    /// Refusals, crashes, retries, deaths
+    Warn,
+}
+
+/// How and which events are told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log {
+    pub(crate) format: Format,
+    pub(crate) least: Least,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    level: &'static str,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Log {
+    /// Somebody who writes events to stderr.
+    pub(crate) fn observer(self) -> Observer {
+        let clock = Clock::system();
+        Observer::new(move |event| {
+            if event.fact.level() >= self.least.level() {
+                // There is no one to complain to when stderr is closed.
+                let _ = writeln!(io::stderr().lock(), "{}", self.line(event, clock.now()));
+            }
+        })
+    }
+
+    /// Tells programs of jobs that were stored; people have the answer itself.
+    pub(crate) fn enqueued(self, jobs: &[NewJob], answers: &[Enqueued]) {
+        if self.format == Format::Text {
+            return;
+        }
+        let observer = self.observer();
+        for (job, answer) in jobs.iter().zip(answers) {
+            if let Enqueued::Created(id) = answer {
+                let fact = Fact::enqueued(job);
+                observer.tell(&Event { fact, job: Some(*id), token: None, worker: None });
+            }
+        }
+    }
+
+    fn line(self, event: &Event, now: Timestamp) -> String {
+        let level = match event.fact.level() {
+            Level::Debug => "debug",
+            Level::Info => "info",
+            Level::Warn => "warn",
+        };
+        let at = now.to_string();
+        match self.format {
+            Format::Json => serde_json::to_string(&Line { at, level, event }).unwrap_or_default(),
+            // The time of day is enough for a screen.
+            Format::Text => {
+                let time = at.get(11..23).unwrap_or(&at);
+                harmless(&format!("{time} {level:<5} {event}"))
+            }
+        }
+    }
+}
+
+impl Least {
+    fn level(self) -> Level {
+        match self {
+            Least::Debug => Level::Debug,
+            Least::Info => Level::Info,
+            Least::Warn => Level::Warn,
+        }
+    }
+}

@@ -12,7 +12,7 @@ mod target;
 mod time;
 mod view;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -108,10 +108,13 @@ impl Session {
 
     /// The same as text, for a command that opens it more than once.
     fn url(&self) -> Result<String> {
-        self.target()?;
-        let url = self.db.as_deref().unwrap_or(OsStr::new(target::DEFAULT));
-        let not_text = || args::BadInput("--db: the name of the file is not UTF-8".into());
-        Ok(url.to_str().ok_or_else(not_text)?.to_owned())
+        let url = match self.target()? {
+            // Whole, because a command of a job's may be elsewhere.
+            Target::File(file) => std::path::absolute(file)?.into_os_string(),
+            Target::Server(_) => self.db.clone().unwrap_or_default(),
+        };
+        let not_text = |_| args::BadInput("--db: the name of the file is not UTF-8".into());
+        Ok(url.into_string().map_err(not_text)?)
     }
 
     /// Opens the store. Commands check their input first, so that a mistake does not even create a

@@ -18,7 +18,7 @@ use crate::args::BadInput;
 use crate::commands::doctor::Examined;
 
 /// The file that is used when nobody names one.
-pub(crate) const DEFAULT: &str = "tenure.db";
+const DEFAULT: &str = "tenure.db";
 
 /// A store that can be opened.
 #[derive(Debug)]

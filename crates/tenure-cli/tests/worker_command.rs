@@ -21,6 +21,7 @@ mod binary {
 }
 
 use std::ffi::OsString;
+use std::future::pending;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use std::{fmt, fs};
@@ -48,7 +49,7 @@ fn assignment(args: &str) -> Assignment {
 }
 
 async fn run(text: &str) -> Finished {
-    within(script(text).run(&assignment("{}"), false)).await
+    within(script(text).run(&assignment("{}"), false, pending())).await
 }
 
 /// Nothing here may hang.
@@ -75,7 +76,10 @@ impl Background {
     fn start(program: Program) -> Background {
         let (sender, lines) = unbounded_channel();
         let show = move |line: &str| sender.send(line.to_owned()).unwrap_or_default();
-        let task = tokio::spawn(async move { program.run_and_show(&assignment("{}"), show).await });
+        let task =
+            tokio::spawn(
+                async move { program.run_and_show(&assignment("{}"), show, pending()).await },
+            );
         Background { task, lines }
     }
 
@@ -93,7 +97,8 @@ impl Background {
 
 #[tokio::test]
 async fn args_come_in_on_stdin_and_json_on_stdout_is_the_result() {
-    let echoed = within(program(&["cat"]).run(&assignment("{\"to\": \"é\"}"), false)).await;
+    let echoed =
+        within(program(&["cat"]).run(&assignment("{\"to\": \"é\"}"), false, pending())).await;
     assert_eq!(echoed, done(Some("{\"to\": \"é\"}")));
     assert_eq!(run("printf '\\n [1,\\n2] \\n\\n'").await, done(Some("[1,\n2]")));
 }
@@ -108,7 +113,10 @@ async fn stdout_that_is_not_json_is_no_result() {
 async fn a_command_knows_its_job_by_its_environment() {
     let environment = vec![("TENURE_JOB", "7".to_owned())];
     let job = Assignment { environment, ..assignment("{}") };
-    assert_eq!(within(script("echo $TENURE_JOB").run(&job, false)).await, done(Some("7")));
+    assert_eq!(
+        within(script("echo $TENURE_JOB").run(&job, false, pending())).await,
+        done(Some("7"))
+    );
 }
 
 #[tokio::test]
@@ -131,9 +139,13 @@ async fn a_command_that_is_killed_says_by_what() {
 async fn args_that_nobody_reads_hold_nobody_up() {
     let args = format!("\"{}\"", "x".repeat(256 * 1024));
     for text in ["true", "exec <&-; echo 1 >/dev/null", "head -c 10 >/dev/null"] {
-        assert_eq!(within(script(text).run(&assignment(&args), false)).await, done(None), "{text}");
+        assert_eq!(
+            within(script(text).run(&assignment(&args), false, pending())).await,
+            done(None),
+            "{text}"
+        );
     }
-    let counted = within(script("wc -c").run(&assignment(&args), false)).await;
+    let counted = within(script("wc -c").run(&assignment(&args), false, pending())).await;
     assert_eq!(counted, done(Some(&args.len().to_string())));
 }
 
@@ -169,7 +181,9 @@ async fn a_command_that_vanished_since_the_start_is_a_failure_that_says_so() {
     write(0o755);
     let program = program(&[path.to_str().unwrap()]);
     let error = async |code: u8| {
-        let Finished::Failed { error } = within(program.run(&assignment("{}"), false)).await else {
+        let Finished::Failed { error } =
+            within(program.run(&assignment("{}"), false, pending())).await
+        else {
             panic!("it cannot succeed")
         };
         let text = format!("exit code {code}: cannot run {}: ", path.display());
@@ -193,7 +207,7 @@ async fn a_command_that_cannot_be_found_is_refused_at_the_start() {
 #[tokio::test]
 async fn a_shim_that_cannot_be_started_is_a_failure_that_says_so() {
     let program = Program::find_below(vec!["true".into()], "/no/such/tenure".into()).unwrap();
-    let Finished::Failed { error } = program.run(&assignment("{}"), false).await else {
+    let Finished::Failed { error } = program.run(&assignment("{}"), false, pending()).await else {
         panic!("it cannot succeed")
     };
     assert!(error.starts_with("cannot run true: No such file"), "{error}");
@@ -304,4 +318,27 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.path().join("gate").display())
     }
+}
+
+#[tokio::test]
+async fn a_command_that_is_to_stop_is_waited_for() {
+    // It takes its time to end, and says so at the very end.
+    let directory = TempDir::new().unwrap();
+    let said = directory.path().join("said");
+    let text = format!(
+        "trap 'sleep 0.3; echo ended > {0}; exit 9' TERM; echo begun > {0}.begun; while :; do sleep 0.05; done",
+        said.display()
+    );
+    let begun = format!("{}.begun", said.display());
+    let stop = async move {
+        while !fs::exists(&begun).unwrap() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let finished = within(script(&text).run(&assignment("{}"), false, stop)).await;
+    assert!(
+        matches!(&finished, Finished::Failed { error } if error.starts_with("exit code 9")),
+        "{finished:?}"
+    );
+    assert_eq!(fs::read_to_string(said).unwrap(), "ended\n", "before that, nobody else may begin");
 }

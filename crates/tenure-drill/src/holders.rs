@@ -1,20 +1,20 @@
 //! Real worker processes that hold jobs, to be killed, stopped and cut off; and the sweeper that watches them.
 
-use std::io::{BufRead, BufReader};
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure::clock::monotonic;
 use tenure::lease::{Fence, Token};
 use tenure::store::{Lapse, Lapsed, Result, Store};
 
+use crate::speakers::{PATIENCE, Speaker};
+
 /// A process that holds jobs.
 #[derive(Debug)]
 pub struct Holder {
-    process: Child,
-    lines: Receiver<String>,
+    speaker: Speaker,
     /// What it holds.
     pub held: Vec<Fence>,
     /// Whether its death will be noticed at once.
@@ -35,21 +35,13 @@ impl Holder {
         lease: Duration,
         bank: Option<&Path>,
     ) -> Holder {
-        let mut process = Command::new(program)
-            .args([place, &jobs.to_string(), &lease.as_millis().to_string()])
-            .args(bank)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the holder starts");
-        let output = BufReader::new(process.stdout.take().expect("its output"));
-        let (tell, lines) = channel();
-        std::thread::spawn(move || {
-            // It ends with the process, or when nobody wants to know any more.
-            output.lines().map_while(std::result::Result::ok).all(|line| tell.send(line).is_ok())
-        });
-        let mut holder = Holder { process, lines, held: Vec::new(), guarded: false };
-        while let Ok(line) = holder.lines.recv() {
+        let speaker = Speaker::start(
+            Command::new(program)
+                .args([place, &jobs.to_string(), &lease.as_millis().to_string()])
+                .args(bank),
+        );
+        let mut holder = Holder { speaker, held: Vec::new(), guarded: false };
+        while let Some((_, line)) = holder.next(monotonic() + PATIENCE) {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["guarded", verdict] => holder.guarded = verdict == "Yes",
                 ["held", job, token] => holder.held.push(Fence {
@@ -62,49 +54,19 @@ impl Holder {
         }
         holder
     }
+}
 
-    /// The number of its process.
-    pub fn pid(&self) -> u32 {
-        self.process.id()
-    }
+impl Deref for Holder {
+    type Target = Speaker;
 
-    /// Kills it with -9.
-    pub fn kill(&mut self) {
-        self.process.kill().expect("kill -9");
-        self.process.wait().expect("it is gone");
-    }
-
-    /// Sends it a signal, such as `STOP`.
-    pub fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-
-    /// What it has said since somebody last asked.
-    pub fn said(&self) -> Vec<String> {
-        self.lines.try_iter().collect()
-    }
-
-    /// Waits until it says a line that begins so, and tells what it said on the way.
-    pub fn hear(&self, beginning: &str) -> Vec<String> {
-        let mut heard = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(60)) {
-            let done = line.starts_with(beginning);
-            heard.push(line);
-            if done {
-                return heard;
-            }
-        }
-        panic!("it never said {beginning}: {heard:?}");
+    fn deref(&self) -> &Speaker {
+        &self.speaker
     }
 }
 
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+impl DerefMut for Holder {
+    fn deref_mut(&mut self) -> &mut Speaker {
+        &mut self.speaker
     }
 }
 

@@ -7,8 +7,9 @@
 //!    invariants after each step; and [`mutants`], which it must kill.
 //! 5. [`processes`]: real processes on one file, some of which are killed.
 //! 6. [`holders`]: real workers that are killed, stopped and cut off.
-//! 7. [`simulation`]: the worker's machines under a scheduler, with faults, from a seed.
-//! 8. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
+//! 7. [`workers`]: real workers of the library, with handlers, under load and under attack. Both are [`speakers`].
+//! 8. [`simulation`]: the worker's machines under a scheduler, with faults, from a seed.
+//! 9. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
 
 #![forbid(unsafe_code)]
 
@@ -23,3 +24,5 @@ pub mod processes;
 pub mod servers;
 pub mod sessions;
 pub mod simulation;
+pub mod speakers;
+pub mod workers;

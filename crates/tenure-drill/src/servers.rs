@@ -58,6 +58,15 @@ pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres>
     Ok(store)
 }
 
+/// The address of an empty store in this thread's own database, in a schema of this name, for those who live by the
+/// server's own clock.
+pub fn unclocked(schema: &str) -> Result<String> {
+    let url = address(&database(), schema);
+    drop_schema(schema);
+    Migrations::connect(&Address::parse(&url)?)?.up(Roles::Leave)?;
+    Ok(url)
+}
+
 /// An empty store whose functions lack something, in a schema of its own.
 pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
     const MUTANT: &str = "mutant";

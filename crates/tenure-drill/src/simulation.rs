@@ -15,7 +15,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tenure::clock::{Chance, Clock, Moment};
 use tenure::drill::machines::{
-    Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Returned, Sweeper,
+    Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Returned, Stage, Sweeper,
 };
 use tenure::inspect::Filter;
 use tenure::job::{JobId, Json, Limits, Name, NewJob, State};
@@ -23,7 +23,7 @@ use tenure::lease::{Fence, Token, WorkerId};
 use tenure::lifecycle::{self, Fault, Outcome};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Attempt, Store};
-use tenure::telemetry::{Event, Fact, Observer};
+use tenure::telemetry::{Event, Exit, Fact, Observer};
 
 use self::faulty::{Faulty, Weather};
 use crate::engines::START;
@@ -81,16 +81,18 @@ pub struct Report {
 pub struct Faults {
     pub kills: u64,
     pub stalls: u64,
+    /// Workers that were asked to end, and did so in order.
+    pub ends: u64,
     pub lost_calls: u64,
     pub lost_replies: u64,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Faults { kills, stalls, lost_calls, lost_replies } = self.faults;
+        let Faults { kills, stalls, ends, lost_calls, lost_replies } = self.faults;
         write!(
             f,
-            "seed {}: {kills} kills, {stalls} stalls, {lost_calls} calls and {lost_replies} replies lost, {:?}; {:?}; trace hash {}",
+            "seed {}: {kills} kills, {stalls} stalls, {ends} ends, {lost_calls} calls and {lost_replies} replies lost, {:?}; {:?}; trace hash {}",
             self.seed, self.took, self.events, self.hash
         )
     }
@@ -129,6 +131,7 @@ struct World {
 }
 
 struct Worker {
+    id: WorkerId,
     desk: Arc<Desk>,
     dispatcher: Dispatcher<Hands>,
     renewer: Renewer,
@@ -187,7 +190,8 @@ struct Trace {
     now: Duration,
     hash: Sha256,
     events: BTreeMap<&'static str, u64>,
-    tokens: BTreeMap<JobId, Token>,
+    /// All that were given out.
+    tokens: BTreeSet<(JobId, Token)>,
     succeeded: BTreeSet<JobId>,
     violations: Vec<String>,
 }
@@ -199,14 +203,10 @@ impl Trace {
         self.hash.update(serde_json::to_vec(event).unwrap_or_default());
         let (Some(job), Some(token)) = (event.job, event.token) else { return };
         match &event.fact {
-            Fact::LeaseAcquired { .. } => {
-                // A claim that was never heard may be heard of later, after others: but no token twice.
-                let last = self.tokens.entry(job).or_insert(Token::NONE);
-                if *last == token {
-                    self.violations
-                        .push(format!("I2: job {job} was given out twice under token {token}"));
-                }
-                *last = (*last).max(token);
+            // A claim that was never heard may be heard of later, after others: but no token twice.
+            Fact::LeaseAcquired { .. } if !self.tokens.insert((job, token)) => {
+                self.violations
+                    .push(format!("I2: job {job} was given out twice under token {token}"));
             }
             Fact::JobSucceeded { .. } if !self.succeeded.insert(job) => {
                 self.violations.push(format!("I1: job {job} succeeded twice"));
@@ -284,6 +284,7 @@ impl World {
             weather: Arc::clone(&self.weather),
         };
         self.workers[place] = Some(Worker {
+            id: plan.worker.clone(),
             dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), hands, now),
             renewer: Renewer::new(Arc::clone(&plan), Arc::clone(&desk)),
             sweeper: Sweeper::new(plan, Arc::clone(&desk), now),
@@ -315,8 +316,13 @@ impl World {
         }
         let at = usize::try_from(self.chance.below(ready.len() as u64)).expect("small");
         let (place, what) = ready[at];
+        let mut ended = false;
         if let Some(worker) = &mut self.workers[place] {
             worker.act(what, now);
+            ended = worker.dispatcher.exit().is_some();
+        }
+        if ended {
+            self.bury(place);
         }
         // A step takes a moment.
         let micros = self.chance.below(300);
@@ -349,23 +355,52 @@ impl World {
         self.advance(next.since(now).max(Duration::from_micros(100)));
     }
 
-    /// A worker is killed, or stands still for up to three leases.
+    /// A worker is killed, stands still for up to three leases, or is asked to end.
     fn strike(&mut self) {
         let place = usize::try_from(self.chance.below(self.workers.len() as u64)).expect("small");
-        if self.chance.below(2) == 0 {
-            if self.workers[place].take().is_some() {
-                self.faults.kills += 1;
-                let delay = Duration::from_millis(self.chance.below(5_000));
-                self.rebirths.push((self.elapsed + delay, place));
+        match self.chance.below(4) {
+            0 | 1 => {
+                if self.workers[place].take().is_some() {
+                    self.faults.kills += 1;
+                    self.replace(place);
+                }
             }
-        } else {
-            let millis = self.chance.below(3 * self.scenario.lease.as_millis() as u64);
-            let until = self.now() + Duration::from_millis(millis);
-            if let Some(worker) = &mut self.workers[place] {
-                self.faults.stalls += 1;
-                worker.stalled = Some(until);
+            2 => {
+                let millis = self.chance.below(3 * self.scenario.lease.as_millis() as u64);
+                let until = self.now() + Duration::from_millis(millis);
+                if let Some(worker) = &mut self.workers[place] {
+                    self.faults.stalls += 1;
+                    worker.stalled = Some(until);
+                }
+            }
+            _ => {
+                let stage =
+                    if self.chance.below(2) == 0 { Stage::Finishing } else { Stage::Releasing };
+                if let Some(worker) = &self.workers[place] {
+                    worker.desk.advance(stage);
+                }
             }
         }
+    }
+
+    /// Somebody else takes a place after a while.
+    fn replace(&mut self, place: usize) {
+        let delay = Duration::from_millis(self.chance.below(5_000));
+        self.rebirths.push((self.elapsed + delay, place));
+    }
+
+    /// A worker that has ended in order leaves nothing behind; its place is taken by another.
+    fn bury(&mut self, place: usize) {
+        let Some(worker) = self.workers[place].take() else { return };
+        self.faults.ends += 1;
+        if worker.dispatcher.exit() != Some(Exit::Error) {
+            let left = self.store.held(&worker.id).expect("what it holds");
+            if !left.is_empty() {
+                let what = format!("I11: {} ended in order and left {left:?}", worker.id);
+                self.trace.lock().expect("one thread").violations.push(what);
+            }
+        }
+        self.replace(place);
     }
 
     /// Whether every job has ended. It is asked after every turn, so it looks only when something was told.
@@ -412,8 +447,15 @@ impl World {
         if seen != self.scenario.jobs {
             trace.violations.push(format!("I9: {seen} jobs of {}", self.scenario.jobs));
         }
-        let wrong = self.store.check(None, 1_000).expect("a check").wrong;
-        trace.violations.extend(wrong.iter().map(|wrong| format!("{wrong:?}")));
+        let mut from = None;
+        loop {
+            let checked = self.store.check(from, 1_000).expect("a check");
+            trace.violations.extend(checked.wrong.iter().map(|wrong| format!("{wrong:?}")));
+            from = checked.next;
+            if from.is_none() {
+                break;
+            }
+        }
         let hash = trace.hash.finalize();
         Report {
             seed: self.seed,

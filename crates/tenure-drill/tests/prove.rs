@@ -20,6 +20,9 @@ use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
 use tenure_drill::simulation::{self, Scenario};
+use tenure_drill::workers::Bench;
+use tenure_drill::workers::attack::attack;
+use tenure_drill::workers::takeover::takeovers;
 
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
@@ -58,6 +61,35 @@ fn three_busy_processes_wait_for_each_other_less_than_a_second() {
     println!("{seen:?}");
     assert!(seen.lost.is_empty() && seen.doubled == 0, "{seen:?}");
     assert!(seen.worst < Duration::from_secs(1), "somebody waited for {:?}", seen.worst);
+}
+
+/// A store of each engine, one after the other.
+fn on_both_engines(show: impl Fn(&mut Bench)) {
+    let worker = Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker"));
+    for make in [Bench::sqlite, Bench::postgres] {
+        let directory = tempfile::tempdir().unwrap();
+        show(&mut make(worker, directory.path()));
+    }
+}
+
+#[test]
+fn ten_thousand_jobs_survive_workers_that_are_killed_at_random_and_pay_once() {
+    on_both_engines(|bench| {
+        let seen = attack(bench, 10_000, 300, 7);
+        println!("{seen}");
+        assert_eq!(seen.wrong, Vec::<String>::new(), "{seen}");
+        assert!(seen.kills >= 20 && seen.lapses >= 20, "too few were hit: {seen}");
+    });
+}
+
+#[test]
+fn twenty_times_the_job_of_a_killed_worker_starts_elsewhere_within_a_second() {
+    on_both_engines(|bench| {
+        let took = takeovers(bench, 20);
+        let worst = took.iter().max().unwrap();
+        println!("takeovers after {took:.0?}, at worst {worst:.0?}");
+        assert!(*worst < Duration::from_secs(1), "{took:?}");
+    });
 }
 
 /// G6: a pooler lends one session to many. Statements, settings and wake-ups of one must not reach another.

@@ -286,16 +286,17 @@ impl Tenure {
 
     /// A handle on what an enqueue was answered with. A key that is taken by another request is an error.
     pub(crate) fn enqueued<T>(&self, job: &NewJob, answer: Enqueued) -> Result<Handle<T>> {
+        if let Enqueued::Created(id) = answer {
+            let fact = Fact::enqueued(job);
+            self.0.observer.tell(&Event { fact, job: Some(id), token: None, worker: None });
+        }
+        self.handle_on(answer)
+    }
+
+    /// The same without a word to anybody.
+    pub(crate) fn handle_on<T>(&self, answer: Enqueued) -> Result<Handle<T>> {
         match answer {
-            Enqueued::Created(id) => {
-                self.0.observer.tell(&Event {
-                    fact: Fact::enqueued(job),
-                    job: Some(id),
-                    token: None,
-                    worker: None,
-                });
-                Ok(Handle::new(self, id, true))
-            }
+            Enqueued::Created(id) => Ok(Handle::new(self, id, true)),
             Enqueued::Existing(id) => Ok(Handle::new(self, id, false)),
             Enqueued::Conflict(owner) => Err(Error::Conflict { owner }),
         }

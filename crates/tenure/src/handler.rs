@@ -29,6 +29,8 @@ pub(crate) type Answer = Result<Option<Json>, Fault>;
 pub(crate) enum Execution {
     /// It can be dropped at any await.
     Async(Pin<Box<dyn Future<Output = Answer> + Send>>),
+    /// It stops by itself when it is to.
+    Patient(Pin<Box<dyn Future<Output = Answer> + Send>>),
     /// It has a thread, and cannot be stopped, only asked to.
     Blocking(Box<dyn FnOnce() -> Answer + Send>),
 }
@@ -121,8 +123,8 @@ where
     })
 }
 
-/// A handler for jobs of any kind.
-pub(crate) fn untyped<F, Fut>(handler: F) -> Handler
+/// A handler for jobs of any kind. If it is `patient`, it stops by itself.
+pub(crate) fn untyped<F, Fut>(handler: F, patient: bool) -> Handler
 where
     F: Fn(AnyJob, Context) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Json>, Fault>> + Send + 'static,
@@ -132,13 +134,14 @@ where
         let job = AnyJob { args: args.clone() };
         let run = catch_unwind(AssertUnwindSafe(|| handler(job, cx)));
         let run = run.map_err(|panic| panicked(panic.as_ref()))?;
-        Ok(Execution::Async(Box::pin(async move {
+        let run: Pin<Box<dyn Future<Output = Answer> + Send>> = Box::pin(async move {
             let result = run.await?;
             if let Some(result) = &result {
                 check_size(result.as_str().len(), limit)?;
             }
             Ok(result)
-        })))
+        });
+        Ok(if patient { Execution::Patient(run) } else { Execution::Async(run) })
     })
 }
 

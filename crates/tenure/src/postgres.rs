@@ -73,7 +73,8 @@ pub async fn enqueue<T>(
     let limits = tenure.0.options.limits;
     let answers = raw::enqueue(client, schema, std::slice::from_ref(&job), &limits).await;
     match answers.map_err(store_error)?.first() {
-        Some(answer) => tenure.enqueued(&job, *answer),
+        // It is not told as an event: nobody knows here whether it will be committed.
+        Some(answer) => tenure.handle_on(*answer),
         None => Err(Invalid::Batch { size: 0 }.into()),
     }
 }
@@ -85,7 +86,6 @@ pub async fn complete(
     cx: &Context,
     output: &impl Serialize,
 ) -> Result<(), Fault> {
-    cx.certain().await?;
     let result = json("result", serde_json::to_string(output), cx.result_limit());
     let result = result.map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;

@@ -21,10 +21,10 @@
 //!
 //! /// An order, and the job that ships it.
 //! async fn place_order(tenure: &Tenure) -> Result<(), Box<dyn Error + Send + Sync>> {
-//!     let ship = tenure.enqueue(Ship { order: 1 }).build()?;
+//!     let ship = tenure.enqueue(Ship { order: 1 }).key("ship-1");
 //!     sqlite::transaction(tenure, move |tx| {
 //!         tx.execute("INSERT INTO orders (id, shipped) VALUES (1, 0)", [])?;
-//!         tx.enqueue(&[ship])?;
+//!         sqlite::enqueue(tx, ship)?;
 //!         Ok(())
 //!     })
 //!     .await
@@ -69,8 +69,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::client::{Tenure, json};
+use crate::client::{Enqueue, Handle, Tenure, json};
 use crate::handler::{Committed, Context};
+use crate::job::Invalid;
 use crate::lifecycle::{Fault, Outcome};
 use crate::store::place::Engine;
 use crate::store::{Error, Settled, Settlement};
@@ -91,11 +92,21 @@ where
     tenure.0.link.call(move |engine| embedded(engine)?.transact(LIMIT, work)).await?
 }
 
+/// Stores a job in this transaction, as `tenure::postgres::enqueue` does on a server. A key that is taken by another request is an
+/// error, and leaves the transaction as it is.
+pub fn enqueue<T>(tx: &Transaction<'_>, job: Enqueue<T>) -> Result<Handle<T>, Error> {
+    let (tenure, job) = job.into_parts()?;
+    match tx.enqueue(std::slice::from_ref(&job))?.first() {
+        Some(answer) => tenure.handle_on(*answer),
+        None => Err(Invalid::Batch { size: 0 }.into()),
+    }
+}
+
 fn embedded(engine: &mut Engine) -> Result<&mut Sqlite, Error> {
     match engine {
         Engine::Sqlite(store) => Ok(store),
         #[cfg(feature = "postgres")]
-        Engine::Postgres(_) => Err(crate::job::Invalid::Value {
+        Engine::Postgres(_) => Err(Invalid::Value {
             field: "transaction",
             why: "this store is on PostgreSQL; use a transaction of your own client and tenure::postgres"
                 .into(),
@@ -125,7 +136,6 @@ impl Context {
         T: Serialize + Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T, Fault> + Send + 'static,
     {
-        self.certain().await?;
         let (fence, limit) = (self.shown(), self.result_limit());
         let both = move |tx: &Transaction<'_>| {
             let output = work(tx).map_err(Undone::Fault)?;

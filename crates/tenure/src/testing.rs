@@ -37,7 +37,7 @@ use crate::handler::Context;
 use crate::inspect::Filter;
 use crate::job::{BATCH_LIMIT, JobRecord, State};
 use crate::lifecycle::Verb;
-use crate::store::{Attempt, Claim, Cursor, Error, Result, Settled, Settlement};
+use crate::store::{Attempt, Claim, Cursor, Error, LEASE_LIMIT, Result, Settled, Settlement};
 use crate::worker::desk::{Desk, Returned};
 use crate::worker::execute::execute;
 use crate::worker::{Plan, Worker};
@@ -135,7 +135,7 @@ impl Sandbox {
         let mut ran = Ran::default();
         while let Some(attempt) = self.claim(&plan).await? {
             let desk = Arc::new(Desk::new(1));
-            let Some(hold) = desk.hold(&attempt, Moment::now(), plan.lease) else { break };
+            let Some(hold) = desk.hold(&attempt, Moment::now(), LEASE_LIMIT) else { break };
             let fence = hold.fence;
             let around = worker.surroundings(&plan, &desk);
             match execute(&around, attempt, hold, Jitter(u32::MAX)).await {
@@ -180,7 +180,7 @@ impl Sandbox {
         self.tenure.enqueue_kind(J::KIND, job).queue(SANDBOX).await?;
         let desk = Arc::new(Desk::new(1));
         let attempt = self.claim(&plan).await?;
-        let hold = attempt.as_ref().and_then(|one| desk.hold(one, Moment::now(), plan.lease));
+        let hold = attempt.as_ref().and_then(|one| desk.hold(one, Moment::now(), LEASE_LIMIT));
         match (attempt, hold) {
             (Some(attempt), Some(hold)) => {
                 Ok(Context::new(&worker.surroundings(&plan, &desk), attempt, hold))

@@ -41,7 +41,7 @@ use self::sweep::Sweeper;
 use crate::clock::Moment;
 use crate::job::{Name, State};
 use crate::lease::{Fence, WorkerId};
-use crate::store::Lapse;
+use crate::store::{Error, Lapse};
 use crate::telemetry::{Fact, Observer};
 
 /// When a machine wants to be called again.
@@ -77,6 +77,25 @@ pub struct Plan {
 impl Plan {
     fn tell(&self, fence: Fence, fact: Fact) {
         self.observer.of_job(&self.worker, fence, fact);
+    }
+
+    fn tell_started(&self) {
+        let fact = Fact::WorkerStarted {
+            queues: self.queues.clone(),
+            kinds: self.kinds.clone(),
+            concurrency: self.slots,
+        };
+        self.observer.of_worker(&self.worker, fact);
+    }
+
+    /// Tells when the store is lost and when it is back, each once, whoever noticed.
+    fn tell_of_store(&self, desk: &Desk, problem: Option<&Error>) {
+        let fact = match problem {
+            Some(problem) if desk.store_lost() => Fact::StoreLost { error: problem.to_string() },
+            None if desk.store_back() => Fact::StoreBack,
+            _ => return,
+        };
+        self.observer.of_worker(&self.worker, fact);
     }
 
     fn tell_lapse(&self, lapse: &Lapse) {

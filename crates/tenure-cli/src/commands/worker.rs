@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
             .concurrency(args.concurrency.into())
             .lease(args.lease)
             .grace(args.grace)
-            .handle_any(move |job, cx| {
+            .handle_any_patiently(move |job, cx| {
                 let (program, db) = (Arc::clone(&program), Arc::clone(&db));
                 async move { attempt(&program, &job.args, &cx, &db, show).await }
             });
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         }
         // Heard from before the first job is taken.
         let signals = Signals::new()?;
-        anyhow::Ok(signals.obeyed_by(worker.start().await?, args.grace).await)
+        anyhow::Ok(signals.obeyed_by(worker.start().await?, args.grace, log.format).await)
     })?;
     Ok(match exit {
         Exit::Success | Exit::Shutdown | Exit::Stale => Answer::Yes,
@@ -135,7 +135,7 @@ async fn attempt(
         ],
         result_limit: Limits::default().result,
     };
-    match program.run(&assignment, show).await {
+    match program.run(&assignment, show, cx.cancelled()).await {
         Finished::Done { result } => Ok(result),
         Finished::TooLarge { size, limit } => {
             let large = Invalid::TooLarge { field: "result", size, limit };
@@ -175,13 +175,16 @@ impl Signals {
     }
 
     /// The first lets jobs finish, the second gives them back at once.
-    async fn obeyed_by(mut self, mut worker: Running, grace: Duration) -> Exit {
+    async fn obeyed_by(mut self, mut worker: Running, grace: Duration, log: Format) -> Exit {
         tokio::select! {
             biased;
             exit = worker.ended() => return exit,
             () = self.next() => worker.finish(),
         }
-        say("stopping: jobs may finish; once more to give them back at once");
+        // Whoever asked for JSON reads every line as such.
+        if log == Format::Text {
+            say("stopping: jobs may finish; once more to give them back at once");
+        }
         tokio::select! {
             biased;
             exit = worker.ended() => return exit,

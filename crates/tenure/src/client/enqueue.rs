@@ -107,7 +107,6 @@ impl<T> Enqueue<T> {
         self.with(|job| job.trace(trace))
     }
 
-    #[cfg(feature = "postgres")]
     pub(crate) fn into_parts(self) -> Result<(Tenure, NewJob)> {
         Ok((self.tenure, self.job?))
     }

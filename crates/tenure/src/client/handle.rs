@@ -67,8 +67,8 @@ impl<T> Handle<T> {
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// Waits until the job has ended, however long that takes, and gives what it returned. Use
-    /// `tokio::time::timeout` to wait for less long.
+    /// Waits until the job has ended, however long that takes, and gives what it returned. A parked job waits for somebody,
+    /// and so does this. Use `tokio::time::timeout` to wait for less long.
     pub async fn wait(&self) -> Result<T, JobError> {
         let job = self.id;
         let mut pause = Duration::from_millis(5);
@@ -98,7 +98,7 @@ impl<T: DeserializeOwned> Handle<T> {
             }
             // It may end in another process, which cannot wake us.
             waiting.rest(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(250));
+            pause = (pause * 2).min(Duration::from_millis(500));
         }
     }
 }

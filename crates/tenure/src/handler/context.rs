@@ -21,7 +21,7 @@ use crate::job::{JobId, Json, Name, Progress, Tenant};
 use crate::lease::{Fence, Reason, Stale, Token, WorkerId, epoch_of, first_of};
 use crate::ledger::{Act, Answer, EffectKey, Entry, effect_name};
 use crate::lifecycle::{Fault, Verb};
-use crate::store::{Attempt, Renewed, Report, Reported, Result as StoreResult};
+use crate::store::{Attempt, Error, Renewed, Report, Reported, Result as StoreResult};
 use crate::telemetry::{Fact, Observer};
 use crate::worker::desk::{Cause, Desk, Hold};
 
@@ -271,7 +271,8 @@ impl Context {
             }
         }
         self.certain().await?;
-        let output = work().await?;
+        // Nothing is remembered of a step that failed, so that it may be tried again under its name.
+        let output = work().await.inspect_err(|_| self.free_name("step", &name))?;
         let result = self.encode("step", &name, &output)?;
         match self.ledger(&name, Act::Remember { result }).await? {
             Answer::Recorded => Ok(output),
@@ -441,6 +442,9 @@ impl Context {
     }
 
     pub(crate) fn set_committed(&self, how: Committed) {
+        if how == Committed::Yes {
+            self.0.desk.committed(self.shown(), Moment::now());
+        }
         *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
     }
 
@@ -454,6 +458,11 @@ impl Context {
         Err(Fault::fatal(format!(
             "the {what} {name} was used twice in one attempt; give each one a name of its own, such as {name}-2"
         )))
+    }
+
+    /// The name may be used again in this attempt: nothing came of it.
+    pub(super) fn free_name(&self, what: &'static str, name: &Name) {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&(what, name.clone()));
     }
 
     /// Nobody has ever claimed this job before: then nothing is in the ledger, and one need not ask.
@@ -509,11 +518,16 @@ impl Context {
     where
         Fut: Future<Output = StoreResult<T>>,
     {
+        // Somebody has the job's row, and that may be this very handler, in a transaction of its own.
+        const LOCKED: u32 = 10;
         let mut pause = Duration::from_millis(20);
+        let mut locked = 0;
         loop {
-            match ask().await {
+            let answer = ask().await;
+            locked += u32::from(matches!(answer, Err(Error::Busy { .. })));
+            match answer {
                 Ok(answer) => return Ok(answer),
-                Err(error) if error.is_transient() && !self.is_cancelled() => {
+                Err(error) if error.is_transient() && locked < LOCKED && !self.is_cancelled() => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }

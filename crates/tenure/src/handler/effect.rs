@@ -187,6 +187,7 @@ where
         Err(fault) => {
             if refused.load(Ordering::SeqCst) {
                 cx.ledger(&name, Act::Fail { error: fault.to_string() }).await?;
+                cx.free_name("effect", &name);
             }
             Err(fault)
         }
@@ -206,8 +207,8 @@ async fn settle_doubt<T: Serialize>(
         Policy::Park => {
             let job = cx.job();
             return Err(Fault::park(format!(
-                "the effect {name} is in doubt: attempt {} wrote its intent and no outcome; look whether it happened, \
-                 and decide: tenure effects resolve {job} {name}",
+                "the effect {name} is in doubt: the attempt with token {} wrote its intent and no outcome; look whether \
+                 it happened, and decide: tenure effects resolve {job} {name}",
                 doubt.token
             )));
         }

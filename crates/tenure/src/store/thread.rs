@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::place::Engine;
 use super::{Enqueued, Error, Result, Store};
 use crate::job::{BATCH_LIMIT, NewJob};
-use crate::ledger::{Answer, Entry};
+use crate::ledger::{Act, Answer, Entry};
 
 /// The way to the thread. It ends when the last way to it does.
 #[derive(Clone)]
@@ -63,6 +63,9 @@ impl Link {
     ) -> Result<T> {
         let work = |reply: Reply<thread::Result<T>>| {
             Request::Call(Box::new(move |engine| {
+                if reply.is_closed() {
+                    return; // whoever asked has gone
+                }
                 let answer = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
                     Ok(answer) => answer.map(Ok),
                     Err(panic) => Ok(Err(panic)),
@@ -95,15 +98,31 @@ fn serve(mut engine: Engine, inbox: &Receiver<Request>) {
             }
         }
         waiting.extend(inbox.try_iter().take(BATCH_LIMIT));
-        match waiting.pop_front() {
-            Some(Request::Enqueue(jobs, reply)) => {
-                enqueue(engine.store(), (jobs, reply), &mut waiting);
+        // A panic of the engine's costs those who wait for this call, and nobody else.
+        let _ = catch_unwind(AssertUnwindSafe(|| answer(&mut engine, &mut waiting)));
+    }
+}
+
+fn answer(engine: &mut Engine, waiting: &mut VecDeque<Request>) {
+    match waiting.pop_front() {
+        Some(request) if request.is_forsaken() => {}
+        Some(Request::Enqueue(jobs, reply)) => enqueue(engine.store(), (jobs, reply), waiting),
+        Some(Request::Ledger(entry, reply)) => ledger(engine.store(), (entry, reply), waiting),
+        Some(Request::Call(work)) => work(engine),
+        None => {}
+    }
+}
+
+impl Request {
+    /// Nobody waits for the answer any more, and nothing has happened that the store should know of.
+    fn is_forsaken(&self) -> bool {
+        match self {
+            Request::Enqueue(_, reply) => reply.is_closed(),
+            Request::Ledger(entry, reply) => {
+                reply.is_closed() && matches!(entry.act, Act::Open | Act::Recall)
             }
-            Some(Request::Ledger(entry, reply)) => {
-                ledger(engine.store(), (entry, reply), &mut waiting);
-            }
-            Some(Request::Call(work)) => work(&mut engine),
-            None => {}
+            // It looks by itself.
+            Request::Call(_) => false,
         }
     }
 }

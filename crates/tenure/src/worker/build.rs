@@ -147,7 +147,21 @@ impl Worker {
         Fut: Future<Output = Result<Option<Json>, Fault>> + Send + 'static,
     {
         self.with(|worker| {
-            worker.handlers.add_rest(handler::untyped(handler));
+            worker.handlers.add_rest(handler::untyped(handler, false));
+            Ok(())
+        })
+    }
+
+    /// The same with a handler that is not dropped when it is to stop: it hears so by [`Context::cancelled`], ends what it has
+    /// begun outside of this process, and returns. If that takes longer than a few seconds, its job is given back
+    /// without it.
+    pub fn handle_any_patiently<F, Fut>(self, handler: F) -> Worker
+    where
+        F: Fn(AnyJob, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Option<Json>, Fault>> + Send + 'static,
+    {
+        self.with(|worker| {
+            worker.handlers.add_rest(handler::untyped(handler, true));
             Ok(())
         })
     }
@@ -207,7 +221,7 @@ impl Worker {
         Worker { grace, ..self }
     }
 
-    /// Ends when nothing is due and nothing runs.
+    /// Ends when nothing is due and nothing runs. What is due later stays, also a retry that is a second away.
     pub fn drain(self) -> Worker {
         Worker { drain: true, ..self }
     }
@@ -232,13 +246,19 @@ impl Worker {
     /// Runs until `stop` is ready. Then it claims nothing more, lets jobs go on for its [grace](Worker::grace), and
     /// gives back what is left.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Exit> {
-        let mut running = self.start().await?;
-        let stopped = tokio::select! {
+        let (mut stop, mut start) = (std::pin::pin!(stop), std::pin::pin!(self.start()));
+        // It is listened to before the first job can be taken: a signal that nobody has asked for ends the process.
+        let mut running = tokio::select! {
+            biased;
+            () = &mut stop => return Ok(start.await?.shut_down().await),
+            running = &mut start => running?,
+        };
+        tokio::select! {
             biased;
             exit = running.ended() => return Ok(exit),
-            () = stop => running,
-        };
-        Ok(stopped.shut_down().await)
+            () = stop => {}
+        }
+        Ok(running.shut_down().await)
     }
 
     /// Starts it in the background, for whoever wants to end it in steps of their own.
@@ -256,10 +276,7 @@ impl Worker {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn start(mut self) -> Result<Running> {
-        if let Some(invalid) = self.problem.take() {
-            return Err(invalid.into());
-        }
+    pub async fn start(self) -> Result<Running> {
         let (plan, desk) = (Arc::new(self.plan()?), Arc::new(Desk::new(self.slots)));
         let tasks = Tasks {
             runtime: tokio::runtime::Handle::current(),
@@ -276,19 +293,13 @@ impl Worker {
                 Ok(threads) => threads,
                 Err(error) => return drop(tell_start.send(Err(error))),
             };
-            let fact = Fact::WorkerStarted {
-                queues: plan.queues.clone(),
-                kinds: plan.kinds.clone(),
-                concurrency: plan.slots,
-            };
-            plan.observer.of_worker(&plan.worker, fact);
             // Whoever started it may have gone; then its desk tells it to end.
             let _ = tell_start.send(Ok(()));
             let exit = threads.join();
             plan.observer.of_worker(&plan.worker, Fact::WorkerExit { reason: exit });
             let _ = tell_end.send(exit);
         };
-        let running = Running { desk: at, ended, grace };
+        let running = Running { desk: at, ended, exit: None, grace };
         let no_thread = |cause| Error::Engine { doing: "start a worker", source: cause };
         std::thread::Builder::new()
             .name("tenure-worker".into())
@@ -300,6 +311,9 @@ impl Worker {
 
     /// What the machines are to do.
     pub(crate) fn plan(&self) -> Result<Plan> {
+        if let Some(invalid) = &self.problem {
+            return Err(invalid.clone().into());
+        }
         let handled = self.handlers.kinds();
         let kinds = match (&self.kinds, handled) {
             (None, handled) => handled,
@@ -357,5 +371,91 @@ impl fmt::Debug for Worker {
             .field("kinds", &self.handlers.kinds())
             .field("concurrency", &self.slots)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_listens_for_its_end_before_it_begins() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let (listens, began) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (heard, told) = (Arc::clone(&listens), Arc::clone(&began));
+        let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).drain();
+        let worker = worker.observe(move |event| {
+            if let Fact::WorkerStarted { .. } = event.fact {
+                assert!(heard.load(Ordering::SeqCst), "a signal would have ended the process");
+                told.store(true, Ordering::SeqCst);
+            }
+        });
+        let stop = std::future::poll_fn(|_| {
+            listens.store(true, Ordering::SeqCst);
+            std::task::Poll::Pending
+        });
+        assert_eq!(worker.run_until(stop).await.unwrap(), Exit::Success);
+        assert!(began.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_asked_to_end_before_it_begins_ends_in_order() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
+        assert_eq!(worker.run_until(std::future::ready(())).await.unwrap(), Exit::Shutdown);
+        let left = tenure.with_store(|store| store.workers()).await.unwrap();
+        assert!(left.is_empty(), "it has said good-bye: {left:?}");
+    }
+
+    #[tokio::test]
+    async fn the_end_can_be_waited_for_more_than_once() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).drain();
+        let mut running = worker.start().await.unwrap();
+        assert_eq!(running.ended().await, Exit::Success);
+        assert_eq!(running.shut_down().await, Exit::Success);
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_has_committed_may_go_on_and_its_success_is_told() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let handle = tenure.enqueue_kind("work", &()).await.unwrap();
+        let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&tenure).lease(Duration::from_millis(300)).drain();
+        let worker = worker.observe(move |event| told.send(event.fact.name()).unwrap_or(()));
+        let worker = worker.handle_any(|_, cx| async move {
+            cx.commit(|_| Ok(7)).await?;
+            // Longer than several renewals, which would be refused.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(!cx.is_cancelled());
+            Ok(None)
+        });
+        assert_eq!(worker.run().await.unwrap(), Exit::Success);
+        assert_eq!(handle.wait().await.unwrap(), 7);
+        let mut names = Vec::new();
+        while let Ok(name) = events.try_recv() {
+            names.push(name);
+        }
+        assert!(
+            names.contains(&"job_succeeded") && !names.contains(&"stale_write_blocked"),
+            "{names:?}"
+        );
+    }
+
+    #[test]
+    fn without_its_runtime_a_worker_gives_back_what_it_claims_and_ends() {
+        let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let first = runtime();
+        let tenure = first.block_on(Tenure::open("sqlite::memory:")).unwrap();
+        let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
+        let mut running = first.block_on(worker.start()).unwrap();
+        drop(first);
+        runtime().block_on(async {
+            let handle = tenure.enqueue_kind("work", &()).await.unwrap();
+            assert_eq!(running.ended().await, Exit::Shutdown);
+            assert_eq!(handle.state().await.unwrap(), Some(crate::job::State::Queued));
+        });
     }
 }

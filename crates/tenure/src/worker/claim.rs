@@ -20,11 +20,20 @@ use crate::telemetry::{Exit, Fact};
 const GATHER: Duration = Duration::from_millis(1);
 /// How long an idle worker goes without a look of its own, if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
+/// How long it waits for a job that is due and that it could not get.
+const BUSY: Duration = Duration::from_millis(50);
 /// How long the pause after a failed call is at most.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker that is to end goes on trying to give back what it has. After that, the end of its process
 /// tells.
 const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// How long until the next look: a queue that had work often has more soon, and nobody need tell.
+fn pause(in_vain: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(5);
+    const DOUBLINGS: u32 = 6;
+    if in_vain < DOUBLINGS { FIRST * 2_u32.pow(in_vain) } else { IDLE }
+}
 
 /// Whoever runs the handlers.
 pub trait Crew {
@@ -45,6 +54,8 @@ pub struct Dispatcher<C> {
     unsure: Option<Moment>,
     /// When to look though nothing has happened.
     look: Moment,
+    /// How many claims in a row found nothing.
+    in_vain: u32,
     last_call: Moment,
     failures: u32,
     /// Not before this, after a failure.
@@ -77,6 +88,7 @@ impl<C: Crew> Dispatcher<C> {
             dry: false,
             unsure: None,
             look: now,
+            in_vain: 0,
             last_call: Moment::default(),
             failures: 0,
             pause: now,
@@ -89,14 +101,18 @@ impl<C: Crew> Dispatcher<C> {
     /// Does what is due, and tells when to be called again.
     pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
         let grace = self.grace(now);
+        let revoke = self.desk.revoke(now);
         let found = self.settler.gather(&self.desk, now);
-        let next = self.act(store, now, found, grace);
+        let mut next = self.act(store, now, found, grace);
         if let Next::At(at) = next {
+            let at = revoke.map_or(at, |revoke| revoke.min(at));
             self.expected = at;
+            next = Next::At(at);
         }
         if next == Next::Done {
-            self.exit = Some(self.reason(found));
-            self.desk.advance(Stage::Over);
+            let reason = self.reason(found);
+            self.exit = Some(reason);
+            self.desk.close(reason != Exit::Error);
         }
         next
     }
@@ -121,9 +137,10 @@ impl<C: Crew> Dispatcher<C> {
         if self.may_gather(now, found) {
             return Next::At(self.last_call + GATHER);
         }
-        if self.settler.is_empty() && self.unsure.is_none() && room == 0 {
+        if !self.settler.is_ready(now) && self.unsure.is_none() && room == 0 {
             let working = found.stage == Stage::Working && found.free > 0;
-            return Next::At(if working { self.look } else { now + IDLE });
+            let rest = if working { self.look } else { now + IDLE };
+            return Next::At(self.settler.next_look().map_or(rest, |look| look.min(rest)));
         }
         self.last_call = now;
         match self.call(store, now, room, grace) {
@@ -135,7 +152,7 @@ impl<C: Crew> Dispatcher<C> {
     /// Whether what has ended waits a moment for company: only while the last call was a moment ago, so that the
     /// first to end is settled at once.
     fn may_gather(&self, now: Moment, found: Found) -> bool {
-        let alone = self.settler.is_empty() || found.busy == 0;
+        let alone = !self.settler.has_pending() || found.busy == 0;
         !alone
             && !self.settler.is_full()
             && self.settler.len() < self.plan.slots
@@ -149,6 +166,7 @@ impl<C: Crew> Dispatcher<C> {
         room: usize,
         grace: Duration,
     ) -> Result<()> {
+        self.settler.pass_by_locked(store, self.plan.lease, now)?;
         let settlements = self.settler.settlements(store, &self.plan, &self.desk)?;
         if self.unsure.is_some() || room == 0 {
             if !settlements.is_empty() {
@@ -184,7 +202,11 @@ impl<C: Crew> Dispatcher<C> {
     fn claimed(&mut self, claimed: Claimed, room: usize, now: Moment) {
         self.ask.cursor = claimed.cursor;
         self.dry = claimed.attempts.len() < room;
-        self.look = now + claimed.next_due.map_or(IDLE, |due| due.min(IDLE));
+        self.in_vain = if claimed.attempts.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
+        let due = claimed.next_due.unwrap_or(IDLE);
+        // What is due and could not be had is somebody else's at this moment: at once, it still would be.
+        let is_taken = due.is_zero() && claimed.attempts.is_empty();
+        self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain)) };
         for lapse in &claimed.lapsed {
             self.plan.tell_lapse(lapse);
         }
@@ -208,9 +230,7 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     fn well(&mut self, now: Moment) -> Next {
-        if self.failures > 0 {
-            self.plan.observer.of_worker(&self.plan.worker, Fact::StoreBack);
-        }
+        self.plan.tell_of_store(&self.desk, None);
         self.failures = 0;
         // Whoever drains looks at once whether that was all.
         if self.dry && !self.plan.drain { Next::At(self.look.max(now)) } else { Next::Again }
@@ -218,10 +238,7 @@ impl<C: Crew> Dispatcher<C> {
 
     fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment) -> Next {
         self.settler.unheard(error, store);
-        if self.failures == 0 {
-            let error = error.to_string();
-            self.plan.observer.of_worker(&self.plan.worker, Fact::StoreLost { error });
-        }
+        self.plan.tell_of_store(&self.desk, Some(error));
         self.failures = self.failures.saturating_add(1);
         let pause = Duration::from_millis(25) * 2_u32.pow(self.failures.min(6));
         self.pause = now + pause.min(PAUSE);
@@ -245,7 +262,8 @@ impl<C: Crew> Dispatcher<C> {
 
     fn reason(&self, found: Found) -> Exit {
         match found.stage {
-            _ if !self.settler.is_empty() => Exit::Error,
+            // It gives up, and leaves something behind.
+            _ if !self.settler.is_empty() || self.unsure.is_some() || found.held > 0 => Exit::Error,
             Stage::Working if self.settler.refused > 0 => Exit::Stale,
             Stage::Working => Exit::Success,
             Stage::Finishing | Stage::Releasing | Stage::Over => Exit::Shutdown,
@@ -257,3 +275,6 @@ impl<C: Crew> Dispatcher<C> {
         self.exit
     }
 }
+
+#[cfg(test)]
+mod tests;

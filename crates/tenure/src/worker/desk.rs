@@ -134,6 +134,8 @@ struct State {
     /// What is being renewed at this moment, and since when.
     renewing: (BTreeSet<Fence>, Moment),
     poked: bool,
+    store_is_lost: bool,
+    leaves_nothing: bool,
 }
 
 #[derive(Debug)]
@@ -148,7 +150,26 @@ struct Held {
     revoke_at: Option<Moment>,
     /// Its handler was asked to stop, and if it has not returned by then, its attempt ends without it.
     patience_ends: Option<Moment>,
-    has_ended: bool,
+    /// When its attempt ended; it is not settled yet.
+    ended: Option<Moment>,
+}
+
+impl Held {
+    /// For how long it may be trusted, if it was granted at `granted`: never for longer than its handler may run.
+    fn trusted(&self, granted: Moment, lease: Duration) -> Moment {
+        let until = granted + trusted(lease);
+        self.revoke_at.map_or(until, |revoke| revoke.min(until))
+    }
+
+    /// Whether to keep its lease. What is about to be settled needs it no more, unless the store has not heard of it for
+    /// a while; what was stopped is on its way back.
+    fn is_to_be_kept(&self, now: Moment) -> bool {
+        const SETTLING: Duration = Duration::from_secs(1);
+        match self.ended {
+            Some(ended) => now.since(ended) >= SETTLING,
+            None => !self.hold.is_stopped(),
+        }
+    }
 }
 
 /// What the dispatcher finds on the desk.
@@ -167,6 +188,12 @@ pub(crate) fn trusted(length: Duration) -> Duration {
     length - (length / 10).min(Duration::from_secs(1))
 }
 
+/// How long a handler may really run: a little less than its job may. At the end of that the store takes the job
+/// back, and would count a crash that was none.
+fn patience(max_runtime: Duration) -> Duration {
+    max_runtime - (max_runtime / 5).min(Duration::from_millis(500))
+}
+
 impl Desk {
     /// The desk of a worker that runs up to `slots` jobs at a time.
     pub fn new(slots: usize) -> Desk {
@@ -179,6 +206,8 @@ impl Desk {
                 ended: Vec::new(),
                 renewing: (BTreeSet::new(), Moment::default()),
                 poked: true,
+                store_is_lost: false,
+                leaves_nothing: false,
             }),
             poked: Condvar::new(),
             staged: Condvar::new(),
@@ -231,6 +260,15 @@ impl Desk {
         self.poked.notify_all();
     }
 
+    /// A handler has completed its job by itself, and goes on: for its worker the attempt is over.
+    pub(crate) fn committed(&self, fence: Fence, now: Moment) {
+        let mut state = self.state();
+        state.end(fence, Returned::Committed, now);
+        state.poked = true;
+        drop(state);
+        self.poked.notify_all();
+    }
+
     // ── for the dispatcher
 
     /// Takes up to a batch of what has ended, and tells how things stand.
@@ -272,27 +310,47 @@ impl Desk {
             return None;
         }
         let runtime = attempt.max_runtime_ms.and_then(|limit| u64::try_from(limit).ok());
-        let hold = Arc::new(Hold::new(fence, granted + trusted(lease)));
+        let hold = Arc::new(Hold::new(fence, granted));
+        let held = Held {
+            hold: Arc::clone(&hold),
+            kind: attempt.kind.clone(),
+            standing: attempt.standing(),
+            started: granted,
+            granted,
+            revoke_at: runtime.map(|limit| granted + patience(Duration::from_millis(limit))),
+            patience_ends: None,
+            ended: None,
+        };
+        hold.trust_until(held.trusted(granted, lease));
         state.busy += 1;
-        state.held.insert(
-            fence,
-            Held {
-                hold: Arc::clone(&hold),
-                kind: attempt.kind.clone(),
-                standing: attempt.standing(),
-                started: granted,
-                granted,
-                revoke_at: runtime.map(|limit| granted + Duration::from_millis(limit)),
-                patience_ends: None,
-                has_ended: false,
-            },
-        );
+        state.held.insert(fence, held);
         Some(hold)
     }
 
     /// An attempt is settled, or was never ours to settle.
     pub(crate) fn forget(&self, fence: Fence) {
         self.state().held.remove(&fence);
+    }
+
+    /// The worker is over. If it leaves nothing behind, it may say good-bye; else the end of its connection tells.
+    pub(crate) fn close(&self, leaves_nothing: bool) {
+        self.state().leaves_nothing = leaves_nothing;
+        self.advance(Stage::Over);
+    }
+
+    /// Whether the worker may say good-bye.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.state().leaves_nothing
+    }
+
+    /// The store has not answered. Tells whether that is news.
+    pub(crate) fn store_lost(&self) -> bool {
+        !std::mem::replace(&mut self.state().store_is_lost, true)
+    }
+
+    /// The store has answered. Tells whether that is news.
+    pub(crate) fn store_back(&self) -> bool {
+        std::mem::replace(&mut self.state().store_is_lost, false)
     }
 
     /// The dispatcher rests until somebody pokes it, or for `length`.
@@ -315,7 +373,7 @@ impl Desk {
     /// that does not take long: a renewal that comes after its own settlement would be refused for nothing.
     pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
         let mut state = self.state();
-        let due = |held: &&Held| !held.has_ended && held.granted <= before;
+        let due = |held: &&Held| held.is_to_be_kept(now) && held.granted <= before;
         let fences: Vec<Fence> =
             state.held.values().filter(due).map(|held| held.hold.fence).take(BATCH_LIMIT).collect();
         state.renewing = (fences.iter().copied().collect(), now);
@@ -328,7 +386,7 @@ impl Desk {
         for fence in held {
             if let Some(held) = state.held.get_mut(fence) {
                 held.granted = held.granted.max(sent);
-                held.hold.trust_until(sent + trusted(lease));
+                held.hold.trust_until(held.trusted(sent, lease));
             }
         }
         state.renewing.0.clear();
@@ -341,7 +399,7 @@ impl Desk {
     /// whether it was still at work.
     pub(crate) fn lose(&self, fence: Fence, cause: Cause) -> bool {
         let mut state = self.state();
-        let Some(held) = state.held.get(&fence).filter(|held| !held.has_ended) else {
+        let Some(held) = state.held.get(&fence).filter(|held| held.ended.is_none()) else {
             return false;
         };
         held.hold.stop(cause);
@@ -350,17 +408,18 @@ impl Desk {
     }
 
     /// Stops what has run for as long as it may, and in the last stage everything; ends the attempts of those
-    /// that do not stop. Answers when to look again.
+    /// that do not stop. Answers when to look again. The dispatcher asks, because it knows at once of a new job, and so
+    /// does the renewer, because the dispatcher may be waiting for a store that does not answer.
     pub(crate) fn revoke(&self, now: Moment) -> Option<Moment> {
         /// For how long a handler that is asked to stop may take to do so.
-        const PATIENCE: Duration = Duration::from_secs(2);
+        const PATIENCE: Duration = Duration::from_secs(6);
         let mut state = self.state();
         let releasing = state.stage >= Stage::Releasing;
         let mut over = Vec::new();
-        for held in state.held.values_mut().filter(|held| !held.has_ended) {
+        for held in state.held.values_mut().filter(|held| held.ended.is_none()) {
             if held.revoke_at.is_some_and(|at| at <= now) {
                 held.hold.stop(Cause::TimedOut);
-                // At once: the store takes it back at this moment too, and would count a crash.
+                // At once, without waiting for the handler.
                 over.push((held.hold.fence, Returned::Settle(timed_out(&held.standing))));
             } else if releasing && held.patience_ends.is_none() {
                 held.hold.stop(Cause::Shutdown);
@@ -374,7 +433,7 @@ impl Desk {
             state.end(fence, returned, now);
         }
         state.poked |= ended_some;
-        let open = state.held.values().filter(|held| !held.has_ended);
+        let open = state.held.values().filter(|held| held.ended.is_none());
         let next =
             open.filter_map(|held| held.revoke_at.into_iter().chain(held.patience_ends).min());
         let next = next.min();
@@ -388,8 +447,9 @@ impl Desk {
 
 impl State {
     fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
-        let Some(held) = self.held.get_mut(&fence).filter(|held| !held.has_ended) else { return };
-        held.has_ended = true;
+        let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
+        let Some(held) = open else { return };
+        held.ended = Some(now);
         let ran = now.since(held.started);
         self.ended.push(Ended { fence, kind: held.kind.clone(), returned, ran });
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::claim::Crew;
-use super::desk::{Cause, Hold, Returned};
+use super::desk::{Cause, Hold, Returned, Stage};
 use crate::clock::{Chance, Jitter, Moment};
 use crate::handler::{Answer, Caught, Committed, Context, Execution, Surroundings, panicked};
 use crate::lifecycle::{self, Fault, Outcome, Standing};
@@ -25,11 +25,9 @@ impl Crew for Tasks {
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         let around = Arc::clone(&self.surroundings);
         let jitter = self.chance.jitter();
+        // Made here, so that the slot is given back even if the task never begins.
+        let mut slot = Slot(Some((Arc::clone(&around.desk), hold.fence)));
         self.runtime.spawn(async move {
-            let fence = hold.fence;
-            let desk = Arc::clone(&around.desk);
-            // Whatever happens to this task, the slot is given back.
-            let mut slot = Slot(Some((desk, fence)));
             let returned = execute(&around, attempt, hold, jitter).await;
             slot.give_back(returned);
         });
@@ -50,9 +48,12 @@ impl Slot {
 impl Drop for Slot {
     /// Something of the handler's panicked while it was dropped; or the runtime ends, and takes its tasks down with it.
     fn drop(&mut self) {
+        let Some((desk, _)) = &self.0 else { return };
         let outcome = if std::thread::panicking() {
             Outcome::Retry { after: Duration::from_secs(1), error: "the handler panicked".into() }
         } else {
+            // Without a runtime it would claim and give back for ever.
+            desk.advance(Stage::Releasing);
             Outcome::Release
         };
         self.give_back(Returned::Settle(outcome));
@@ -83,12 +84,15 @@ pub(crate) async fn execute(
             let mut watch = hold.watch();
             tokio::select! {
                 biased;
+                // What is done in the same moment is done.
+                answer = Caught(run) => answer,
                 stop = watch.wait_for(|trust| trust.stopped.is_some()) => {
                     return stopped(stop.ok().and_then(|trust| trust.stopped));
                 }
-                answer = Caught(run) => answer,
             }
         }
+        // It hears that it is to stop, and ends what it has begun elsewhere before it returns.
+        Ok(Execution::Patient(run)) => Caught(run).await,
         Ok(Execution::Blocking(run)) => match tokio::task::spawn_blocking(run).await {
             Ok(answer) => answer,
             Err(broken) => match broken.try_into_panic() {
@@ -97,7 +101,7 @@ pub(crate) async fn execute(
             },
         },
     };
-    decide(&standing, &cx, answer, jitter)
+    decide(&standing, &cx, answer, hold.trust().stopped, jitter)
 }
 
 /// What becomes of an attempt that was stopped. What is not ours any more, or was settled when it was stopped, needs
@@ -109,15 +113,99 @@ fn stopped(cause: Option<Cause>) -> Returned {
     }
 }
 
-fn decide(standing: &Standing, cx: &Context, answer: Answer, jitter: Jitter) -> Returned {
+fn decide(
+    standing: &Standing,
+    cx: &Context,
+    answer: Answer,
+    stopped: Option<Cause>,
+    jitter: Jitter,
+) -> Returned {
     match (answer, cx.committed()) {
         (_, Some(Committed::Yes)) => Returned::Committed,
         (Ok(_), Some(Committed::Perhaps)) => Returned::PerhapsCommitted,
         (Ok(result), None) => Returned::Settle(Outcome::Complete { result }),
+        // It was asked to stop and did, in its own way or at its next step: that is no failure of the job's.
+        (Err(Fault::Retry { .. }), _) if stopped == Some(Cause::Shutdown) => {
+            Returned::Settle(Outcome::Release)
+        }
         (Err(fault), _) => settle(standing, fault, jitter),
     }
 }
 
 fn settle(standing: &Standing, fault: Fault, jitter: Jitter) -> Returned {
     Returned::Settle(lifecycle::after_fault(standing, fault, jitter))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc::UnboundedSender;
+
+    use crate::job::State;
+    use crate::lifecycle::Fault;
+    use crate::{Context, Tenure, Worker};
+
+    /// Starts a worker whose one job tells that it has begun, ends the worker without any grace, and looks at the job.
+    async fn job_after_shutdown(with: impl FnOnce(Worker) -> Worker) -> (State, u16) {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let job = tenure.enqueue_kind("work", &()).await.unwrap();
+        let (tell, mut begun) = tokio::sync::mpsc::unbounded_channel::<()>();
+        let worker = with(Worker::new(&tenure).state(tell)).grace(Duration::ZERO);
+        let running = worker.start().await.unwrap();
+        begun.recv().await.unwrap();
+        running.shut_down().await;
+        let found = tenure.job(job.id()).await.unwrap().unwrap().job;
+        (found.state, found.attempt)
+    }
+
+    fn has_begun(cx: &Context) {
+        cx.state::<UnboundedSender<()>>().send(()).unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_handler_that_meets_the_end_of_its_worker_in_a_step_has_not_failed() {
+        let with = |worker: Worker| {
+            worker.handle_any(|_, cx| async move {
+                has_begun(&cx);
+                // It is in the middle of something, and is stopped before it comes to its next await.
+                tokio::task::block_in_place(|| cx.block_on(cx.cancelled()));
+                cx.step("next", || async { Ok(()) }).await?;
+                Ok(None)
+            })
+        };
+        assert_eq!(job_after_shutdown(with).await, (State::Queued, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_blocking_handler_that_stops_when_its_worker_ends_has_not_failed() {
+        let with = |worker: Worker| {
+            worker.handle_blocking(|_: Work, cx| {
+                has_begun(&cx);
+                cx.block_on(cx.cancelled());
+                Err(Fault::retry("I was asked to stop"))
+            })
+        };
+        assert_eq!(job_after_shutdown(with).await, (State::Queued, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_handler_that_buries_its_job_while_its_worker_ends_is_heard() {
+        let with = |worker: Worker| {
+            worker.handle_blocking(|_: Work, cx| {
+                has_begun(&cx);
+                cx.block_on(cx.cancelled());
+                Err(Fault::fatal("this will never work"))
+            })
+        };
+        assert_eq!(job_after_shutdown(with).await, (State::Dead, 1));
+    }
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Work;
+
+    impl crate::Job for Work {
+        const KIND: &'static str = "work";
+        type Output = ();
+    }
 }

@@ -10,7 +10,7 @@ use super::desk::{Cause, Desk, Stage};
 use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::State;
-use crate::lease::{Fence, Stale};
+use crate::lease::{Fence, Reason, Stale};
 use crate::lifecycle::Verb;
 use crate::store::{Guarded, Registration, Renewed, Result, Store};
 use crate::telemetry::Fact;
@@ -33,13 +33,16 @@ impl Renewer {
     /// Does what is due, and tells when to be called again.
     pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
-            // If nobody hears it, the worker's guard ends with its process.
-            let _ = store.retire(&self.plan.worker);
+            // Who leaves jobs behind says nothing: that its lock is free without a word is how others notice.
+            if self.desk.leaves_nothing() {
+                let _ = store.retire(&self.plan.worker);
+            }
             return Next::Done;
         }
         let revoke = self.desk.revoke(now);
         if now >= self.next {
             let round = self.register(store).and_then(|()| self.renew(store, now));
+            self.plan.tell_of_store(&self.desk, round.as_ref().err());
             self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
         }
         Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
@@ -66,24 +69,38 @@ impl Renewer {
         let fences = self.desk.to_renew(begun, now);
         let answers =
             if fences.is_empty() { Ok(Vec::new()) } else { store.renew(&fences, self.plan.lease) };
-        let mut held = Vec::with_capacity(fences.len());
-        for (fence, answer) in fences.iter().zip(answers.iter().flatten()) {
+        let answered = || fences.iter().zip(answers.iter().flatten());
+        let is_held = |(fence, answer): (&Fence, &Renewed)| {
+            matches!(answer, Renewed::Held(_)).then_some(*fence)
+        };
+        // First of all, because whoever is told takes their time.
+        self.desk.renewed(
+            &answered().filter_map(is_held).collect::<Vec<_>>(),
+            now,
+            self.plan.lease,
+        );
+        for (fence, answer) in answered() {
             match answer {
                 Renewed::Held(until) => {
-                    held.push(*fence);
                     self.plan.tell(*fence, Fact::LeaseRenewed { until: *until });
                 }
-                Renewed::Lost(stale) => self.lost(*fence, Some(stale)),
-                Renewed::Gone => self.lost(*fence, None),
+                Renewed::Lost(stale) => self.lost(*fence, Some(stale), now),
+                Renewed::Gone => self.lost(*fence, None, now),
                 // An open transaction has the row, so nobody can take the job: the next round asks again.
                 Renewed::Busy => {}
             }
         }
-        self.desk.renewed(&held, now, self.plan.lease);
         answers.map(drop)
     }
 
-    fn lost(&self, fence: Fence, stale: Option<&Stale>) {
+    fn lost(&self, fence: Fence, stale: Option<&Stale>, now: Moment) {
+        let by_itself = |stale: &Stale| {
+            stale.reason == Reason::AlreadySettled && stale.state == State::Succeeded
+        };
+        if stale.is_some_and(by_itself) {
+            // Its handler has completed it in a transaction of its own, and goes on.
+            return self.desk.committed(fence, now);
+        }
         let cancelled = stale.is_some_and(|stale| stale.state == State::Cancelled);
         let cause = if cancelled { Cause::Cancelled } else { Cause::Lost };
         if let (true, Some(stale)) = (self.desk.lose(fence, cause), stale) {

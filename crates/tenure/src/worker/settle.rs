@@ -10,16 +10,23 @@ use super::Plan;
 use super::desk::{Desk, Ended, Found, Returned};
 use crate::clock::{Moment, millis};
 use crate::job::{BATCH_LIMIT, State};
+use crate::lease::Fence;
 use crate::lifecycle::Outcome;
-use crate::store::{Error, Result, Settled, Settlement, Store};
+use crate::store::{Error, Renewed, Result, Settled, Settlement, Store};
 use crate::telemetry::Fact;
 
 /// What is to be settled.
 #[derive(Debug, Default)]
 pub(super) struct Settler {
     pending: Vec<Ended>,
-    /// The batch was sent before, and whether it was heard is unknown.
-    repeats: bool,
+    /// How many of them were sent before, and whether that was heard is unknown.
+    repeats: usize,
+    /// Something has a row of theirs locked, so that they would keep the others waiting.
+    locked: Vec<Ended>,
+    /// The last call found something locked.
+    suspects_locks: bool,
+    /// When those are looked at again.
+    look_at_locked: Moment,
     /// How many settlements were refused.
     pub(super) refused: u64,
 }
@@ -40,7 +47,52 @@ impl Settler {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+        self.pending.is_empty() && self.locked.is_empty()
+    }
+
+    /// Whether something waits to be sent, and is not locked.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Whether there is something to send now.
+    pub(super) fn is_ready(&self, now: Moment) -> bool {
+        !self.pending.is_empty() || !self.locked.is_empty() && now >= self.look_at_locked
+    }
+
+    /// When there will be, if only what is locked is left.
+    pub(super) fn next_look(&self) -> Option<Moment> {
+        (!self.locked.is_empty()).then_some(self.look_at_locked)
+    }
+
+    /// Sets aside what somebody else's transaction has locked: a settlement waits for its row, and all that are sent with
+    /// it wait too. A renewal does not wait, so it tells. It is asked only after a call that waited in vain.
+    pub(super) fn pass_by_locked(
+        &mut self,
+        store: &mut dyn Store,
+        lease: Duration,
+        now: Moment,
+    ) -> Result<()> {
+        const PAUSE: Duration = Duration::from_millis(500);
+        if now >= self.look_at_locked {
+            self.pending.append(&mut self.locked);
+        }
+        if !self.suspects_locks || self.pending.is_empty() {
+            return Ok(());
+        }
+        self.look_at_locked = now + PAUSE;
+        let asked = self.pending.iter().take(BATCH_LIMIT);
+        let fences: Vec<Fence> = asked.map(|ended| ended.fence).collect();
+        let answers = store.renew(&fences, lease)?;
+        let mut answers = answers.iter();
+        let (locked, free): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|_| matches!(answers.next(), Some(Renewed::Busy)));
+        self.pending = free;
+        // Beside those that it is not yet time to look at.
+        self.locked.extend(locked);
+        self.suspects_locks = !self.locked.is_empty();
+        Ok(())
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -84,7 +136,7 @@ impl Settler {
 
     /// The store has answered.
     pub(super) fn heard(&mut self, answers: &[Settled], plan: &Arc<Plan>, desk: &Desk) {
-        for (ended, answer) in self.pending.drain(..).zip(answers) {
+        for (at, (ended, answer)) in self.pending.drain(..).zip(answers).enumerate() {
             let Returned::Settle(outcome) = &ended.returned else { continue };
             match answer {
                 Settled::Yes(state) => tell(plan, &ended, outcome, *state),
@@ -93,18 +145,19 @@ impl Settler {
                     plan.tell(ended.fence, Fact::refused(outcome.verb(), stale));
                 }
                 // With history off, a repeated settlement finds nothing: then it was heard the first time.
-                Settled::Gone if self.repeats => tell(plan, &ended, outcome, State::Succeeded),
+                Settled::Gone if at < self.repeats => tell(plan, &ended, outcome, State::Succeeded),
                 Settled::Gone => self.refused += 1,
             }
             desk.forget(ended.fence);
         }
-        self.repeats = false;
+        self.repeats = 0;
     }
 
     /// The store has not answered. What it can never accept is settled so that it can.
     pub(super) fn unheard(&mut self, error: &Error, store: &mut dyn Store) {
+        self.repeats = self.pending.len();
         if !error.is_invalid() {
-            self.repeats = true;
+            self.suspects_locks |= matches!(error, Error::Busy { .. });
             return;
         }
         for ended in &mut self.pending {
@@ -116,7 +169,6 @@ impl Settler {
                 ended.returned = Returned::Settle(Outcome::Bury { reason: error.to_string() });
             }
         }
-        self.repeats = true;
     }
 }
 

@@ -12,6 +12,8 @@ use crate::telemetry::Exit;
 pub struct Running {
     pub(super) desk: Arc<Desk>,
     pub(super) ended: oneshot::Receiver<Exit>,
+    /// Why it ended, once that was heard.
+    pub(super) exit: Option<Exit>,
     pub(super) grace: Duration,
 }
 
@@ -29,8 +31,8 @@ impl Running {
     /// Finishes, and after the worker's grace releases; waits for the end.
     pub async fn shut_down(mut self) -> Exit {
         self.finish();
-        if let Ok(exit) = tokio::time::timeout(self.grace, &mut self.ended).await {
-            return exit.unwrap_or(Exit::Error);
+        if let Ok(exit) = tokio::time::timeout(self.grace, self.ended()).await {
+            return exit;
         }
         self.release();
         self.ended().await
@@ -38,7 +40,12 @@ impl Running {
 
     /// Waits for the end.
     pub async fn ended(&mut self) -> Exit {
-        (&mut self.ended).await.unwrap_or(Exit::Error)
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        let exit = (&mut self.ended).await.unwrap_or(Exit::Error);
+        self.exit = Some(exit);
+        exit
     }
 }
 

@@ -33,6 +33,7 @@ impl Threads {
         // The guard stands before the first job is taken.
         let mut renewer = Renewer::new(Arc::clone(plan), Arc::clone(desk));
         renewer.register(stores[0].as_mut())?;
+        plan.tell_started();
         let [renewing, sweeping, dispatching] = stores;
         let mut sweeper = Sweeper::new(Arc::clone(plan), Arc::clone(desk), now);
         let dispatcher = Dispatcher::new(Arc::clone(plan), Arc::clone(desk), crew, now);
@@ -83,8 +84,8 @@ fn dispatch<C: Crew>(
     mut store: Box<dyn Store>,
     desk: &Desk,
 ) -> Exit {
-    // However it ends, the others end with it.
-    let _over = Over(desk);
+    // Even if it panics, the others end with it.
+    let _over = AtTheEnd(desk, Stage::Over);
     while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
         let left = until.since(Moment::now());
         if !left.is_zero() {
@@ -94,11 +95,11 @@ fn dispatch<C: Crew>(
     dispatcher.exit().unwrap_or(Exit::Error)
 }
 
-struct Over<'a>(&'a Desk);
+struct AtTheEnd<'a>(&'a Desk, Stage);
 
-impl Drop for Over<'_> {
+impl Drop for AtTheEnd<'_> {
     fn drop(&mut self) {
-        self.0.advance(Stage::Over);
+        self.0.advance(self.1);
     }
 }
 
@@ -106,6 +107,8 @@ impl Drop for Over<'_> {
 fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
     /// It must hear soon that the worker is to end.
     const LONGEST: std::time::Duration = std::time::Duration::from_millis(250);
+    // Nobody works on without renewals.
+    let _release = AtTheEnd(desk, Stage::Releasing);
     while let Some(until) = rest(renewer.step(store.as_mut(), Moment::now())) {
         let left = until.since(Moment::now()).min(LONGEST);
         if left.is_zero() {

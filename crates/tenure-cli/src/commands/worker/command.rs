@@ -81,10 +81,16 @@ impl Program {
         Program { patience, ..self }
     }
 
-    /// Runs it for one attempt. Whoever drops the future ends the command and all that is in its process group: by TERM,
-    /// and by KILL when patience is over, even if this process is gone by then.
-    pub(crate) async fn run(&self, job: &Assignment, show_output: bool) -> Finished {
-        self.run_and_show(job, if show_output { say } else { |_: &str| () }).await
+    /// Runs it for one attempt. When `stop` is ready, or the future is dropped, the command and all that is in its process
+    /// group end: by TERM, and by KILL when patience is over, even if this process is gone by then. With `stop` the
+    /// end is waited for.
+    pub(crate) async fn run(
+        &self,
+        job: &Assignment,
+        show_output: bool,
+        stop: impl Future<Output = ()>,
+    ) -> Finished {
+        self.run_and_show(job, if show_output { say } else { |_: &str| () }, stop).await
     }
 
     /// The same, with what it writes to stderr line by line.
@@ -92,6 +98,7 @@ impl Program {
         &self,
         job: &Assignment,
         show: impl FnMut(&str) + Send + 'static,
+        stop: impl Future<Output = ()>,
     ) -> Finished {
         let running = match self.start(job) {
             Ok(running) => running,
@@ -99,10 +106,19 @@ impl Program {
         };
         // On a task of its own, which stays when the caller goes: a command that says something while it ends must not
         // die of a closed pipe.
-        let (_caller, gone) = oneshot::channel();
+        let (caller, gone) = oneshot::channel();
         let stdout = Stdout::new(job.result_limit);
         let followed = running.follow(job.args.clone(), stdout, Stderr::new(show), gone);
-        match tokio::spawn(followed).await {
+        let mut followed = tokio::spawn(followed);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut followed => ended,
+            () = stop => {
+                drop(caller);
+                followed.await
+            }
+        };
+        match ended {
             Ok(Ended { report: Ok(report), stdout, stderr }) => {
                 judge(report, stdout, &stderr, job.result_limit)
             }

@@ -84,6 +84,32 @@ fn a_settlement_waits_for_the_renewal_of_its_own_job_but_not_for_long() {
 }
 
 #[test]
+fn what_the_store_has_not_heard_of_for_a_while_is_renewed_again() {
+    let (desk, hold) = holding(None);
+    desk.returned(hold.fence, done(), at(100));
+    assert_eq!(desk.to_renew(at(1_000), at(1_000)), [], "it is being settled");
+    assert_eq!(desk.to_renew(at(1_100), at(1_100)), [hold.fence], "or it should have been");
+}
+
+#[test]
+fn a_job_that_its_handler_has_committed_is_over_though_the_handler_goes_on() {
+    let (desk, hold) = holding(None);
+    desk.committed(hold.fence, at(5));
+    assert_eq!(taken(&desk, at(5)), [Returned::Committed]);
+    desk.forget(hold.fence);
+    assert!(!hold.is_stopped() && desk.to_renew(at(9_000), at(9_000)).is_empty());
+    assert_eq!(desk.take(&mut Vec::new(), at(6)).free, 1, "and it keeps its slot");
+}
+
+#[test]
+fn a_lease_is_not_trusted_for_longer_than_its_handler_may_run() {
+    let (desk, hold) = holding(Some(Duration::from_secs(2)));
+    assert_eq!(hold.trust().until, at(1_600));
+    desk.renewed(&[hold.fence], at(1_000), LEASE);
+    assert_eq!(hold.trust().until, at(1_600));
+}
+
+#[test]
 fn a_job_that_is_lost_is_stopped_and_what_it_returns_is_dropped() {
     let (desk, hold) = holding(None);
     assert!(desk.lose(hold.fence, Cause::Cancelled));
@@ -97,9 +123,9 @@ fn a_job_that_is_lost_is_stopped_and_what_it_returns_is_dropped() {
 #[test]
 fn a_job_that_runs_for_too_long_fails_at_once_and_keeps_its_slot_until_it_returns() {
     let (desk, hold) = holding(Some(Duration::from_secs(2)));
-    assert_eq!(desk.revoke(at(1_999)), Some(at(2_000)));
+    assert_eq!(desk.revoke(at(1_599)), Some(at(1_600)), "a moment before the store takes it back");
     assert!(!hold.is_stopped());
-    assert_eq!(desk.revoke(at(2_000)), None);
+    assert_eq!(desk.revoke(at(1_600)), None);
     assert_eq!(hold.trust().stopped, Some(Cause::TimedOut));
     let ended = taken(&desk, at(2_000));
     assert!(
@@ -119,9 +145,10 @@ fn in_the_last_stage_handlers_are_stopped_and_given_back_without_them_if_they_st
     desk.advance(Stage::Releasing);
     desk.advance(Stage::Finishing);
     assert_eq!(desk.stage(), Stage::Releasing, "there is no way back");
-    assert_eq!(desk.revoke(at(10)), Some(at(2_010)));
+    assert_eq!(desk.revoke(at(10)), Some(at(6_010)));
     assert_eq!(hold.trust().stopped, Some(Cause::Shutdown));
     assert_eq!(taken(&desk, at(11)), []);
-    desk.revoke(at(2_010));
-    assert_eq!(taken(&desk, at(2_010)), [Returned::Settle(Outcome::Release)]);
+    assert_eq!(desk.to_renew(at(11), at(11)), [], "and is on its way back");
+    desk.revoke(at(6_010));
+    assert_eq!(taken(&desk, at(6_010)), [Returned::Settle(Outcome::Release)]);
 }

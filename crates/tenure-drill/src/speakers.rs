@@ -1,0 +1,99 @@
+//! A real process that says a line for everything that happens to it, and what can be done to it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tenure::clock::monotonic;
+
+/// For how long anything is waited for. Longer than a busy machine needs, and it never passes unnoticed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process that speaks. It ends with this value at the latest.
+#[derive(Debug)]
+pub struct Speaker {
+    process: Child,
+    lines: Receiver<(Instant, String)>,
+}
+
+impl Speaker {
+    /// Starts it. It should end when its standard input does, so that it does not outlive its test.
+    pub fn start(command: &mut Command) -> Speaker {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|broken| panic!("{command:?} does not start: {broken}"));
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            // It ends with the process, or when nobody wants to know any more.
+            output
+                .lines()
+                .map_while(std::result::Result::ok)
+                .all(|line| tell.send((monotonic(), line)).is_ok())
+        });
+        Speaker { process, lines }
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills it with -9.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("kill -9");
+        self.process.wait().expect("it is gone");
+    }
+
+    /// Asks it to end by closing its standard input, and waits until it has.
+    pub fn end(&mut self) -> ExitStatus {
+        drop(self.process.stdin.take());
+        self.process.wait().expect("it ends")
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("its process is ours").is_some()
+    }
+
+    /// Sends it a signal, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// The next line that it says, and when it was heard; nothing if none comes until then, or never will.
+    pub fn next(&self, until: Instant) -> Option<(Instant, String)> {
+        self.lines.recv_timeout(until.saturating_duration_since(monotonic())).ok()
+    }
+
+    /// What it has said since somebody last asked.
+    pub fn said(&self) -> Vec<String> {
+        self.lines.try_iter().map(|(_, line)| line).collect()
+    }
+
+    /// Waits until it says a line that begins so, and tells what it said on the way.
+    pub fn hear(&self, beginning: &str) -> Vec<String> {
+        let mut heard = Vec::new();
+        while let Some((_, line)) = self.next(monotonic() + PATIENCE) {
+            let done = line.starts_with(beginning);
+            heard.push(line);
+            if done {
+                return heard;
+            }
+        }
+        panic!("it never said {beginning}: {heard:?}");
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,323 @@
+//! Real workers of the library, each in a process of its own, that are killed, stopped and cut off while they work.
+//!
+//! The binary `tenure-drill-worker` runs them with the handlers of [`kinds`] and says each event as a line of JSON. Here is
+//! what a test needs to start them, to hear what they say, and to wait for what becomes of their jobs. What is tried
+//! daily at a small size and in the long proof at full size is in [`attack`] and [`takeover`].
+
+pub mod attack;
+pub mod books;
+pub mod kinds;
+pub mod takeover;
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tenure::Job;
+use tenure::clock::monotonic;
+use tenure::inspect::{EffectFilter, EffectView, Wrong};
+use tenure::job::{JobId, Json, Name, NewJob, State};
+use tenure::lease::Token;
+use tenure::store::postgres::{self, Address, Postgres};
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::store::{Enqueued, Store};
+
+use crate::servers;
+use crate::speakers::{PATIENCE, Speaker};
+
+/// How a worker is set up.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// For how long it takes a job.
+    pub lease: Duration,
+    /// How many jobs it runs at a time.
+    pub concurrency: usize,
+    /// How many threads its handlers share.
+    pub threads: usize,
+    /// From which queue it works.
+    pub queue: String,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            lease: Duration::from_secs(30),
+            concurrency: 16,
+            threads: 2,
+            queue: "default".into(),
+        }
+    }
+}
+
+/// Something that a worker said, and when it was heard.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// When it was heard.
+    pub at: Instant,
+    /// The event's name.
+    pub name: String,
+    /// The job.
+    pub job: Option<JobId>,
+    /// The token of the attempt that it is about.
+    pub token: Option<Token>,
+    /// All of it.
+    pub all: Value,
+}
+
+impl Event {
+    /// Reads a line. One that a kill cut off says nothing.
+    fn parse(at: Instant, line: &str) -> Option<Event> {
+        let all: Value = serde_json::from_str(line).ok()?;
+        let text = |name: &str| all[name].as_str();
+        Some(Event {
+            at,
+            name: text("event")?.to_owned(),
+            job: text("job").and_then(|job| JobId::parse(job).ok()),
+            token: text("token").and_then(|token| Token::parse(token).ok()),
+            all,
+        })
+    }
+
+    /// Whether it says this of this job.
+    pub fn is(&self, name: &str, job: JobId) -> bool {
+        self.name == name && self.job == Some(job)
+    }
+}
+
+/// A worker process.
+#[derive(Debug)]
+pub struct Worker {
+    speaker: Speaker,
+    /// What it has said, as far as somebody has listened.
+    pub events: Vec<Event>,
+}
+
+impl Worker {
+    /// Starts `program`, the binary `tenure-drill-worker`, and returns once it works.
+    pub fn start(program: &Path, place: &str, setup: &Setup) -> Worker {
+        let speaker = Speaker::start(Command::new(program).args([
+            place,
+            &setup.lease.as_millis().to_string(),
+            &setup.concurrency.to_string(),
+            &setup.threads.to_string(),
+            &setup.queue,
+        ]));
+        let mut worker = Worker { speaker, events: Vec::new() };
+        worker.hear("that it has started", |event| event.name == "worker_started");
+        worker
+    }
+
+    /// Waits until it says something that it had not said before.
+    pub fn hear(&mut self, what: &str, is: impl Fn(&Event) -> bool) -> Event {
+        let until = monotonic() + PATIENCE;
+        while let Some((at, line)) = self.speaker.next(until) {
+            if let Some(event) = Event::parse(at, &line) {
+                self.events.push(event.clone());
+                if is(&event) {
+                    return event;
+                }
+            }
+        }
+        panic!("a worker never said {what}; it said: {}", Last(&self.events));
+    }
+
+    /// Waits until it says that a handler was called for this job.
+    pub fn starts(&mut self, job: JobId) -> Event {
+        self.hear(&format!("that job {job} has started"), |event| {
+            event.is("execution_started", job)
+        })
+    }
+
+    /// Listens to what it has said up to now.
+    pub fn catch_up(&mut self) {
+        while let Some((at, line)) = self.speaker.next(monotonic()) {
+            self.events.extend(Event::parse(at, &line));
+        }
+    }
+
+    /// Kills it, and listens to its last words.
+    pub fn kill(&mut self) {
+        self.speaker.kill();
+        self.listen_to_the_end();
+    }
+
+    /// Asks it to end, waits until it has, and listens to its last words.
+    pub fn end(&mut self) {
+        let how = self.speaker.end();
+        self.listen_to_the_end();
+        assert!(how.success(), "{how}; it said: {}", Last(&self.events));
+    }
+
+    fn listen_to_the_end(&mut self) {
+        while let Some((at, line)) = self.speaker.next(monotonic() + PATIENCE) {
+            self.events.extend(Event::parse(at, &line));
+        }
+    }
+
+    /// How long its process has been on a processor, over all its threads.
+    pub fn cpu(&self) -> Duration {
+        // Fields 14 and 15, counted after the name, which may have spaces in it; a tick is a hundredth of a second.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it lives");
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks: u64 =
+            fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+}
+
+impl Deref for Worker {
+    type Target = Speaker;
+
+    fn deref(&self) -> &Speaker {
+        &self.speaker
+    }
+}
+
+impl DerefMut for Worker {
+    fn deref_mut(&mut self) -> &mut Speaker {
+        &mut self.speaker
+    }
+}
+
+/// The last that was said, for whoever waits for something else.
+struct Last<'a>(&'a [Event]);
+
+impl fmt::Display for Last<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = &self.0[self.0.len().saturating_sub(20)..];
+        last.iter().try_for_each(|event| write!(f, "\n  {}", event.all))
+    }
+}
+
+/// A store, and workers for it.
+pub struct Bench {
+    /// Where it is.
+    pub place: String,
+    /// A connection of the test's own.
+    pub store: Box<dyn Store>,
+    /// For files that handlers write.
+    pub directory: PathBuf,
+    program: PathBuf,
+}
+
+impl Bench {
+    /// An empty file in `directory`; `program` is the binary `tenure-drill-worker`.
+    pub fn sqlite(program: &Path, directory: &Path) -> Bench {
+        let file = directory.join("jobs.db");
+        let place = file.to_str().expect("a name that can be written").to_owned();
+        let store = Box::new(Sqlite::open(&file, &Options::default()).expect("a new file"));
+        Bench { place, store, directory: directory.to_owned(), program: program.to_owned() }
+    }
+
+    /// An empty schema in a database of this thread's own.
+    pub fn postgres(program: &Path, directory: &Path) -> Bench {
+        let place = servers::unclocked("workers").expect("an empty schema");
+        Bench::on_server(program, directory, place)
+    }
+
+    /// A store that is there.
+    pub fn on_server(program: &Path, directory: &Path, place: String) -> Bench {
+        let address = Address::parse(&place).expect("an address");
+        let store = Postgres::open(&address, &postgres::Options::default()).expect("it answers");
+        let (directory, program) = (directory.to_owned(), program.to_owned());
+        Bench { place, store: Box::new(store), directory, program }
+    }
+
+    /// A worker process.
+    pub fn worker(&self, setup: &Setup) -> Worker {
+        Worker::start(&self.program, &self.place, setup)
+    }
+
+    /// A file that handlers write, or that does not exist yet and which they wait for.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Enqueues jobs.
+    pub fn put(&mut self, jobs: &[NewJob]) -> Vec<JobId> {
+        let stored = jobs.chunks(1_000).flat_map(|part| self.store.enqueue(part).expect("stored"));
+        let created = stored.map(|answer| match answer {
+            Enqueued::Created(id) => id,
+            other => panic!("{other:?}"),
+        });
+        created.collect()
+    }
+
+    /// Waits until nothing is owed any more.
+    pub fn finish(&mut self) {
+        self.until("all jobs to end", |bench| bench.owed() == 0);
+    }
+
+    /// How many jobs have not ended.
+    pub fn owed(&mut self) -> u64 {
+        let lines = self.store.overview().expect("it answers").lines;
+        lines.iter().map(|line| line.ready + line.waiting + line.running + line.parked).sum()
+    }
+
+    /// Waits for something that somebody else does.
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Bench) -> bool) {
+        let end = monotonic() + PATIENCE;
+        while !is(self) {
+            let overview = self.store.overview().expect("it answers");
+            assert!(monotonic() < end, "waited in vain for {what}: {overview:?}");
+            // It ends early when something happens in the store, which may be what is waited for.
+            self.store.wait(monotonic() + Duration::from_millis(20)).expect("it answers");
+        }
+    }
+
+    /// Lets time pass in which something must not happen, or which a promise is about.
+    pub fn let_pass(&mut self, length: Duration) {
+        let end = monotonic() + length;
+        while monotonic() < end {
+            self.store.wait(end).expect("it answers");
+        }
+    }
+
+    /// Asserts that a job has ended so, and answers under which token and after how many crashes.
+    pub fn ended(&mut self, id: JobId, state: State) -> (Token, u16) {
+        let found = self.store.job(id).expect("it answers").expect("it is kept");
+        assert_eq!(found.job.state, state, "{found:?}");
+        (found.job.token, found.job.crashes)
+    }
+
+    /// All effects in the ledger.
+    pub fn effects(&mut self) -> Vec<EffectView> {
+        let mut filter = EffectFilter::default();
+        let mut all: Vec<EffectView> = Vec::new();
+        loop {
+            let page = self.store.effects(&filter, 1_000).expect("it answers");
+            let Some(last) = page.last() else { return all };
+            filter.before = Some(last.effect.job);
+            all.extend(page);
+        }
+    }
+
+    /// All that is stored and must not be.
+    pub fn wrong(&mut self) -> Vec<Wrong> {
+        let (mut from, mut wrong) = (None, Vec::new());
+        loop {
+            let checked = self.store.check(from, 1_000).expect("it answers");
+            wrong.extend(checked.wrong);
+            from = checked.next;
+            if from.is_none() {
+                return wrong;
+            }
+        }
+    }
+}
+
+/// A job for one of the handlers in [`kinds`].
+pub fn job<J: Job>(job: &J) -> NewJob {
+    let args = serde_json::to_string(job).expect("args are JSON");
+    let args = Json::check("args", args, 10_000).expect("args are JSON");
+    NewJob::new(Name::check("kind", J::KIND).expect("a name"), args)
+}
+
+/// The lines of a file that handlers add to; none if nobody has.
+pub fn lines(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}

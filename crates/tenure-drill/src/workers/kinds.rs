@@ -1,0 +1,126 @@
+//! What the workers of the drill can run.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure::clock::monotonic;
+use tenure::{Context, Fault, Job, Worker};
+
+use super::books::Books;
+
+/// Adds a line with its number and its token to a file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Line {
+    /// The file.
+    pub file: PathBuf,
+}
+
+/// Charges a bank: an effect in the ledger, which adds its key to the bank's book. In doubt it is sent again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Account {
+    /// The bank's book.
+    pub bank: PathBuf,
+    /// Once it has charged, it waits until this file is there.
+    pub gate: Option<PathBuf>,
+}
+
+/// Adds a row to a table of the user's own, in the commit that completes it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Book {}
+
+/// Takes its process down with it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Poison {}
+
+/// Waits until a file is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hold {
+    /// The file.
+    pub gate: PathBuf,
+}
+
+/// Keeps its thread from everybody else.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spin {
+    /// For how long.
+    pub ms: u64,
+}
+
+/// Nothing at all.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Quick {}
+
+macro_rules! kinds {
+    ($($job:ident $kind:literal),+) => {
+        $(impl Job for $job {
+            const KIND: &'static str = $kind;
+            type Output = ();
+        })+
+    };
+}
+
+kinds!(Line "line", Account "account", Book "book", Poison "poison", Hold "hold", Spin "spin", Quick "quick");
+
+/// Gives a worker the handlers, and the books that they write.
+pub fn taught(worker: Worker, books: Books) -> Worker {
+    worker
+        .state(books)
+        .handle(line)
+        .handle(account)
+        .handle(book)
+        .handle(poison)
+        .handle(hold)
+        .handle(spin)
+        .handle(quick)
+}
+
+async fn line(job: Line, cx: Context) -> Result<(), Fault> {
+    append(&job.file, &format!("{} {}", cx.job(), cx.token()))
+}
+
+async fn account(job: Account, cx: Context) -> Result<(), Fault> {
+    cx.effect("pay", |fx| async move { append(&job.bank, &fx.key()) }).resend().await?;
+    match job.gate {
+        Some(gate) => wait_at(&gate).await,
+        None => Ok(()),
+    }
+}
+
+async fn book(_: Book, cx: Context) -> Result<(), Fault> {
+    cx.state::<Books>().enter(&cx).await
+}
+
+async fn poison(_: Poison, _: Context) -> Result<(), Fault> {
+    std::process::abort()
+}
+
+async fn hold(job: Hold, _: Context) -> Result<(), Fault> {
+    wait_at(&job.gate).await
+}
+
+async fn spin(job: Spin, _: Context) -> Result<(), Fault> {
+    let until = monotonic() + Duration::from_millis(job.ms);
+    while monotonic() < until {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+async fn quick(_: Quick, _: Context) -> Result<(), Fault> {
+    Ok(())
+}
+
+async fn wait_at(gate: &Path) -> Result<(), Fault> {
+    while !gate.exists() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// One write of a whole line, so that lines of several processes do not mix.
+fn append(file: &Path, line: &str) -> Result<(), Fault> {
+    let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    open.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())).map_err(Fault::retry)
+}

@@ -75,7 +75,9 @@ impl Settler {
     ) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(500);
         if now >= self.look_at_locked {
-            self.pending.append(&mut self.locked);
+            // Never more than one call takes: the rest has its turn later.
+            let room = BATCH_LIMIT.saturating_sub(self.pending.len()).min(self.locked.len());
+            self.pending.extend(self.locked.drain(..room));
         }
         if !self.suspects_locks || self.pending.is_empty() {
             return Ok(());
@@ -205,4 +207,34 @@ fn tell(plan: &Plan, ended: &Ended, outcome: &Outcome, state: State) {
         (Outcome::Bury { .. }, _) => Fact::JobDead { reason: note() },
     };
     plan.tell(ended.fence, fact);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, Name};
+    use crate::lease::Token;
+    use crate::store::sqlite::{Options, Sqlite};
+
+    fn ended(job: i64) -> Ended {
+        Ended {
+            fence: Fence { job: JobId(job), token: Token(1) },
+            kind: Name::check("kind", "work").unwrap(),
+            returned: Returned::Settle(Outcome::Complete { result: None }),
+            ran: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_was_locked_is_never_more_than_one_call_takes_together_with_the_rest() {
+        let full = BATCH_LIMIT as i64;
+        let mut settler = Settler {
+            pending: (1..full).map(ended).collect(),
+            locked: vec![ended(full), ended(full + 1)],
+            ..Settler::default()
+        };
+        let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+        settler.pass_by_locked(&mut store, Duration::from_secs(1), Moment::now()).unwrap();
+        assert_eq!((settler.pending.len(), settler.locked.len()), (BATCH_LIMIT, 1));
+    }
 }

@@ -77,6 +77,10 @@ fn test() -> Vec<Step> {
             "the library without features",
             Cargo::new("check -p tenure --no-default-features"),
         ),
+        Step::cargo(
+            "the command line without the drill",
+            Cargo::new("check -p tenure-cli --no-default-features"),
+        ),
         Step::own("documents", "cargo xtask readme", readme::check).on(Wanted::Any),
     ]
 }

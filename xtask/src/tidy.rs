@@ -61,7 +61,7 @@ struct Ban {
     why: &'static str,
 }
 
-const BANS: [Ban; 4] = [
+const BANS: [Ban; 5] = [
     Ban {
         words: &[
             concat!("to", "do!("),
@@ -94,6 +94,16 @@ const BANS: [Ban; 4] = [
         within: |_| true,
         why: "where packages come from is configured on the machine, not here",
     },
+    Ban {
+        words: &[
+            concat!("tenure_", "drill"),
+            concat!("tenure::", "drill"),
+            concat!("tenure_", "cluster"),
+            concat!("_pat", "ched"),
+        ],
+        within: is_product,
+        why: "only the drill's own commands may reach a store that lacks a safeguard",
+    },
 ];
 
 /// Directories that exist on somebody's machine only.
@@ -106,6 +116,12 @@ const DECISIONS: &str = "docs/decisions/README.md";
 
 fn is_code(file: &str) -> bool {
     file.ends_with(".rs") || file.ends_with(".sql")
+}
+
+/// What people run that is not the drill. The library itself has the feature `drill`, and cargo keeps it shut.
+fn is_product(file: &str) -> bool {
+    let drill = "crates/tenure-cli/src/commands/drill";
+    file.starts_with("crates/tenure-cli/src/") && !file.starts_with(drill)
 }
 
 /// The rules that one file can break by itself.

@@ -5,6 +5,8 @@ pub(crate) mod completions;
 pub(crate) mod dead;
 pub(crate) mod dev;
 pub(crate) mod doctor;
+#[cfg(feature = "drill")]
+pub(crate) mod drill;
 pub(crate) mod effects;
 pub(crate) mod enqueue;
 pub(crate) mod jobs;

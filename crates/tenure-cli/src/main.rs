@@ -20,6 +20,8 @@ use clap::{Parser, Subcommand};
 use tenure::job::Invalid;
 use tenure::store::{Error, Store};
 
+#[cfg(feature = "drill")]
+use self::commands::drill;
 use self::commands::worker::shim;
 use self::commands::{
     completions, dead, dev, doctor, effects, enqueue, jobs, migrate, producer, queues, stats,
@@ -87,6 +89,9 @@ enum Command {
     #[command(subcommand)]
     Migrate(migrate::Command),
     Doctor(doctor::Args),
+    #[cfg(feature = "drill")]
+    #[command(subcommand)]
+    Drill(drill::Command),
     Completions(completions::Args),
     /// A worker of `tenure dev`
     #[command(name = dev::WORK, hide = true)]
@@ -160,6 +165,8 @@ fn run(cli: Cli) -> Result<Answer> {
         Command::Queues(command) => queues::run(&command, &mut session),
         Command::Migrate(command) => migrate::run(&command, &mut session),
         Command::Doctor(args) => doctor::run(&args, &mut session),
+        #[cfg(feature = "drill")]
+        Command::Drill(command) => drill::run(&command, &mut session),
         Command::Completions(args) => completions::run(&args, &mut session),
     };
     // What was answered before a failure is still an answer: it goes out either way.

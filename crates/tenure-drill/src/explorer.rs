@@ -30,12 +30,13 @@ use tenure::store::{
 pub use self::actors::Ending;
 use self::actors::{Actors, Doing, Loss, Move};
 use self::invariants::Ghosts;
-pub use self::invariants::{Invariant, Tally};
+pub use self::invariants::Tally;
 pub use self::scope::{SCOPES, Scope, WIDE_SCOPES};
 use crate::differential::compare;
 use crate::engines::START;
 use crate::model::Model;
 use crate::servers;
+use crate::verdict::{Invariant, Violation};
 
 /// What one exhaustive search has seen.
 #[derive(Debug, Clone)]
@@ -62,32 +63,6 @@ impl fmt::Display for Report {
             "{scope}: {states} states, {transitions} transitions, {calls} calls, {schedules:.1e} schedules"
         )?;
         write!(f, "{tally}")
-    }
-}
-
-/// A schedule that breaks a promise.
-pub struct Violation {
-    /// The invariant that does not hold.
-    pub invariant: Invariant,
-    /// What was seen.
-    pub what: String,
-    /// How it came to that, step by step.
-    pub schedule: Vec<String>,
-    /// How many states had been seen.
-    pub states: usize,
-}
-
-impl fmt::Debug for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} does not hold: {} (after {} states)",
-            self.invariant, self.what, self.states
-        )?;
-        for (at, step) in self.schedule.iter().enumerate() {
-            writeln!(f, "{:4}. {step}", at + 1)?;
-        }
-        Ok(())
     }
 }
 
@@ -512,7 +487,7 @@ impl<'a> Search<'a> {
             step.words(answer)
         };
         let schedule = steps.iter().rev().map(words).collect();
-        Violation { invariant, what, schedule, states: self.origins.len() }
+        Violation { invariant, what, schedule, states: self.origins.len(), replay: None }
     }
 }
 

@@ -25,4 +25,5 @@ pub mod servers;
 pub mod sessions;
 pub mod simulation;
 pub mod speakers;
+pub mod verdict;
 pub mod workers;

@@ -1,316 +1,121 @@
-//! The proof of the prover: each safeguard is taken out, one at a time, and the explorer must
-//! notice.
+//! The proof of the prover: each safeguard is taken out, one at a time, and one of the levels must notice.
 //!
-//! A mutant is a patch of an engine's SQL files, given to a throw-away store: in memory, or in a schema
-//! of its own on the server that tests run on. Nothing else can reach it. On SQLite a comparison that
-//! is taken out is replaced by one that is always true, `x != -:x`, so that the statement keeps its
-//! parameters.
+//! A mutant is a patch of an engine's SQL files, given to a throw-away store, or a worker that leaves something out. It
+//! stops at its first violation. Nothing but the drill can reach one: the constructors are behind the library's feature
+//! `drill`.
 
-use tenure::drill::Patch;
+mod explored;
 
-use crate::explorer::{Invariant, Patched, SCOPES, explore_patched};
+use std::fmt;
 
-/// A store with one safeguard missing.
-#[derive(Debug, Clone, Copy)]
-pub struct Mutant {
-    /// What was taken out.
-    pub name: &'static str,
+use serde::Serialize;
+
+use crate::verdict::{Invariant, Violation};
+
+/// One safeguard taken out, and who looks for it.
+pub struct Hunt {
+    /// Its name.
+    pub mutant: &'static str,
+    /// What was taken out, in a sentence.
+    pub removed: &'static str,
+    /// Who looks for it.
+    pub level: Level,
+    /// What it was made of.
+    pub stock: Stock,
     /// The invariants of which at least one must be seen broken.
     pub broken: &'static [Invariant],
-    /// The scope in which it is looked for; all of them, in order, if none is named.
-    scope: Option<&'static str>,
-    sqlite: &'static [Patch],
-    postgres: &'static [Patch],
+    run: Box<dyn Fn() -> Option<Violation> + Send + Sync>,
 }
 
-/// The engine that a mutant was made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a mutant was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum Stock {
     Sqlite,
     Postgres,
+    /// The machines of a worker.
+    Worker,
+}
+
+impl fmt::Display for Stock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Stock::Sqlite => "sqlite",
+            Stock::Postgres => "postgres",
+            Stock::Worker => "worker",
+        })
+    }
+}
+
+/// A level of the proof.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Every order of calls.
+    Explorer,
+    /// Every order of statements.
+    Stepper,
+    /// The worker's machines, from a seed.
+    Simulation,
+    /// A disk that loses what was not flushed, and files that others write.
+    Disk,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Level; 4] = [Level::Explorer, Level::Stepper, Level::Simulation, Level::Disk];
+
+    /// What its figures count.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Level::Explorer => "states",
+            Level::Stepper => "schedules",
+            Level::Simulation => "runs",
+            Level::Disk => "cuts",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::Explorer => "explorer",
+            Level::Stepper => "stepper",
+            Level::Simulation => "simulation",
+            Level::Disk => "disk",
+        })
+    }
 }
 
 /// How a mutant fared.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Fate {
     /// The mutant.
     pub mutant: &'static str,
-    /// What killed it, in which scope, after how many states; `None` if it survived.
-    pub killed: Option<(Invariant, &'static str, usize)>,
-    /// The schedule that killed it, for people.
-    pub story: String,
+    /// What was taken out.
+    pub removed: &'static str,
+    /// Who looked for it.
+    pub level: Level,
+    /// What it was made of.
+    pub stock: Stock,
+    /// What killed it; `None` if it survived.
+    pub killed: Option<Violation>,
+    /// Whether it broke what it must break.
+    pub as_expected: bool,
 }
 
-/// The fence on PostgreSQL, for completions and for the rest.
-const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n            RETURNING s.n";
-const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2\n       FOR UPDATE;";
-
-/// All mutants.
-pub const MUTANTS: [Mutant; 16] = [
-    Mutant {
-        name: "no token bump on claim",
-        broken: &[Invariant::I2],
-        scope: None,
-        sqlite: &[patch(
-            "claim",
-            "token = max(token, :epoch << 40) + 1",
-            "token = max(token, 1, :epoch << 40)",
-        )],
-        postgres: &[patch(
-            "verbs/claim",
-            "token = greatest(j.token, e << 40) + 1,",
-            "token = greatest(j.token, 1, e << 40),",
-        )],
-    },
-    Mutant {
-        name: "fence without token",
-        broken: &[Invariant::I7],
-        scope: None,
-        sqlite: &[patch(
-            "settle",
-            "token = :token AND state = 2",
-            "token != -:token AND state = 2",
-        )],
-        postgres: &[
-            patch("verbs/settle", BULK_FENCE, "AND j.state + 0 = 2\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, "AND j.state + 0 = 2\n       FOR UPDATE;"),
-        ],
-    },
-    Mutant {
-        name: "fence without state",
-        broken: &[Invariant::I4, Invariant::I10],
-        scope: None,
-        sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
-        postgres: &[
-            patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, "AND j.token = p_token\n       FOR UPDATE;"),
-        ],
-    },
-    Mutant {
-        name: "no fence",
-        broken: &[Invariant::I7, Invariant::I10],
-        scope: None,
-        sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
-        postgres: &[
-            patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
-            patch("verbs/settle", FENCE, "FOR UPDATE;"),
-        ],
-    },
-    Mutant {
-        name: "lapse without re-check of the lease",
-        broken: &[Invariant::I8],
-        scope: None,
-        sqlite: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
-        postgres: &[patch(
-            "verbs/lapse",
-            "AND j.lease_until + 0 <= t\n       FOR UPDATE",
-            "FOR UPDATE",
-        )],
-    },
-    Mutant {
-        name: "lapse by id only",
-        broken: &[Invariant::I8],
-        scope: None,
-        sqlite: &[
-            patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
-            patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now"),
-        ],
-        postgres: &[patch(
-            "verbs/lapse",
-            "AND j.token = p_token AND j.state + 0 = 2\n       AND j.lease_until + 0 <= t\n       FOR UPDATE",
-            "AND j.state + 0 = 2\n       FOR UPDATE",
-        )],
-    },
-    Mutant {
-        name: "renewal unfenced",
-        broken: &[Invariant::I7],
-        scope: None,
-        sqlite: &[patch("renew", "token = :token AND state = 2", "token != -:token AND state = 2")],
-        postgres: &[patch(
-            "verbs/renew",
-            "AND j.token = s.token AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
-            "AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
-        )],
-    },
-    Mutant {
-        name: "progress unfenced",
-        broken: &[Invariant::I7],
-        scope: Some("progress"),
-        sqlite: &[patch(
-            "progress",
-            "token = :token AND state = 2",
-            "token != -:token AND state = 2",
-        )],
-        postgres: &[patch(
-            "verbs/progress",
-            "AND j.token = s.token AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
-            "AND j.state + 0 = 2\n               FOR NO KEY UPDATE",
-        )],
-    },
-    Mutant {
-        name: "attempts counted at failure",
-        broken: &[Invariant::I5],
-        scope: None,
-        sqlite: &[
-            patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
-            // A lapse changes the crashes, so this counts settlements only.
-            patch("settle", "attempt = :attempt,", "attempt = :attempt + (crashes = :crashes),"),
-        ],
-        postgres: &[
-            patch("verbs/claim", "attempt = j.attempt + 1,", "attempt = j.attempt,"),
-            patch(
-                "verbs/record",
-                "attempt = p_attempt,",
-                "attempt = p_attempt + (j.crashes = p_crashes)::int,",
-            ),
-        ],
-    },
-    Mutant {
-        name: "repeated settlement not recognised",
-        broken: &[Invariant::I10],
-        scope: None,
-        sqlite: &[patch("settle", "verb = :verb AND refused = 0", "verb = :verb AND refused = 9")],
-        postgres: &[patch(
-            "verbs/record",
-            "l.verb = p_verb AND l.refused = false",
-            "l.verb = p_verb AND l.refused IS NULL",
-        )],
-    },
-    Mutant {
-        name: "ledger keyed by token",
-        broken: &[Invariant::I1],
-        scope: Some("effects"),
-        sqlite: &[
-            patch(
-                "schema/0002_ledger",
-                "PRIMARY KEY (job_id, effect)",
-                "PRIMARY KEY (job_id, effect, token)",
-            ),
-            patch(
-                "ledger",
-                "ON CONFLICT (job_id, effect) DO",
-                "ON CONFLICT (job_id, effect, token) DO",
-            ),
-            patch(
-                "ledger",
-                "note\n  FROM tenure_ledger\n WHERE job_id = :job AND effect = :effect",
-                "note\n  FROM tenure_ledger\n WHERE job_id = :job AND effect = :effect ORDER BY token DESC",
-            ),
-        ],
-        postgres: &[
-            patch(
-                "schema/0002_ledger",
-                "PRIMARY KEY (job_id, effect)",
-                "PRIMARY KEY (job_id, effect, token)",
-            ),
-            patch(
-                "verbs/ledger",
-                "ON CONFLICT (job_id, effect) DO",
-                "ON CONFLICT (job_id, effect, token) DO",
-            ),
-        ],
-    },
-    Mutant {
-        name: "unique constraint dropped",
-        broken: &[Invariant::I1],
-        scope: Some("effects"),
-        sqlite: &[
-            patch(
-                "schema/0002_ledger",
-                ",\n    PRIMARY KEY (job_id, effect)\n) STRICT, WITHOUT ROWID",
-                "\n) STRICT",
-            ),
-            patch("ledger", "\nON CONFLICT (job_id, effect) DO NOTHING", ""),
-        ],
-        postgres: &[
-            patch("schema/0002_ledger", ",\n    PRIMARY KEY (job_id, effect)", ""),
-            patch("verbs/ledger", "\n        ON CONFLICT (job_id, effect) DO NOTHING", ""),
-        ],
-    },
-    Mutant {
-        name: "effect written before the fence",
-        broken: &[Invariant::I7],
-        scope: Some("effects"),
-        sqlite: &[patch("ledger", "token = :token AND state = 2", "token != -:token")],
-        postgres: &[patch(
-            "verbs/ledger",
-            "AND j.token = p_token AND j.state + 0 = 2\n        FOR NO KEY UPDATE;",
-            "FOR NO KEY UPDATE;",
-        )],
-    },
-    Mutant {
-        name: "epoch ignored",
-        broken: &[Invariant::I2],
-        scope: Some("failover"),
-        sqlite: &[patch(
-            "claim",
-            "token = max(token, :epoch << 40) + 1",
-            "token = token + 1 + 0 * :epoch",
-        )],
-        postgres: &[patch(
-            "verbs/record",
-            "ELSE tenure.raised(m.epoch, p_at) END",
-            "ELSE m.epoch END",
-        )],
-    },
-    Mutant {
-        name: "freed lock without the server's start",
-        broken: &[Invariant::I8],
-        scope: Some("guard"),
-        sqlite: &[patch(
-            "lapse",
-            "guarded AND under = :since\n",
-            "guarded AND :since IS NOT NULL\n",
-        )],
-        postgres: &[patch(
-            "verbs/lapse",
-            "ELSE w.guarded AND w.under = s END",
-            "ELSE w.guarded END",
-        )],
-    },
-    Mutant {
-        name: "no brake",
-        broken: &[Invariant::I8],
-        scope: Some("guard"),
-        sqlite: &[
-            patch("claim", "(leased_at >= :since", "(leased_at != -:since"),
-            patch(
-                "lapse",
-                "   AND (leased_at >= :since\n        OR min(",
-                "   AND (leased_at != -:since OR min(",
-            ),
-            patch(
-                "lapse",
-                "   AND (leased_at >= :since OR min(",
-                "   AND (leased_at != -:since OR min(",
-            ),
-        ],
-        postgres: &[patch("verbs/record", "WHEN leased_at >= server_start THEN", "WHEN true THEN")],
-    },
-];
-
-const fn patch(file: &'static str, find: &'static str, replace: &'static str) -> Patch {
-    Patch { file, find, replace }
-}
-
-/// Hunts one mutant through the scopes until something kills it. A server takes its time, so there it
-/// is only looked for where the same one of SQLite was found.
-pub fn hunt(mutant: &Mutant, stock: Stock) -> Fate {
-    let target = match stock {
-        Stock::Sqlite => Patched::Sqlite(mutant.sqlite),
-        Stock::Postgres => Patched::Postgres(mutant.postgres),
-    };
-    let trail = match (mutant.scope, stock) {
-        (Some(scope), _) => Some(scope),
-        (None, Stock::Sqlite) => None,
-        (None, Stock::Postgres) => hunt(mutant, Stock::Sqlite).killed.map(|(_, scope, _)| scope),
-    };
-    for scope in SCOPES.iter().filter(|scope| trail.is_none_or(|name| name == scope.name)) {
-        if let Err(violation) = explore_patched(scope, target) {
-            let killed = Some((violation.invariant, scope.name, violation.states));
-            return Fate { mutant: mutant.name, killed, story: format!("{violation:?}") };
-        }
+impl Hunt {
+    /// Looks for it until the first violation.
+    pub fn run(&self) -> Fate {
+        let killed = (self.run)();
+        let as_expected = killed.as_ref().is_some_and(|it| self.broken.contains(&it.invariant));
+        let Hunt { mutant, removed, level, stock, .. } = *self;
+        Fate { mutant, removed, level, stock, killed, as_expected }
     }
-    Fate { mutant: mutant.name, killed: None, story: "nothing was noticed".into() }
+}
+
+/// All mutants, of all engines and levels.
+pub fn all() -> Vec<Hunt> {
+    explored::hunts().collect()
 }

@@ -5,26 +5,60 @@
 //! of its database, and the server frees it with the session, however that ends.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use postgres::{Client, NoTls};
 use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
-use tenure::store::Result;
 use tenure::store::migrate::Standing;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::{Error, Result};
 
 use crate::engines::START;
 
 /// Where the server's address is found.
 pub const VARIABLE: &str = "TENURE_TEST_POSTGRES";
 
-/// The address of the server that tests run on.
+static CHOSEN: OnceLock<String> = OnceLock::new();
+
+/// Says on which server everything runs from now on, whatever the surroundings say. It holds for the whole process, and
+/// the first to say so decides.
+pub fn choose(url: &str) {
+    CHOSEN.get_or_init(|| url.to_owned());
+}
+
+/// Whether proofs can run on a server: it answers without TLS, and lets us make databases.
+///
+/// # Errors
+/// If not, with what to do about it.
+pub fn check(url: &str) -> Result<()> {
+    let address = Address::parse(url)?;
+    let unusable = |problem: String, next: &str| Error::Unusable {
+        target: address.to_string(),
+        problem,
+        next: next.to_owned(),
+    };
+    let out_of_reach = |broken: postgres::Error| {
+        unusable(broken.to_string(), "a drill needs a server that answers without TLS")
+    };
+    let mut client = Client::connect(&plain(url, None), NoTls).map_err(out_of_reach)?;
+    let may = "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user";
+    if client.query_one(may, &[]).map_err(out_of_reach)?.get(0) {
+        return Ok(());
+    }
+    let next = "a drill makes databases of its own: ALTER ROLE … CREATEDB, or leave --db out";
+    Err(unusable("this user may not make databases".into(), next))
+}
+
+/// The address of the server that proofs run on.
 ///
 /// # Panics
 ///
 /// If there is none: a test that did not run proves nothing.
 pub fn server() -> String {
+    if let Some(chosen) = CHOSEN.get() {
+        return chosen.clone();
+    }
     std::env::var(VARIABLE).unwrap_or_else(|_| {
         panic!(
             "no PostgreSQL to test on; run `cargo xtask test`, or `cargo xtask postgres COMMAND` for one \
@@ -35,17 +69,25 @@ pub fn server() -> String {
 
 /// The address of another database of the same server, and of a schema in it.
 pub fn address(database: &str, schema: &str) -> String {
-    let server = server();
-    let (base, query) = server.split_once('?').unwrap_or((&server, ""));
-    let base = base.rsplit_once('/').map_or(base, |(host, _)| host);
-    format!("{base}/{database}?{query}&schema={}", schema.replace(' ', "%20"))
+    let plain = plain(&server(), Some(database));
+    let sign = if plain.contains('?') { '&' } else { '?' };
+    format!("{plain}{sign}schema={}", schema.replace(' ', "%20"))
 }
 
 /// A connection of the test's own, without the schema's help.
 pub fn connect(database: &str) -> Client {
-    let server = address(database, "tenure");
-    let plain = server.split_once("&schema=").map_or(server.as_str(), |(plain, _)| plain);
-    Client::connect(plain, NoTls).expect("the server answers")
+    Client::connect(&plain(&server(), Some(database)), NoTls).expect("the server answers")
+}
+
+/// An address as drivers know it, which is without a schema, and of another database if one is named.
+fn plain(url: &str, database: Option<&str>) -> String {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let host = base.find("://").map_or(0, |at| at + 3);
+    let path = base[host..].find('/').map_or(base.len(), |at| host + at);
+    let base = database.map_or_else(|| base.to_owned(), |it| format!("{}/{it}", &base[..path]));
+    let kept = query.split('&').filter(|it| !it.is_empty() && !it.starts_with("schema="));
+    let query = kept.collect::<Vec<_>>().join("&");
+    if query.is_empty() { base } else { format!("{base}?{query}") }
 }
 
 /// An empty store in this thread's own database, in a schema of this name. There may be one at a time
@@ -94,10 +136,21 @@ fn install(address: &Address, schema: &str) -> Result<()> {
     Ok(())
 }
 
+/// Drops the databases that this process was lent, on a server that is not ours to fill. Nobody may use them any more.
+pub fn clean_up() {
+    let lent = std::mem::take(&mut *LENT.lock().unwrap_or_else(PoisonError::into_inner));
+    for (mut client, name) in lent.into_values() {
+        // What cannot be dropped is lent again next time.
+        let _ = client.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+    }
+}
+
+/// By thread: the session that holds the lock, and the database. Not thread-local, because the driver cannot be dropped
+/// while its thread ends.
+static LENT: Mutex<BTreeMap<String, (Client, String)>> = Mutex::new(BTreeMap::new());
+
 /// The name of this thread's database.
 pub fn database() -> String {
-    // Not thread-local: the driver cannot be dropped while its thread ends.
-    static LENT: Mutex<BTreeMap<String, (Client, String)>> = Mutex::new(BTreeMap::new());
     let thread = format!("{:?}", std::thread::current().id());
     let mut lent = LENT.lock().unwrap_or_else(PoisonError::into_inner);
     lent.entry(thread).or_insert_with(lend).1.clone()
@@ -112,7 +165,7 @@ fn lend() -> (Client, String) {
             .expect("the server answers")
             .get(0);
         if free {
-            let name = format!("tenure_test_{number}");
+            let name = format!("tenure_drill_{number}");
             let exists = client
                 .query("SELECT 1 FROM pg_database WHERE datname = $1", &[&name])
                 .expect("the server answers");
@@ -125,4 +178,17 @@ fn lend() -> (Client, String) {
         }
     }
     unreachable!("numbers do not end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn another_database_of_a_server_keeps_the_rest_of_its_address() {
+        let url = "postgres://ann:x@db:5433/shop?schema=jobs&connect_timeout=5";
+        assert_eq!(plain(url, None), "postgres://ann:x@db:5433/shop?connect_timeout=5");
+        assert_eq!(plain(url, Some("other")), "postgres://ann:x@db:5433/other?connect_timeout=5");
+        assert_eq!(plain("postgres://db", Some("other")), "postgres://db/other");
+    }
 }

@@ -15,7 +15,7 @@ fn every_forbidden_word_is_found_on_its_line() {
     for ban in &BANS {
         for word in ban.words {
             let text = format!("//! Fine.\nfn main() {{ {word} }}\n");
-            assert_eq!(broken("crates/tenure/src/job.rs", &text), [2], "{word}");
+            assert_eq!(broken("crates/tenure-cli/src/main.rs", &text), [2], "{word}");
         }
     }
 }
@@ -32,6 +32,13 @@ fn only_the_commands_of_the_project_may_sleep() {
     let text = format!("//! Fine.\nstd::{}(second);\n", BANS[2].words[0]);
     assert_eq!(broken("crates/tenure-cli/tests/dev.rs", &text), [2]);
     assert_eq!(broken("xtask/src/run.rs", &text), []);
+}
+
+#[test]
+fn only_the_commands_of_the_drill_reach_the_drill() {
+    let text = format!("//! Fine.\nuse {}::mutants;\n", BANS[4].words[0]);
+    assert_eq!(broken("crates/tenure-cli/src/commands/worker.rs", &text), [2]);
+    assert_eq!(broken("crates/tenure-cli/src/commands/drill/mutants.rs", &text), []);
 }
 
 #[test]

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-
 use std::time::Duration;
 
 use tenure::drill::Dump;
@@ -18,58 +17,22 @@ use tenure::store::{Changed, GUARD_GAP, Renewed, Reported, Resolved, Settled};
 
 use super::actors::Doing;
 use super::{Answer, Call};
+use crate::verdict::Invariant;
 
-/// The invariants that apply here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Invariant {
-    /// At most one success since the last requeue, and per effect at most one that took place, as
-    /// far as anybody can know.
-    I1,
-    /// A later claim has a larger token.
-    I2,
-    /// Succeeded means completed, by the last claim.
-    I3,
-    /// What has ended stays as it is, except by a requeue, which raises the token.
-    I4,
-    /// Starts and crashes are bounded.
-    I5,
-    /// A job is taken from its holder only when its lease is over.
-    I6,
-    /// Every write that is heard comes from the latest claim.
-    I7,
-    /// A lapse hits only the latest claim, and only when its lease is over or its process is gone.
-    I8,
-    /// Every job that was acknowledged is there, once.
-    I9,
-    /// An answer tells the truth, also when the call is repeated.
-    I10,
-    /// Once faults stop, every job comes to its end.
-    I11,
-    /// The engines agree with the model.
-    Lockstep,
-}
-
-impl Invariant {
-    const ALL: [Invariant; 11] = [
-        Invariant::I1,
-        Invariant::I2,
-        Invariant::I3,
-        Invariant::I4,
-        Invariant::I5,
-        Invariant::I6,
-        Invariant::I7,
-        Invariant::I8,
-        Invariant::I9,
-        Invariant::I10,
-        Invariant::I11,
-    ];
-}
-
-impl fmt::Display for Invariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
+/// Those that calls on a store can break, one at a time.
+const EXPLORED: [Invariant; 11] = [
+    Invariant::I1,
+    Invariant::I2,
+    Invariant::I3,
+    Invariant::I4,
+    Invariant::I5,
+    Invariant::I6,
+    Invariant::I7,
+    Invariant::I8,
+    Invariant::I9,
+    Invariant::I10,
+    Invariant::I11,
+];
 
 /// How often each invariant was looked at, and how often its premise was true.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,7 +57,7 @@ impl Tally {
     pub fn vacuous(&self) -> Vec<Invariant> {
         let never =
             |invariant: &Invariant| self.0.get(invariant).is_none_or(|(_, held)| *held == 0);
-        Invariant::ALL.into_iter().filter(never).collect()
+        EXPLORED.into_iter().filter(never).collect()
     }
 }
 

@@ -1,0 +1,36 @@
+//! `tenure drill`: the proof, for everyone to watch and to repeat.
+//!
+//! First the stories, in which real workers are stalled, killed and cut off, and then the four ways of looking through
+//! all that could happen. A drill never touches a store of anybody's: it makes its own, in a temporary directory or in a
+//! schema or databases of its own on the server that `--db` names, and removes them.
+
+mod explore;
+mod mutants;
+mod server;
+mod simulate;
+mod step;
+mod stories;
+
+use anyhow::Result;
+
+use crate::{Answer, Session};
+
+/// Watch the promises being proved, and repeat it
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    Race(stories::Args),
+    Explore(explore::Args),
+    Step(step::Args),
+    Simulate(simulate::Args),
+    Mutants(mutants::Args),
+}
+
+pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
+    match command {
+        Command::Race(args) => stories::race(args, session),
+        Command::Explore(args) => explore::run(args, session),
+        Command::Step(args) => step::run(args, session),
+        Command::Simulate(args) => simulate::run(args, session),
+        Command::Mutants(args) => mutants::run(args, session),
+    }
+}

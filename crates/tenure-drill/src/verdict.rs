@@ -1,0 +1,101 @@
+//! What must hold, and what it looks like when it does not. All levels of the proof speak of the same invariants.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What must hold in every state and after every step. `docs/proof.md` has them in exact words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Invariant {
+    /// At most one success since the last requeue, and per effect at most one that took place, as
+    /// far as anybody can know.
+    I1,
+    /// A later claim has a larger token.
+    I2,
+    /// Succeeded means completed, by the last claim.
+    I3,
+    /// What has ended stays as it is, except by a requeue, which raises the token.
+    I4,
+    /// Starts and crashes are bounded.
+    I5,
+    /// A job is taken from its holder only when its lease is over.
+    I6,
+    /// Every write that is heard comes from the latest claim.
+    I7,
+    /// A lapse hits only the latest claim, and only when its lease is over or its process is gone.
+    I8,
+    /// Every job that was acknowledged is there, once.
+    I9,
+    /// An answer tells the truth, also when the call is repeated.
+    I10,
+    /// Once faults stop, every job comes to its end.
+    I11,
+    /// The same key within its window is the same job, never none; with other args it is a conflict.
+    I12,
+    /// An outside witness that keeps the highest fence it has seen never accepts a lower one.
+    I16,
+    /// The engines agree with the model.
+    Lockstep,
+    /// What came of sessions side by side is what some order of them, one after the other, comes to.
+    Serial,
+    /// No two calls wait for each other in a circle.
+    Deadlock,
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Invariant::Lockstep => "lockstep",
+            Invariant::Serial => "serial order",
+            Invariant::Deadlock => "no deadlock",
+            Invariant::I1 => "I1",
+            Invariant::I2 => "I2",
+            Invariant::I3 => "I3",
+            Invariant::I4 => "I4",
+            Invariant::I5 => "I5",
+            Invariant::I6 => "I6",
+            Invariant::I7 => "I7",
+            Invariant::I8 => "I8",
+            Invariant::I9 => "I9",
+            Invariant::I10 => "I10",
+            Invariant::I11 => "I11",
+            Invariant::I12 => "I12",
+            Invariant::I16 => "I16",
+        })
+    }
+}
+
+/// A schedule that breaks a promise.
+#[derive(Clone, Serialize)]
+pub struct Violation {
+    /// The invariant that does not hold.
+    pub invariant: Invariant,
+    /// What was seen.
+    pub what: String,
+    /// How it came to that, step by step, in words.
+    pub schedule: Vec<String>,
+    /// How many states, schedules or runs had been seen.
+    pub states: usize,
+    /// The arguments of `tenure` that repeat exactly this, where a command can.
+    pub replay: Option<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { invariant, what, schedule, states, replay } = self;
+        writeln!(f, "{invariant} does not hold: {what} (after {states})")?;
+        for (at, step) in schedule.iter().enumerate() {
+            writeln!(f, "{:4}. {step}", at + 1)?;
+        }
+        match replay {
+            Some(arguments) => writeln!(f, "Repeat it with: tenure {arguments}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -10,11 +10,14 @@
 //! 7. [`workers`]: real workers of the library, with handlers, under load and under attack. Both are [`speakers`].
 //! 8. [`simulation`]: the worker's machines under a scheduler, with faults, from a seed.
 //! 9. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
+//! 10. [`disk`]: a disk that loses what was not flushed, and a file that others write.
 
-#![forbid(unsafe_code)]
+// Denied but for one file, [`disk`]'s recorder, which stands between SQLite and its files.
+#![deny(unsafe_code)]
 
 pub mod conformance;
 pub mod differential;
+pub mod disk;
 pub mod engines;
 pub mod explorer;
 pub mod holders;

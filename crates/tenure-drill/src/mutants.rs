@@ -4,6 +4,7 @@
 //! stops at its first violation. Nothing but the drill can reach one: the constructors are behind the library's feature
 //! `drill`.
 
+mod disk;
 mod explored;
 
 use std::fmt;
@@ -117,5 +118,5 @@ impl Hunt {
 
 /// All mutants, of all engines and levels.
 pub fn all() -> Vec<Hunt> {
-    explored::hunts().collect()
+    explored::hunts().chain(disk::hunts()).collect()
 }

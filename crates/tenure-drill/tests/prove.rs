@@ -14,6 +14,7 @@ use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
 use tenure::store::{Claim, Cursor, Renewed, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
+use tenure_drill::disk;
 use tenure_drill::engines::Engine;
 use tenure_drill::explorer::{WIDE_SCOPES, explore};
 use tenure_drill::holders::{Holder, sweep};
@@ -48,6 +49,17 @@ fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
         let report = simulation::run(&scenario, seed);
         assert_eq!(report.violations, Vec::<String>::new(), "{report}");
         assert_eq!(simulation::run(&scenario, seed).hash, report.hash, "seed {seed}");
+    }
+}
+
+/// Every write and flush of thirty histories, and what a disk may have kept of each; and callers who share commits.
+#[test]
+fn a_power_cut_at_any_point_of_thirty_histories_loses_nothing_that_was_answered() {
+    for seed in 100..130 {
+        println!("{}", disk::run(seed).unwrap());
+    }
+    for _ in 0..10 {
+        println!("{}", disk::run_crowd().unwrap());
     }
 }
 

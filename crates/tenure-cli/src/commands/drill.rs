@@ -4,6 +4,7 @@
 //! all that could happen. A drill never touches a store of anybody's: it makes its own, in a temporary directory or in a
 //! schema or databases of its own on the server that `--db` names, and removes them.
 
+mod disk;
 mod explore;
 mod mutants;
 mod server;
@@ -22,6 +23,7 @@ pub(crate) enum Command {
     Explore(explore::Args),
     Step(step::Args),
     Simulate(simulate::Args),
+    Disk(disk::Args),
     Mutants(mutants::Args),
 }
 
@@ -31,6 +33,7 @@ pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
         Command::Explore(args) => explore::run(args, session),
         Command::Step(args) => step::run(args, session),
         Command::Simulate(args) => simulate::run(args, session),
+        Command::Disk(args) => disk::run(args, session),
         Command::Mutants(args) => mutants::run(args, session),
     }
 }

@@ -1,6 +1,7 @@
 //! What the proof does to this engine: read and set its whole state, and break its SQL on purpose.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rusqlite::{Connection, Result as SqlResult, named_params};
 
@@ -22,6 +23,11 @@ impl Sqlite {
         Sqlite::in_memory_with(options, Arc::new(patched), |file, text| {
             Patch::apply(patches, file, text)
         })
+    }
+
+    /// From now on this file's writer in this process reads before it has the right to write.
+    pub fn begin_deferred(&self) {
+        self.writer.deferred.store(true, Ordering::SeqCst);
     }
 
     /// Lets `look` use the writing connection, to count what a call costs.

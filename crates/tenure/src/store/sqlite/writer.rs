@@ -65,6 +65,9 @@ pub(super) struct Writer {
     alone: Mutex<Option<ThreadId>>,
     /// Over the connection, while a user's own SQL runs on it.
     pub(super) watch: Watch,
+    /// Set by the proof alone, to show why groups begin as they do.
+    #[cfg(feature = "drill")]
+    pub(super) deferred: std::sync::atomic::AtomicBool,
 }
 
 /// What stands beside a file that processes share.
@@ -127,6 +130,8 @@ impl Writer {
             committed: Condvar::new(),
             alone: Mutex::new(None),
             watch: Watch::default(),
+            #[cfg(feature = "drill")]
+            deferred: std::sync::atomic::AtomicBool::new(false),
         }
     }
 
@@ -300,9 +305,7 @@ impl Writer {
         }
         let turn = self.beside.as_ref().map_or(Ok(()), |beside| beside.turns.take());
         turn.map_err(|cause| error::from_io(&self.target, doing, cause))?;
-        // IMMEDIATE: a transaction that reads first and then writes would fail at once if another
-        // wrote in between.
-        let begun = core.connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| self.heed(core));
+        let begun = core.connection.execute_batch(self.beginning()).and_then(|()| self.heed(core));
         core.busy = begun.as_ref().err().map(|_| clock::monotonic());
         match begun {
             Ok(()) => {
@@ -317,6 +320,15 @@ impl Writer {
                 Err(error::from_sqlite(&self.target, doing, cause))
             }
         }
+    }
+
+    /// IMMEDIATE: a transaction that reads first and then writes would fail at once if another wrote in between.
+    fn beginning(&self) -> &'static str {
+        #[cfg(feature = "drill")]
+        if self.deferred.load(Ordering::SeqCst) {
+            return "BEGIN";
+        }
+        "BEGIN IMMEDIATE"
     }
 
     /// Begins a new epoch if somebody has put an older state into the file while we had it open. In our turn the witness

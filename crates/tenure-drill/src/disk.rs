@@ -1,0 +1,283 @@
+//! A disk that loses what was not flushed, and a file that others write.
+//!
+//! A killed process loses nothing that it has written: the operating system has it. A power cut does. So all that SQLite
+//! does to its files is recorded (`recorder`), once, while calls are made and answered (`history`); and then the power
+//! fails after every single write and flush. What a disk may have kept by then (`tape`) is put into an empty directory,
+//! opened, and held against what had been answered (`aftermath`; G1, G3).
+//!
+//! Tenure is not alone with its file either: any program may write to it at any moment (`strangers`).
+
+mod aftermath;
+mod history;
+mod recorder;
+mod strangers;
+mod tape;
+
+use std::fmt;
+
+use serde::Serialize;
+use tenure::clock::Chance;
+use tenure::store::sqlite::Sqlite;
+
+pub use self::strangers::Encounters;
+pub(crate) use self::strangers::{Begin, meet};
+
+use self::aftermath::{Known, look};
+use self::history::History;
+use self::tape::{Disk, Event, Files, Loss};
+use crate::verdict::{Invariant, Violation};
+
+/// What came of one seed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Its number; none for callers that share commits, who come in an order of their own.
+    pub seed: Option<u64>,
+    /// How many calls were answered.
+    pub calls: usize,
+    /// How many writes, flushes and answers the power can fail after.
+    pub points: usize,
+    /// How often it failed, with more or less of what was not flushed.
+    pub cuts: usize,
+    /// How many of them came while the file was being opened after another.
+    pub again: usize,
+    /// After how many of them the call that was under way had been applied, as a whole.
+    pub under_way: usize,
+    /// After how many of them the store took itself for an older one, because its witness was lost.
+    pub new_epochs: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { seed, calls, points, cuts, again, under_way, new_epochs } = self;
+        match seed {
+            Some(seed) => write!(f, "seed {seed}: ")?,
+            None => write!(f, "callers at once: ")?,
+        }
+        write!(
+            f,
+            "{calls} calls, {points} points, {cuts} power cuts, {again} of them at the opening after another; \
+             {new_epochs} began a new epoch"
+        )?;
+        match seed {
+            Some(_) => write!(f, ", {under_way} kept the call under way"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The power fails after every write and flush of a seed's calls.
+pub fn run(seed: u64) -> Result<Report, Violation> {
+    survive(&record(seed, Flush::Full), Some(seed), &mut Err)
+}
+
+/// The power fails after one of them, as it does in [`run`]. A report without cuts says that there is no such point.
+pub fn replay(seed: u64, point: usize) -> Result<Report, Violation> {
+    let only = |at: usize| at == point;
+    cut(&record(seed, Flush::Full), Some(seed), &only, &mut Err)
+}
+
+/// The same under callers that come at once and share commits.
+pub fn run_crowd() -> Result<Report, Violation> {
+    survive(&record_crowd(Flush::Full), None, &mut Err)
+}
+
+/// Another program writes to the file, at every moment of every kind of call.
+pub fn run_strangers() -> Result<Encounters, Violation> {
+    meet(Begin::Immediate)
+}
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// The log is on disk.
+    Full,
+    /// The log is written. It is flushed before it is moved into the database.
+    Normal,
+    /// Nothing.
+    Off,
+}
+
+impl Flush {
+    fn set(self, store: &Sqlite) {
+        let word = match self {
+            Flush::Full => return, // as the library sets it
+            Flush::Normal => "NORMAL",
+            Flush::Off => "OFF",
+        };
+        store
+            .with_connection(|connection| connection.pragma_update(None, "synchronous", word))
+            .expect("a setting is set");
+    }
+}
+
+/// The first cut after which a store that waits for less does not keep `wanted`.
+pub(crate) fn first_broken(seed: u64, flush: Flush, wanted: Invariant) -> Option<Violation> {
+    let mut on_violation = |violation: Violation| match violation.invariant == wanted {
+        // No command repeats it: no command reaches such a store.
+        true => Err(Violation { replay: None, ..violation }),
+        false => Ok(()),
+    };
+    survive(&record(seed, flush), Some(seed), &mut on_violation).err()
+}
+
+/// How many calls a seed has. They make about a thousand writes.
+const CALLS: usize = 40;
+const CALLERS: usize = 4;
+
+/// The names in a store's directory.
+const FILE: &str = "jobs.db";
+const WITNESS: &str = "jobs.db-witness";
+
+fn record(seed: u64, flush: Flush) -> History {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    history::calls(directory.path(), seed, CALLS, flush).expect("calls are answered")
+}
+
+fn record_crowd(flush: Flush) -> History {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    history::crowd(directory.path(), CALLERS, 4, flush).expect("calls are answered")
+}
+
+/// What to do about a violation: go on, or end with it.
+type OnViolation<'a> = &'a mut dyn FnMut(Violation) -> Result<(), Violation>;
+
+fn survive(
+    history: &History,
+    seed: Option<u64>,
+    on_violation: OnViolation<'_>,
+) -> Result<Report, Violation> {
+    cut(history, seed, &|_| true, on_violation)
+}
+
+/// Plays the tape, and lets the power fail after each point that is `here`.
+fn cut(
+    history: &History,
+    seed: Option<u64>,
+    here: &dyn Fn(usize) -> bool,
+    on_violation: OnViolation<'_>,
+) -> Result<Report, Violation> {
+    let mut trial = Trial::new(history, seed, on_violation);
+    let mut disk = Disk::default();
+    let mut answered = Vec::new();
+    for (at, event) in history.tape.iter().enumerate() {
+        let is_new = disk.play(event);
+        if let Event::Answered(call) = event {
+            answered.push(*call);
+        }
+        if !here(at) {
+            continue;
+        }
+        let known = known(history, &answered);
+        // Until the next flush or answer, the same is lost when all is lost.
+        let losses = Loss::ALL.iter().filter(|loss| match loss {
+            Loss::Everything => is_new,
+            Loss::Tail => at % 2 == 0,
+            Loss::Scattered => at % 2 == 1,
+        });
+        for loss in losses {
+            let number = seed.unwrap_or(0) << 32 | (at as u64) << 2 | *loss as u64;
+            let mut chance = Chance::seeded(number);
+            let files = disk.after_power_cut(*loss, WITNESS, &mut chance);
+            let story = || schedule(history, at, *loss);
+            let opening = trial.open(&files, &known, at, &story)?;
+            if at % AGAIN == 0 && known.is_open() {
+                trial.cut_again(&files, &opening, &known, at, &story, &mut chance)?;
+            }
+        }
+    }
+    Ok(trial.report)
+}
+
+/// At every so many points the power fails again while the file is being opened, which moves what is in the log into the
+/// database, and may begin a new epoch. Not before the file is there: making it is on the tape.
+const AGAIN: usize = 61;
+
+/// One history, and what has come of its cuts so far.
+struct Trial<'a> {
+    place: tempfile::TempDir,
+    report: Report,
+    on_violation: OnViolation<'a>,
+}
+
+impl<'a> Trial<'a> {
+    fn new(history: &History, seed: Option<u64>, on_violation: OnViolation<'a>) -> Trial<'a> {
+        let (calls, points) = (history.calls.len() - 1, history.tape.len());
+        let report = Report { seed, calls, points, cuts: 0, again: 0, under_way: 0, new_epochs: 0 };
+        let place = tempfile::tempdir().expect("a temporary directory");
+        Trial { place, report, on_violation }
+    }
+
+    /// Opens what was found, and answers with what happened to the files until they were open.
+    fn open(
+        &mut self,
+        files: &Files,
+        known: &Known<'_>,
+        at: usize,
+        story: &dyn Fn() -> Vec<String>,
+    ) -> Result<Vec<Event>, Violation> {
+        let directory = self.place.path().join("cut");
+        std::fs::create_dir(&directory).expect("a directory is made");
+        let found = look(&directory, files, known).expect("files are written");
+        std::fs::remove_dir_all(&directory).expect("a directory is removed");
+        let report = &mut self.report;
+        report.cuts += 1;
+        report.under_way += usize::from(found.under_way);
+        report.new_epochs += usize::from(found.new_epoch);
+        for (invariant, what) in found.wrong {
+            let replay = report.seed.map(|seed| format!("drill disk --seed {seed} --point {at}"));
+            let (schedule, states) = (story(), report.cuts);
+            (self.on_violation)(Violation { invariant, what, schedule, states, replay })?;
+        }
+        Ok(found.opening)
+    }
+
+    /// The power fails a second time, after each of the writes and flushes of the opening.
+    fn cut_again(
+        &mut self,
+        files: &Files,
+        opening: &[Event],
+        known: &Known<'_>,
+        at: usize,
+        story: &dyn Fn() -> Vec<String>,
+        chance: &mut Chance,
+    ) -> Result<(), Violation> {
+        let mut disk = Disk::holding(files, WITNESS);
+        for (second, event) in opening.iter().enumerate() {
+            disk.play(event);
+            let loss = Loss::ALL[second % Loss::ALL.len()];
+            let found = disk.after_power_cut(loss, WITNESS, chance);
+            let story = || {
+                let mut lines = story();
+                lines.extend(opening[..=second].iter().map(Event::describe));
+                lines.push(format!("the power fails again: {}", loss.describe()));
+                lines
+            };
+            self.open(&found, known, at, &story)?;
+            self.report.again += 1;
+        }
+        Ok(())
+    }
+}
+
+fn known<'a>(history: &'a History, answered: &[usize]) -> Known<'a> {
+    let last = answered.last().map_or(0, |last| *last);
+    let states = [last, last + 1];
+    Known {
+        answered: answered.iter().map(|call| &history.calls[*call]).collect(),
+        states: states.iter().filter_map(|at| history.calls.get(*at)?.after.as_ref()).collect(),
+    }
+}
+
+/// The calls up to the cut, and the last things that happened to the files.
+fn schedule(history: &History, at: usize, loss: Loss) -> Vec<String> {
+    const LAST: usize = 6;
+    let answered = history.tape[..=at].iter().filter_map(|event| match event {
+        Event::Answered(call) => Some(&history.calls[*call].what),
+        _ => None,
+    });
+    let mut lines: Vec<_> = answered.map(|what| format!("{what}: answered")).collect();
+    let from = (at + 1).saturating_sub(LAST);
+    lines.extend(history.tape[from..=at].iter().map(Event::describe));
+    lines.push(format!("the power fails after point {at}: {}", loss.describe()));
+    lines
+}

@@ -96,6 +96,12 @@ enum Command {
     /// A worker of `tenure dev`
     #[command(name = dev::WORK, hide = true)]
     DevWorker,
+    /// A process of a story of `tenure drill`
+    #[cfg(feature = "drill")]
+    #[command(name = drill::stories::WORK, hide = true)]
+    DrillProcess {
+        words: Vec<String>,
+    },
 }
 
 /// What a command has to go by: where the store is, and where the answer goes.
@@ -155,6 +161,8 @@ fn run(cli: Cli) -> Result<Answer> {
     let answer = match cli.command {
         Command::Dev(args) => dev::run(&args, &mut session),
         Command::DevWorker => dev::work(&session),
+        #[cfg(feature = "drill")]
+        Command::DrillProcess { words } => drill::stories::work(&words, &session),
         Command::Enqueue(args) => enqueue::run(&args, &mut session),
         Command::Worker(args) => worker::run(&args, &mut session),
         Command::Producer(args) => producer::run(&args, &mut session),

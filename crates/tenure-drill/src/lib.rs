@@ -8,6 +8,7 @@
 //! 5. [`processes`]: real processes on one file, some of which are killed.
 //! 6. [`holders`]: real workers that are killed, stopped and cut off.
 //! 7. [`workers`]: real workers of the library, with handlers, under load and under attack. Both are [`speakers`].
+//!    In [`stories`] they are told so that a person sees what happens.
 //! 8. [`simulation`]: the worker's machines under a scheduler, with faults, from a seed.
 //! 9. [`sessions`]: plain PostgreSQL sessions that call the SQL functions, as other languages do.
 //! 10. [`disk`]: a disk that loses what was not flushed, and a file that others write.
@@ -28,5 +29,6 @@ pub mod servers;
 pub mod sessions;
 pub mod simulation;
 pub mod speakers;
+pub mod stories;
 pub mod verdict;
 pub mod workers;

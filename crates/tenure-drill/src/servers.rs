@@ -79,6 +79,26 @@ pub fn connect(database: &str) -> Client {
     Client::connect(&plain(&server(), Some(database)), NoTls).expect("the server answers")
 }
 
+/// The same address with this schema instead of its own.
+pub fn in_schema(url: &str, schema: &str) -> String {
+    let url = in_no_schema(url);
+    let sign = match (url.contains("://"), url.contains('?')) {
+        (false, _) => ' ',
+        (true, true) => '&',
+        (true, false) => '?',
+    };
+    format!("{url}{sign}schema={schema}")
+}
+
+/// The same address as drivers know it, which is without a schema.
+pub fn in_no_schema(url: &str) -> String {
+    if url.contains("://") {
+        return plain(url, None);
+    }
+    let words = url.split_whitespace().filter(|word| !word.starts_with("schema="));
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// An address as drivers know it, which is without a schema, and of another database if one is named.
 fn plain(url: &str, database: Option<&str>) -> String {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
@@ -182,7 +202,18 @@ fn lend() -> (Client, String) {
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::{in_schema, plain};
+
+    #[test]
+    fn an_address_in_another_schema_keeps_the_rest_of_it_too() {
+        for (url, expected) in [
+            ("postgres://db/shop", "postgres://db/shop?schema=x"),
+            ("postgres://db/shop?schema=jobs&a=b", "postgres://db/shop?a=b&schema=x"),
+            ("host=db schema=jobs user=me", "host=db user=me schema=x"),
+        ] {
+            assert_eq!(in_schema(url, "x"), expected);
+        }
+    }
 
     #[test]
     fn another_database_of_a_server_keeps_the_rest_of_its_address() {

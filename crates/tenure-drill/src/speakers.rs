@@ -1,5 +1,7 @@
 //! A real process that says a line for everything that happens to it, and what can be done to it.
 
+pub mod inside;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -48,9 +50,14 @@ impl Speaker {
         self.process.wait().expect("it is gone");
     }
 
-    /// Asks it to end by closing its standard input, and waits until it has.
-    pub fn end(&mut self) -> ExitStatus {
+    /// Asks it to end by closing its standard input.
+    pub fn close(&mut self) {
         drop(self.process.stdin.take());
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn end(&mut self) -> ExitStatus {
+        self.close();
         self.process.wait().expect("it ends")
     }
 

@@ -1,16 +1,18 @@
 //! Real workers of the library, each in a process of its own, that are killed, stopped and cut off while they work.
 //!
-//! The binary `tenure-drill-worker` runs them with the handlers of [`kinds`] and says each event as a line of JSON. Here is
+//! A [`process`] runs one with the handlers of [`kinds`] and says each event as a line of JSON. Here is
 //! what a test needs to start them, to hear what they say, and to wait for what becomes of their jobs. What is tried
 //! daily at a small size and in the long proof at full size is in [`attack`] and [`takeover`].
 
 pub mod attack;
 pub mod books;
 pub mod kinds;
+pub mod process;
 pub mod takeover;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ use tenure::job::{JobId, Json, Name, NewJob, State};
 use tenure::lease::Token;
 use tenure::store::postgres::{self, Address, Postgres};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Store};
+use tenure::store::{Enqueued, Store, is_meant_as_a_server};
 
 use crate::servers;
 use crate::speakers::{PATIENCE, Speaker};
@@ -39,6 +41,28 @@ pub struct Setup {
     pub threads: usize,
     /// From which queue it works.
     pub queue: String,
+    /// Whether it takes care of its leases.
+    pub care: Care,
+    /// How it ends when it is asked to.
+    pub end: End,
+}
+
+/// Whether a worker takes care of its leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// As every worker does.
+    Usual,
+    /// It neither renews them nor distrusts them, as a process that stood still and does not know it.
+    Stalled,
+}
+
+/// How a worker ends when its standard input is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It claims nothing more, and lets what runs finish.
+    Shutdown,
+    /// When nothing is due and nothing runs.
+    Drain,
 }
 
 impl Default for Setup {
@@ -48,7 +72,32 @@ impl Default for Setup {
             concurrency: 16,
             threads: 2,
             queue: "default".into(),
+            care: Care::Usual,
+            end: End::Shutdown,
         }
+    }
+}
+
+/// The program that a process of the drill runs, and what it must be told first.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The word by which it knows what it is to be; none for one that is nothing else.
+    pub word: Option<&'static str>,
+}
+
+impl Program {
+    /// The binary `tenure-drill-worker`.
+    pub fn itself(path: &Path) -> Program {
+        Program { path: path.to_owned(), word: None }
+    }
+
+    /// A process with these words, ready to start. A key that ends the drill does not end it first.
+    pub fn command(&self, place: &str, words: &[String]) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(self.word).args(words).env(process::PLACE, place).process_group(0);
+        command
     }
 }
 
@@ -96,18 +145,17 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts `program`, the binary `tenure-drill-worker`, and returns once it works.
-    pub fn start(program: &Path, place: &str, setup: &Setup) -> Worker {
-        let speaker = Speaker::start(Command::new(program).args([
-            place,
-            &setup.lease.as_millis().to_string(),
-            &setup.concurrency.to_string(),
-            &setup.threads.to_string(),
-            &setup.queue,
-        ]));
-        let mut worker = Worker { speaker, events: Vec::new() };
+    /// Starts one, and returns once it works.
+    pub fn start(program: &Program, place: &str, setup: &Setup) -> Worker {
+        let mut worker = Worker::launch(program, place, &process::words(setup));
         worker.hear("that it has started", |event| event.name == "worker_started");
         worker
+    }
+
+    /// Starts a process that is told these words.
+    pub fn launch(program: &Program, place: &str, words: &[String]) -> Worker {
+        let speaker = Speaker::start(&mut program.command(place, words));
+        Worker { speaker, events: Vec::new() }
     }
 
     /// Waits until it says something that it had not said before.
@@ -200,7 +248,7 @@ pub struct Bench {
     pub store: Box<dyn Store>,
     /// For files that handlers write.
     pub directory: PathBuf,
-    program: PathBuf,
+    program: Program,
 }
 
 impl Bench {
@@ -209,7 +257,7 @@ impl Bench {
         let file = directory.join("jobs.db");
         let place = file.to_str().expect("a name that can be written").to_owned();
         let store = Box::new(Sqlite::open(&file, &Options::default()).expect("a new file"));
-        Bench { place, store, directory: directory.to_owned(), program: program.to_owned() }
+        Bench { place, store, directory: directory.to_owned(), program: Program::itself(program) }
     }
 
     /// An empty schema in a database of this thread's own.
@@ -220,10 +268,8 @@ impl Bench {
 
     /// A store that is there.
     pub fn on_server(program: &Path, directory: &Path, place: String) -> Bench {
-        let address = Address::parse(&place).expect("an address");
-        let store = Postgres::open(&address, &postgres::Options::default()).expect("it answers");
-        let (directory, program) = (directory.to_owned(), program.to_owned());
-        Bench { place, store: Box::new(store), directory, program }
+        let store = open(&place).expect("it answers");
+        Bench { place, store, directory: directory.to_owned(), program: Program::itself(program) }
     }
 
     /// A worker process.
@@ -307,6 +353,15 @@ impl Bench {
             }
         }
     }
+}
+
+/// A connection to the store at this place.
+pub fn open(place: &str) -> tenure::store::Result<Box<dyn Store>> {
+    Ok(if is_meant_as_a_server(place) {
+        Box::new(Postgres::open(&Address::parse(place)?, &postgres::Options::default())?)
+    } else {
+        Box::new(Sqlite::open(place, &Options::default())?)
+    })
 }
 
 /// A job for one of the handlers in [`kinds`].

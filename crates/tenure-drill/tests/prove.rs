@@ -21,9 +21,10 @@ use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
 use tenure_drill::simulation::{self, Scenario};
-use tenure_drill::workers::Bench;
+use tenure_drill::stories::{Scene, race};
 use tenure_drill::workers::attack::attack;
 use tenure_drill::workers::takeover::takeovers;
+use tenure_drill::workers::{Bench, Program};
 
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
@@ -101,6 +102,21 @@ fn twenty_times_the_job_of_a_killed_worker_starts_elsewhere_within_a_second() {
         let worst = took.iter().max().unwrap();
         println!("takeovers after {took:.0?}, at worst {worst:.0?}");
         assert!(*worst < Duration::from_secs(1), "{took:?}");
+    });
+}
+
+/// Each with its own job and a lease of a second: a worker that stalls for two and a half seconds, and another that has
+/// long been done when it wakes.
+#[test]
+fn five_hundred_times_the_worker_that_stalled_is_refused_and_the_effect_happens_once() {
+    let program = Program::itself(Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker")));
+    on_both_engines(|bench| {
+        let (place, directory) = (bench.place.clone(), bench.directory.clone());
+        let scene = Scene { program: program.clone(), place, directory };
+        let story = race::many(&scene, 500, &mut ()).unwrap();
+        println!("{} on {}: {:?}", story.story, story.engine, story.figures);
+        assert!(story.held, "{:#?}\n{:#?}", story.verdict, story.trace);
+        assert_eq!(story.figures.unwrap().refusals, 500);
     });
 }
 

@@ -107,7 +107,7 @@ pub enum Fact {
 pub enum Exit {
     /// There was nothing more to do.
     Success,
-    /// There was nothing more to do, and something it wanted to settle was refused.
+    /// There was nothing more to do, and something it or a handler of its wanted to write was refused.
     Stale,
     /// It was asked to.
     Shutdown,

@@ -10,7 +10,7 @@ mod mutants;
 mod server;
 mod simulate;
 mod step;
-mod stories;
+pub(crate) mod stories;
 
 use anyhow::Result;
 
@@ -19,7 +19,12 @@ use crate::{Answer, Session};
 /// Watch the promises being proved, and repeat it
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    Race(stories::Args),
+    Race(stories::Race),
+    Crash(stories::Crash),
+    Duplicate(stories::Duplicate),
+    Outage(stories::Outage),
+    MidApply(stories::MidApply),
+    Poison(stories::Poison),
     Explore(explore::Args),
     Step(step::Args),
     Simulate(simulate::Args),
@@ -30,6 +35,11 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
     match command {
         Command::Race(args) => stories::race(args, session),
+        Command::Crash(args) => stories::crash(args, session),
+        Command::Duplicate(args) => stories::duplicate(args, session),
+        Command::Outage(args) => stories::outage(args, session),
+        Command::MidApply(args) => stories::mid_apply(args, session),
+        Command::Poison(args) => stories::poison(args, session),
         Command::Explore(args) => explore::run(args, session),
         Command::Step(args) => step::run(args, session),
         Command::Simulate(args) => simulate::run(args, session),

@@ -16,7 +16,7 @@ use tenure::clock;
 use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, Tenant};
 use tenure::store::Store;
 
-use self::interrupt::Interrupt;
+pub(crate) use self::interrupt::Interrupt;
 use self::rhythm::Rhythm;
 use crate::args::{self, BadInput};
 use crate::output::say;

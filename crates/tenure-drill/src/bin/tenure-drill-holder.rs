@@ -9,8 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt::Display;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -18,9 +17,9 @@ use tenure::clock::monotonic;
 use tenure::job::Name;
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, EffectKey, Entry, effect_name};
-use tenure::store::postgres::{self, Address, Postgres};
-use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Claim, Cursor, Registration, Renewed, Result, Store};
+use tenure_drill::speakers::inside::{at_the_end, say};
+use tenure_drill::workers::open;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -33,7 +32,7 @@ fn main() -> Result<()> {
 
     let mut guard = open(&place)?;
     let known = Registration { worker: worker.clone(), queues: queues.clone(), kinds: None };
-    say("guarded", format!("{:?}", guard.register(&known)?));
+    say(format!("guarded {:?}", guard.register(&known)?));
     let ask = Claim {
         worker: worker.clone(),
         queues,
@@ -47,13 +46,15 @@ fn main() -> Result<()> {
     let mut held: Vec<Fence> =
         claimed.attempts.iter().map(|attempt| attempt.lease.fence()).collect();
     for fence in &held {
-        say("held", format!("{} {}", fence.job, fence.token));
+        say(format!("held {} {}", fence.job, fence.token));
     }
     if let Some(bank) = bank {
         charge(guard.as_mut(), &held, &bank)?;
     }
-    say("ready", held.len());
-    keep(guard.as_mut(), &mut held, lease, &stdin_closed());
+    say(format!("ready {}", held.len()));
+    let (open, closed) = channel();
+    at_the_end(move || drop(open));
+    keep(guard.as_mut(), &mut held, lease, &closed);
     guard.retire(&worker)
 }
 
@@ -68,7 +69,7 @@ fn charge(store: &mut dyn Store, held: &[Fence], bank: &str) -> Result<()> {
             let mut book =
                 std::fs::OpenOptions::new().append(true).create(true).open(bank).expect("the bank");
             writeln!(book, "{key}").expect("the bank writes it down");
-            say("charged", key);
+            say(format!("charged {key}"));
         }
     }
     Ok(())
@@ -78,17 +79,17 @@ fn charge(store: &mut dyn Store, held: &[Fence], bank: &str) -> Result<()> {
 fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Receiver<()>) {
     while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(Duration::ZERO) {
         match store.renew(held, lease) {
-            Err(broken) => say("broken", broken),
+            Err(broken) => say(format!("broken {broken}")),
             Ok(answers) => {
                 let mut lost = Vec::new();
                 for (fence, answer) in held.iter().zip(&answers) {
                     if matches!(answer, Renewed::Lost(_) | Renewed::Gone) {
-                        say("lost", fence.job);
+                        say(format!("lost {}", fence.job));
                         lost.push(*fence);
                     }
                 }
                 held.retain(|fence| !lost.contains(fence));
-                say("renewed", held.len());
+                say(format!("renewed {}", held.len()));
             }
         }
         let until = monotonic() + lease / 3;
@@ -98,33 +99,8 @@ fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Rec
         {
             let soon = until.min(monotonic() + Duration::from_millis(500));
             if let Err(broken) = store.wait(soon) {
-                say("broken", broken);
+                say(format!("broken {broken}"));
             }
         }
     }
-}
-
-fn open(place: &str) -> Result<Box<dyn Store>> {
-    Ok(if place.starts_with("postgres://") {
-        Box::new(Postgres::open(&Address::parse(place)?, &postgres::Options::default())?)
-    } else {
-        Box::new(Sqlite::open(place, &Options::default())?)
-    })
-}
-
-fn say(what: &str, detail: impl Display) {
-    let mut out = std::io::stdout().lock();
-    if writeln!(out, "{what} {detail}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(0); // nobody listens any more
-    }
-}
-
-/// Closed when standard input is.
-fn stdin_closed() -> Receiver<()> {
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        drop(tell);
-    });
-    told
 }

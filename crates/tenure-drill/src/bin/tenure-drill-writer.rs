@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,12 +14,15 @@ use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Enqueued, Result, Store};
+use tenure_drill::speakers::inside::at_the_end;
 
 fn main() -> Result<()> {
     let path = std::env::args_os().nth(1).unwrap_or_else(|| "tenure.db".into());
     let mut store = Sqlite::open(path, &Options::default())?;
     let job = NewJob::new(Name::check("kind", "work")?, Json::check("args", "{}", 10)?);
-    let stopped = stopped_by_stdin();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stopped);
+    at_the_end(move || flag.store(true, Ordering::Relaxed));
     let mut out = std::io::stdout().lock();
     while !stopped.load(Ordering::Relaxed) {
         let begin = monotonic();
@@ -33,14 +36,4 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn stopped_by_stdin() -> Arc<AtomicBool> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stopped);
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        flag.store(true, Ordering::Relaxed);
-    });
-    stopped
 }

@@ -13,20 +13,18 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS drill_book (job bigint, token bi
 pub enum Books {
     /// By the store's own writer.
     Embedded,
-    /// By a connection of the handlers' own.
-    Server(Mutex<Client>),
+    /// By a connection of the handlers' own, which is made when the first needs it.
+    Server(String, Box<Mutex<Option<Client>>>),
 }
 
 impl Books {
-    /// Opens the books of a store.
-    pub async fn open(place: &str) -> Books {
-        if !is_server(place) {
-            return Books::Embedded;
+    /// The books of a store.
+    pub fn of(place: &str) -> Books {
+        if is_server(place) {
+            Books::Server(plain(place).to_owned(), Box::default())
+        } else {
+            Books::Embedded
         }
-        let (client, connection) =
-            tokio_postgres::connect(plain(place), NoTls).await.expect("a connection");
-        tokio::spawn(connection);
-        Books::Server(Mutex::new(client))
     }
 
     /// Adds the row and completes the job, both or neither.
@@ -40,8 +38,14 @@ impl Books {
                 };
                 cx.commit(enter).await
             }
-            Books::Server(client) => {
+            Books::Server(server, client) => {
                 let mut client = client.lock().await;
+                if client.is_none() {
+                    let (made, connection) = tokio_postgres::connect(server, NoTls).await?;
+                    tokio::spawn(connection);
+                    *client = Some(made);
+                }
+                let Some(client) = client.as_mut() else { return Ok(()) };
                 let tx = client.transaction().await?;
                 tx.execute("INSERT INTO drill_book VALUES ($1, $2)", &[&job, &token]).await?;
                 postgres::complete(&tx, cx, &()).await?;

@@ -52,6 +52,49 @@ pub struct Spin {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Quick {}
 
+/// Charges the bank. Its first attempt stalls before that, until a file is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Late {
+    /// The file.
+    pub gate: PathBuf,
+    /// The bank's book.
+    pub bank: PathBuf,
+}
+
+/// Remembers a step, charges the bank, and waits until a file is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Work {
+    /// Gets a line each time the step is done.
+    pub steps: PathBuf,
+    /// The bank's book.
+    pub bank: PathBuf,
+    /// The file.
+    pub gate: PathBuf,
+}
+
+/// Charges the bank, and has its answer only when a file is there: until then it is between the call and its record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Slow {
+    /// The bank's book.
+    pub bank: PathBuf,
+    /// The file.
+    pub gate: PathBuf,
+    /// What is done in doubt.
+    pub in_doubt: InDoubt,
+}
+
+/// What is done with an effect in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InDoubt {
+    /// A person decides.
+    Park,
+    /// It is sent again under the same key.
+    Resend,
+}
+
+/// The name of every effect on the bank.
+pub const CHARGE: &str = "charge";
+
 macro_rules! kinds {
     ($($job:ident $kind:literal),+) => {
         $(impl Job for $job {
@@ -61,7 +104,13 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Line "line", Account "account", Book "book", Poison "poison", Hold "hold", Spin "spin", Quick "quick");
+kinds!(Line "line", Account "account", Book "book", Poison "poison", Hold "hold", Spin "spin", Quick "quick",
+    Late "late", Work "work");
+
+impl Job for Slow {
+    const KIND: &'static str = "slow";
+    type Output = String;
+}
 
 /// Gives a worker the handlers, and the books that they write.
 pub fn taught(worker: Worker, books: Books) -> Worker {
@@ -74,6 +123,9 @@ pub fn taught(worker: Worker, books: Books) -> Worker {
         .handle(hold)
         .handle(spin)
         .handle(quick)
+        .handle(late)
+        .handle(work)
+        .handle(slow)
 }
 
 async fn line(job: Line, cx: Context) -> Result<(), Fault> {
@@ -110,6 +162,31 @@ async fn spin(job: Spin, _: Context) -> Result<(), Fault> {
 
 async fn quick(_: Quick, _: Context) -> Result<(), Fault> {
     Ok(())
+}
+
+async fn late(job: Late, cx: Context) -> Result<(), Fault> {
+    if cx.attempt() == 1 {
+        wait_at(&job.gate).await?;
+    }
+    cx.effect(CHARGE, |fx| async move { append(&job.bank, &fx.key()) }).await
+}
+
+async fn work(job: Work, cx: Context) -> Result<(), Fault> {
+    cx.step("load", || async { append(&job.steps, "loaded") }).await?;
+    cx.effect(CHARGE, |fx| async move { append(&job.bank, &fx.key()) }).resend().await?;
+    wait_at(&job.gate).await
+}
+
+async fn slow(job: Slow, cx: Context) -> Result<String, Fault> {
+    let call = |fx: tenure::handler::Effect| async move {
+        append(&job.bank, &fx.key())?;
+        wait_at(&job.gate).await?;
+        Ok("the bank's receipt".to_owned())
+    };
+    match job.in_doubt {
+        InDoubt::Park => cx.effect(CHARGE, call).park().await,
+        InDoubt::Resend => cx.effect(CHARGE, call).resend().await,
+    }
 }
 
 async fn wait_at(gate: &Path) -> Result<(), Fault> {

@@ -540,7 +540,8 @@ impl Context {
     /// The store has refused: the job is somebody else's.
     pub(crate) fn refused(&self, verb: Verb, stale: &Stale) -> Fault {
         self.tell(Fact::refused(verb, stale));
-        self.lost()
+        self.0.desk.refused(self.shown());
+        stopped()
     }
 
     pub(crate) fn lost(&self) -> Fault {

@@ -58,6 +58,8 @@ pub struct Worker {
     grace: Duration,
     drain: bool,
     observer: Option<Observer>,
+    #[cfg(feature = "drill")]
+    stalled: bool,
     /// The first thing that makes no sense; it is told when the worker is run.
     problem: Option<Invalid>,
 }
@@ -76,6 +78,8 @@ impl Worker {
             grace: Duration::from_secs(25),
             drain: false,
             observer: None,
+            #[cfg(feature = "drill")]
+            stalled: false,
             problem: None,
         }
     }
@@ -231,6 +235,13 @@ impl Worker {
         Worker { observer: Some(Observer::new(observe)), ..self }
     }
 
+    /// Takes no care of its leases, as a process that stood still and does not know it. For the proof alone: it shows that
+    /// the store refuses such a worker, which in this state does nothing to refuse itself.
+    #[cfg(feature = "drill")]
+    pub fn stalled(self) -> Worker {
+        Worker { stalled: true, ..self }
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Worker) -> Result<(), Invalid>) -> Worker {
         if let (Err(invalid), None) = (change(&mut self), &self.problem) {
             self.problem = Some(invalid);
@@ -277,7 +288,7 @@ impl Worker {
     /// # }
     /// ```
     pub async fn start(self) -> Result<Running> {
-        let (plan, desk) = (Arc::new(self.plan()?), Arc::new(Desk::new(self.slots)));
+        let (plan, desk) = (Arc::new(self.plan()?), Arc::new(self.desk()));
         let tasks = Tasks {
             runtime: tokio::runtime::Handle::current(),
             surroundings: Arc::new(self.surroundings(&plan, &desk)),
@@ -307,6 +318,16 @@ impl Worker {
             .map_err(|cause| no_thread(cause.into()))?;
         started.await.map_err(|cause| no_thread(cause.into()))??;
         Ok(running)
+    }
+
+    #[cfg(not(feature = "drill"))]
+    fn desk(&self) -> Desk {
+        Desk::new(self.slots)
+    }
+
+    #[cfg(feature = "drill")]
+    fn desk(&self) -> Desk {
+        if self.stalled { Desk::stalled(self.slots) } else { Desk::new(self.slots) }
     }
 
     /// What the machines are to do.
@@ -442,6 +463,22 @@ mod tests {
             names.contains(&"job_succeeded") && !names.contains(&"stale_write_blocked"),
             "{names:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_worker_whose_handler_was_refused_does_not_end_as_if_all_were_well() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let id = tenure.enqueue_kind("work", &()).await.unwrap().id();
+        let worker = Worker::new(&tenure).drain().handle_any(move |_, cx| {
+            let tenure = cx.tenure().clone();
+            async move {
+                // Nobody tells the worker, whose next renewal is seconds away.
+                tenure.with_store(move |store| store.cancel(&[id])).await?;
+                cx.step("next", || async { Ok(()) }).await?;
+                Ok(None)
+            }
+        });
+        assert_eq!(worker.run().await.unwrap(), Exit::Stale);
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl<C: Crew> Dispatcher<C> {
         }
         self.last_call = now;
         match self.call(store, now, room, grace) {
-            Ok(()) => self.well(now),
+            Ok(()) => self.well(now, found),
             Err(error) => self.ill(&error, store, now),
         }
     }
@@ -229,11 +229,11 @@ impl<C: Crew> Dispatcher<C> {
         }
     }
 
-    fn well(&mut self, now: Moment) -> Next {
+    fn well(&mut self, now: Moment, found: Found) -> Next {
         self.plan.tell_of_store(&self.desk, None);
         self.failures = 0;
         // Whoever drains looks at once whether that was all.
-        if self.dry && !self.plan.drain { Next::At(self.look.max(now)) } else { Next::Again }
+        if self.dry && !self.drains(found) { Next::At(self.look.max(now)) } else { Next::Again }
     }
 
     fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment) -> Next {
@@ -251,9 +251,13 @@ impl<C: Crew> Dispatcher<C> {
         if late > self.plan.lease / 2 { self.plan.lease } else { Duration::ZERO }
     }
 
+    fn drains(&self, found: Found) -> bool {
+        self.plan.drain || found.drains
+    }
+
     fn is_done(&self, found: Found) -> bool {
         match found.stage {
-            Stage::Working => self.plan.drain && self.dry && found.busy == 0 && found.held == 0,
+            Stage::Working => self.drains(found) && self.dry && found.busy == 0 && found.held == 0,
             Stage::Finishing => found.held == 0 && found.busy == 0,
             // Whoever does not return now will never be heard: its attempt is settled without it.
             Stage::Releasing | Stage::Over => found.held == 0,
@@ -264,7 +268,7 @@ impl<C: Crew> Dispatcher<C> {
         match found.stage {
             // It gives up, and leaves something behind.
             _ if !self.settler.is_empty() || self.unsure.is_some() || found.held > 0 => Exit::Error,
-            Stage::Working if self.settler.refused > 0 => Exit::Stale,
+            Stage::Working if self.settler.refused + found.refused > 0 => Exit::Stale,
             Stage::Working => Exit::Success,
             Stage::Finishing | Stage::Releasing | Stage::Over => Exit::Shutdown,
         }

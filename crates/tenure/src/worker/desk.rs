@@ -136,6 +136,11 @@ struct State {
     poked: bool,
     store_is_lost: bool,
     leaves_nothing: bool,
+    /// How often something that a handler wanted to write was refused.
+    refused: u64,
+    drains: bool,
+    #[cfg(feature = "drill")]
+    stalled: bool,
 }
 
 #[derive(Debug)]
@@ -180,13 +185,20 @@ pub(crate) struct Found {
     pub(crate) busy: usize,
     /// Leases that are not settled yet, also those whose attempt has ended and that wait here for their renewal.
     pub(crate) held: usize,
+    /// How often something that a handler wanted to write was refused.
+    pub(crate) refused: u64,
     pub(crate) poked: bool,
+    /// Whether it ends when nothing is due and nothing runs.
+    pub(crate) drains: bool,
 }
 
 /// A lease is not trusted to its very end: what is begun shortly before would be done after it.
 pub(crate) fn trusted(length: Duration) -> Duration {
     length - (length / 10).min(Duration::from_secs(1))
 }
+
+/// Longer than any worker lives.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// How long a handler may really run: a little less than its job may. At the end of that the store takes the job
 /// back, and would count a crash that was none.
@@ -208,10 +220,28 @@ impl Desk {
                 poked: true,
                 store_is_lost: false,
                 leaves_nothing: false,
+                refused: 0,
+                drains: false,
+                #[cfg(feature = "drill")]
+                stalled: false,
             }),
             poked: Condvar::new(),
             staged: Condvar::new(),
         }
+    }
+
+    /// The desk of a worker that takes no care of its leases: it does not renew them, trusts them for ever, and takes
+    /// nothing back. So a process behaves that stood still and does not know it, but this one can be told when to wake.
+    #[cfg(feature = "drill")]
+    pub fn stalled(slots: usize) -> Desk {
+        let desk = Desk::new(slots);
+        desk.state().stalled = true;
+        desk
+    }
+
+    /// Whether nobody takes care of its leases.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.state().is_stalled()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -236,6 +266,13 @@ impl Desk {
         self.staged.notify_all();
     }
 
+    /// From now on it ends when nothing is due and nothing runs.
+    #[cfg(feature = "drill")]
+    pub fn drain(&self) {
+        self.state().drains = true;
+        self.poke();
+    }
+
     /// Something may have changed in the store.
     pub fn poke(&self) {
         self.state().poked = true;
@@ -258,6 +295,12 @@ impl Desk {
         state.poked = true;
         drop(state);
         self.poked.notify_all();
+    }
+
+    /// Something that a handler wanted to write was refused: the job is somebody else's by now.
+    pub(crate) fn refused(&self, fence: Fence) {
+        self.state().refused += 1;
+        self.lose(fence, Cause::Lost);
     }
 
     /// A handler has completed its job by itself, and goes on: for its worker the attempt is over.
@@ -293,7 +336,9 @@ impl Desk {
             free: state.slots.saturating_sub(state.busy),
             busy: state.busy,
             held: state.held.len(),
+            refused: state.refused,
             poked: std::mem::take(&mut state.poked),
+            drains: state.drains,
         }
     }
 
@@ -322,6 +367,9 @@ impl Desk {
             ended: None,
         };
         hold.trust_until(held.trusted(granted, lease));
+        if state.is_stalled() {
+            hold.trust_until(granted + FOR_EVER);
+        }
         state.busy += 1;
         state.held.insert(fence, held);
         Some(hold)
@@ -373,7 +421,8 @@ impl Desk {
     /// that does not take long: a renewal that comes after its own settlement would be refused for nothing.
     pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
         let mut state = self.state();
-        let due = |held: &&Held| held.is_to_be_kept(now) && held.granted <= before;
+        let is_stalled = state.is_stalled();
+        let due = |held: &&Held| !is_stalled && held.is_to_be_kept(now) && held.granted <= before;
         let fences: Vec<Fence> =
             state.held.values().filter(due).map(|held| held.hold.fence).take(BATCH_LIMIT).collect();
         state.renewing = (fences.iter().copied().collect(), now);
@@ -446,6 +495,16 @@ impl Desk {
 }
 
 impl State {
+    #[cfg(feature = "drill")]
+    fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    #[cfg(not(feature = "drill"))]
+    fn is_stalled(&self) -> bool {
+        false
+    }
+
     fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
         let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
         let Some(held) = open else { return };

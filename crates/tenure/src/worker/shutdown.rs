@@ -28,6 +28,12 @@ impl Running {
         self.desk.advance(Stage::Releasing);
     }
 
+    /// Lets it end as a worker that drains does: when nothing is due and nothing runs.
+    #[cfg(feature = "drill")]
+    pub fn drain(&self) {
+        self.desk.drain();
+    }
+
     /// Finishes, and after the worker's grace releases; waits for the end.
     pub async fn shut_down(mut self) -> Exit {
         self.finish();

@@ -41,6 +41,9 @@ impl Sweeper {
         if self.desk.stage() == Stage::Over {
             return Next::Done;
         }
+        if self.desk.is_stalled() {
+            return Next::At(now + SWEEP);
+        }
         // What failed is tried again in the next round; nobody waits for it.
         if now >= self.look {
             let found = self.look(store).unwrap_or(false);

@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(super) struct Interrupt(Receiver<()>);
+pub(crate) struct Interrupt(Receiver<()>);
 
 impl Interrupt {
     /// From now on the first Ctrl-C, or TERM, is an event. The second one ends the process: the store may not answer for
     /// long.
-    pub(super) fn listen() -> Result<Interrupt> {
+    pub(crate) fn listen() -> Result<Interrupt> {
         const ENDED_BY_HAND: i32 = 130;
         let runtime = Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot listen for Ctrl-C")?;
@@ -44,7 +44,7 @@ impl Interrupt {
     }
 
     /// Waits this long, and tells whether somebody wants it to stop.
-    pub(super) fn within(&self, pause: Duration) -> bool {
+    pub(crate) fn within(&self, pause: Duration) -> bool {
         !matches!(self.0.recv_timeout(pause), Err(RecvTimeoutError::Timeout))
     }
 }

@@ -14,6 +14,10 @@ fn at(millis: u64) -> Moment {
 
 /// A desk that holds a job with this maximal runtime, since moment zero.
 fn holding(max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
+    holding_at(Desk::new(2), max_runtime)
+}
+
+fn holding_at(desk: Desk, max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
     let mut store = Sqlite::in_memory(&Options::default()).unwrap();
     let kind = Name::check("kind", "work").unwrap();
     let mut job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
@@ -31,7 +35,6 @@ fn holding(max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
         grace: Duration::ZERO,
     };
     let attempt = store.claim(&ask).unwrap().attempts.remove(0);
-    let desk = Desk::new(2);
     let hold = desk.hold(&attempt, at(0), LEASE).unwrap();
     assert!(desk.hold(&attempt, at(0), LEASE).is_none(), "what is known is not begun again");
     (desk, hold)
@@ -151,4 +154,15 @@ fn in_the_last_stage_handlers_are_stopped_and_given_back_without_them_if_they_st
     assert_eq!(desk.to_renew(at(11), at(11)), [], "and is on its way back");
     desk.revoke(at(6_010));
     assert_eq!(taken(&desk, at(6_010)), [Returned::Settle(Outcome::Release)]);
+}
+
+#[cfg(feature = "drill")]
+#[test]
+fn a_worker_that_stands_still_neither_renews_its_lease_nor_doubts_it() {
+    let (desk, hold) = holding(None);
+    assert_eq!(desk.to_renew(at(9_000), at(9_000)), [hold.fence]);
+    assert_eq!(hold.trust().until, at(9_000));
+    let (desk, hold) = holding_at(Desk::stalled(2), None);
+    assert_eq!(desk.to_renew(at(9_000), at(9_000)), []);
+    assert!(hold.trust().until > at(365 * 24 * 60 * 60 * 1_000));
 }

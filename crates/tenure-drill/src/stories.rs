@@ -1,0 +1,265 @@
+//! Stories: what real workers do when the worst happens, as a person would show it to a colleague.
+//!
+//! Each story sets up the danger on a store of its own, with real processes, and lets it happen. What they say is the
+//! trace. Then it looks: each claim of its verdict is read from the store, from the trace, or from a witness beside
+//! them, and holds or does not. A verdict is a function of what was seen, so that it can be shown to fail.
+
+pub mod crash;
+pub mod duplicate;
+pub mod mid_apply;
+pub mod outage;
+pub mod poison;
+pub mod race;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use tenure::job::JobId;
+use tenure::lease::Token;
+use tenure::store::{Error, Result, is_meant_as_a_server};
+
+use self::stage::Stage;
+use crate::workers::Program;
+
+/// Where a story is played.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    /// What its processes run.
+    pub program: Program,
+    /// An empty store that nobody else uses.
+    pub place: String,
+    /// An empty directory that nobody else uses: for gates, and for witnesses beside the store.
+    pub directory: PathBuf,
+}
+
+impl Scene {
+    /// The engine, as people call it.
+    pub fn engine(&self) -> &'static str {
+        if is_meant_as_a_server(&self.place) { "postgres" } else { "sqlite" }
+    }
+}
+
+/// Who watches.
+pub trait Audience {
+    /// Something happened.
+    fn told(&mut self, told: &Told);
+    /// Long work has come so far.
+    fn so_far(&mut self, text: &str);
+    /// Whether it wants to see no more.
+    fn has_left(&mut self) -> bool;
+}
+
+/// Nobody watches.
+impl Audience for () {
+    fn told(&mut self, _: &Told) {}
+    fn so_far(&mut self, _: &str) {}
+    fn has_left(&mut self) -> bool {
+        false
+    }
+}
+
+/// What happened, who told it, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Told {
+    /// Milliseconds since the story began.
+    pub ms: u64,
+    /// A worker by its letter, or [`NARRATOR`].
+    pub who: String,
+    /// The event with all its fields.
+    #[serde(flatten)]
+    pub event: Value,
+}
+
+/// Who tells what the story itself does.
+pub const NARRATOR: &str = "-";
+/// The event by which it tells.
+const NOTE: &str = "note";
+
+impl Told {
+    /// The event's name.
+    pub fn name(&self) -> &str {
+        self.text("event")
+    }
+
+    /// A field that is text, empty if there is none.
+    pub fn text(&self, field: &str) -> &str {
+        self.event[field].as_str().unwrap_or_default()
+    }
+
+    /// The job that it is about.
+    pub fn job(&self) -> Option<JobId> {
+        JobId::parse(self.text("job")).ok()
+    }
+
+    /// The token of the attempt that it is about.
+    pub fn token(&self) -> Option<Token> {
+        self.token_in("token")
+    }
+
+    fn token_in(&self, field: &str) -> Option<Token> {
+        Token::parse(self.text(field)).ok()
+    }
+
+    /// Whether this one told it.
+    pub fn is(&self, who: &str, name: &str) -> bool {
+        self.who == who && self.name() == name
+    }
+
+    fn is_of(&self, who: &str, name: &str, job: JobId) -> bool {
+        self.is(who, name) && self.job() == Some(job)
+    }
+}
+
+/// Longer texts are cut: the whole of them is in the JSON.
+const WIDTH: usize = 100;
+
+/// One line for people: when, who, what, and the fields that matter.
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Whose it is and what it is about, before the rest.
+        const FIRST: [&str; 7] =
+            ["job", "token", "attempt", "verb", "stale_token", "current_token", "reason"];
+        /// Who it is stands in front, and all is in one queue of one tenant.
+        const LEFT_OUT: [&str; 8] =
+            ["event", "worker", "from", "queue", "tenant", "queues", "kinds", "concurrency"];
+        let name = self.name();
+        write!(f, "{:>9}  {:<2}  ", seconds(Duration::from_millis(self.ms)), self.who)?;
+        if name == NOTE {
+            return f.write_str(self.text("text"));
+        }
+        let rest = self.event.as_object().into_iter().flatten().map(|(field, _)| field.as_str());
+        let rest = rest.filter(|field| !FIRST.contains(field) && !LEFT_OUT.contains(field));
+        let mut fields = String::new();
+        for field in FIRST.into_iter().chain(rest) {
+            match &self.event[field] {
+                Value::Null => {}
+                Value::String(text) if !text.contains([' ', '\n', '"']) => {
+                    fields += &format!(" {field}={text}");
+                }
+                Value::String(text) if text.chars().count() > WIDTH => {
+                    let text: String = text.chars().take(WIDTH).collect();
+                    fields += &format!(" {field}={:?}", format!("{text}…"));
+                }
+                value => fields += &format!(" {field}={value}"),
+            }
+        }
+        if fields.is_empty() { f.write_str(name) } else { write!(f, "{name:<19}{fields}") }
+    }
+}
+
+/// Something that must be so, and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Claim {
+    /// What must be so.
+    pub claim: String,
+    /// Whether it is.
+    pub held: bool,
+    /// What was seen.
+    pub seen: String,
+}
+
+impl Claim {
+    fn new(claim: impl Into<String>, held: bool, seen: impl Into<String>) -> Claim {
+        Claim { claim: claim.into(), held, seen: seen.into() }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Claim { claim, held, seen } = self;
+        write!(f, "{:<6}  {claim} ({seen})", if *held { "ok" } else { "FAILED" })
+    }
+}
+
+/// A story that was played.
+#[derive(Debug, Clone, Serialize)]
+pub struct Story {
+    /// Its name.
+    pub story: &'static str,
+    /// On which engine.
+    pub engine: &'static str,
+    /// How often.
+    pub runs: usize,
+    /// The sums of many runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figures: Option<race::Figures>,
+    /// What was told. Of many runs, only those that broke.
+    pub trace: Vec<Told>,
+    /// What must be so.
+    pub verdict: Vec<Claim>,
+    /// Whether all of it is.
+    pub held: bool,
+}
+
+impl Story {
+    fn new(story: &'static str, scene: &Scene, trace: Vec<Told>, verdict: Vec<Claim>) -> Story {
+        let held = !verdict.is_empty() && verdict.iter().all(|claim| claim.held);
+        Story { story, engine: scene.engine(), runs: 1, figures: None, trace, verdict, held }
+    }
+}
+
+/// Why a story does not go on.
+enum Halt {
+    /// The store cannot be used.
+    Store(Error),
+    /// Something did not happen that should have.
+    Stuck(String),
+    /// Nobody watches any more.
+    Left,
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Store(error)
+    }
+}
+
+type Go<T> = std::result::Result<T, Halt>;
+
+/// Plays a story to its end. What does not happen in time is a claim that does not hold, and so is a story that somebody
+/// left early.
+fn play(
+    name: &'static str,
+    scene: &Scene,
+    audience: &mut dyn Audience,
+    act: impl FnOnce(&mut Stage<'_>) -> Go<Vec<Claim>>,
+) -> Result<Story> {
+    let mut stage = Stage::new(scene, audience)?;
+    let verdict = match act(&mut stage) {
+        Ok(verdict) => verdict,
+        Err(Halt::Store(error)) => return Err(error),
+        Err(Halt::Stuck(what)) => vec![Claim::new("the story goes on", false, what)],
+        Err(Halt::Left) => vec![Claim::new("the story is played to its end", false, "interrupted")],
+    };
+    Ok(Story::new(name, scene, stage.into_trace(), verdict))
+}
+
+/// A length of time, as a person reads it.
+fn seconds(length: Duration) -> String {
+    format!("{:.3} s", length.as_secs_f64())
+}
+
+fn times(n: usize) -> String {
+    if n == 1 { "once".into() } else { format!("{n} times") }
+}
+
+/// How many of what.
+fn many(n: usize, one: &str, more: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { more })
+}
+
+/// What must be so of every store in the end: nothing is stored that must not be.
+fn nothing_wrong(stage: &mut Stage<'_>) -> Go<Claim> {
+    let wrong = stage.wrong()?;
+    let seen = match wrong.first() {
+        None => "all was checked".to_owned(),
+        Some(first) => format!("{}, such as {}", wrong.len(), first.what),
+    };
+    Ok(Claim::new("nothing is stored that must not be", wrong.is_empty(), seen))
+}

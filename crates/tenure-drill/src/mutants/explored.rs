@@ -39,6 +39,12 @@ fn hunt(
     Hunt { mutant: name, removed: name, level: Level::Explorer, stock, broken, run: Box::new(run) }
 }
 
+/// What the mutant of this name takes out of SQLite's files.
+pub(super) fn sqlite(name: &str) -> &'static [Patch] {
+    let mutant = MUTANTS.iter().find(|mutant| mutant.name == name);
+    mutant.expect("a mutant of the explorer's").sqlite
+}
+
 /// Goes through the scopes until something kills it.
 fn on_sqlite(mutant: &Mutant) -> Option<(&'static Scope, Violation)> {
     let named = |scope: &&Scope| mutant.scope.is_none_or(|name| name == scope.name);

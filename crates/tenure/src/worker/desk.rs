@@ -84,6 +84,18 @@ impl Hold {
         self.trust().stopped.is_some()
     }
 
+    /// Why its handler is to stop, if it is: for handlers that are stepped.
+    #[cfg(feature = "drill")]
+    pub fn stopped_for(&self) -> Option<Cause> {
+        self.trust().stopped
+    }
+
+    /// Whether something may be begun by its right: for handlers that are stepped.
+    #[cfg(feature = "drill")]
+    pub fn is_trusted(&self, now: Moment) -> bool {
+        now < self.trust().until
+    }
+
     /// How it stands now.
     pub(crate) fn trust(&self) -> Trust {
         *self.trust.borrow()
@@ -446,7 +458,7 @@ impl Desk {
 
     /// A job is somebody else's by now, or was cancelled: its handler stops, and nothing is settled. Tells
     /// whether it was still at work.
-    pub(crate) fn lose(&self, fence: Fence, cause: Cause) -> bool {
+    pub fn lose(&self, fence: Fence, cause: Cause) -> bool {
         let mut state = self.state();
         let Some(held) = state.held.get(&fence).filter(|held| held.ended.is_none()) else {
             return false;

@@ -1,0 +1,568 @@
+//! The books: every call and its answer, in the order of commits, held against what really happened.
+//!
+//! They are kept where the calls go through, so that they know also of what no caller ever heard. The first thing that
+//! must not be ends the run.
+
+mod ledger;
+mod people;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tenure::clock::{Clock, Timestamp};
+use tenure::job::{Fingerprint, JobId, Name, State};
+use tenure::lease::{Fence, WorkerId};
+use tenure::lifecycle::{Outcome, Verb};
+use tenure::store::{
+    Attempt, Claim, Claimed as Answered, Lapse, Lapsed, Renewed, Report, Reported, SUSPICION,
+    Settled, Settlement,
+};
+use tenure::telemetry::{Event, Fact};
+
+pub(super) use self::people::Copy;
+use super::ghosts::{Claimed, Ghost};
+use super::trace::{Rare, Trace};
+use super::witness::Witness;
+use crate::verdict::Invariant;
+
+/// Everything that is known of a run.
+pub(super) struct Books {
+    pub(super) trace: Trace,
+    pub(super) clock: Clock,
+    pub(super) jobs: BTreeMap<JobId, Ghost>,
+    pub(super) witness: Witness,
+    /// Nothing goes wrong any more.
+    pub(super) quiet: bool,
+    /// How many jobs have not ended.
+    pub(super) live: usize,
+    pub(super) calls: u64,
+    pub(super) events: BTreeMap<&'static str, u64>,
+    pub(super) wrong: Option<Wrong>,
+    /// Those who live.
+    pub(super) workers: BTreeMap<WorkerId, Living>,
+    /// Until when all were hindered.
+    pub(super) hindered: Duration,
+    /// Claims to which the store has refused this effect.
+    pub(super) refused: BTreeSet<(u64, Name)>,
+    /// The clock has jumped.
+    pub(super) jumped: bool,
+    pub(super) went_back: u32,
+    /// Who waits for a person.
+    pub(super) parked: BTreeSet<JobId>,
+    held: BTreeMap<WorkerId, BTreeSet<JobId>>,
+    keys: BTreeMap<String, (JobId, Fingerprint)>,
+    claims: u64,
+    /// The last id that was ever given, also in times that are lost.
+    last_id: JobId,
+}
+
+/// A worker that lives, and what hinders it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Living {
+    /// Until when it stands still or gives up what it has.
+    pub(super) hindered: Duration,
+    /// How many of its calls were lost.
+    pub(super) losses: u32,
+}
+
+/// What must not be.
+#[derive(Debug, Clone)]
+pub(super) struct Wrong {
+    pub(super) invariant: Invariant,
+    pub(super) what: String,
+    pub(super) jobs: BTreeSet<JobId>,
+}
+
+impl Books {
+    pub(super) fn new(clock: Clock) -> Books {
+        Books {
+            trace: Trace::default(),
+            clock,
+            jobs: BTreeMap::new(),
+            witness: Witness::default(),
+            quiet: false,
+            live: 0,
+            calls: 0,
+            events: BTreeMap::new(),
+            wrong: None,
+            workers: BTreeMap::new(),
+            hindered: Duration::ZERO,
+            refused: BTreeSet::new(),
+            jumped: false,
+            went_back: 0,
+            parked: BTreeSet::new(),
+            held: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            claims: 0,
+            last_id: JobId(0),
+        }
+    }
+
+    pub(super) fn tell(&mut self, job: JobId, text: String) {
+        self.trace.tell(Some(job), text);
+    }
+
+    pub(super) fn count(&mut self, rare: Rare) {
+        self.trace.sometimes.count(rare);
+    }
+
+    /// The first that is wrong is what is told: the rest may follow from it.
+    pub(super) fn fail(&mut self, invariant: Invariant, job: JobId, what: String) {
+        let jobs = BTreeSet::from([job]);
+        self.wrong.get_or_insert(Wrong { invariant, what, jobs });
+    }
+
+    /// A worker cannot be blamed for anything until then.
+    pub(super) fn hinder(&mut self, who: &WorkerId, until: Duration) {
+        if let Some(living) = self.workers.get_mut(who) {
+            living.hindered = living.hindered.max(until);
+        }
+    }
+
+    /// The store's time.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    // ── how they run
+
+    pub(super) fn claim(&mut self, who: &WorkerId, _: &Claim, answer: &Answered) {
+        for lapse in &answer.lapsed {
+            self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Lapse);
+        }
+        for attempt in &answer.attempts {
+            self.given(who, attempt);
+        }
+    }
+
+    fn given(&mut self, who: &WorkerId, attempt: &Attempt) {
+        let (job, token) = (attempt.lease.job(), attempt.lease.token());
+        self.claims += 1;
+        let number = self.claims;
+        let Some(ghost) = self.jobs.get_mut(&job) else {
+            return self.fail(Invariant::I9, job, format!("job {job} was never enqueued"));
+        };
+        let (was, highest) = (ghost.state, ghost.highest);
+        ghost.highest = highest.max(token);
+        ghost.starts += 1;
+        let bound = u32::from(attempt.max_attempts) + ghost.given_back;
+        let too_often = ghost.starts > bound || attempt.attempt > attempt.max_attempts;
+        let starts = ghost.starts;
+        ghost.claims.push(Claimed {
+            number,
+            worker: who.clone(),
+            token,
+            until: attempt.lease.until(),
+            granted: self.trace.now,
+            losses: self.workers.get(who).map_or(0, |living| living.losses),
+            started_at: attempt.started_at,
+            crashes: attempt.crashes,
+            max_crashes: attempt.max_crashes,
+            is_limited: attempt.max_runtime_ms.is_some(),
+            unheard: false,
+            settled: None,
+        });
+        if token <= highest {
+            let what = format!("job {job} was given out under token {token}, after {highest}");
+            return self.fail(Invariant::I2, job, what);
+        }
+        if was != State::Queued {
+            return self.fail(Invariant::I6, job, format!("job {job} was claimed while {was}"));
+        }
+        if too_often {
+            return self.fail(Invariant::I5, job, format!("job {job} was started {starts} times"));
+        }
+        self.moved(job, State::Running);
+        let text =
+            format!("{who} is given it under token {token}, for attempt {}", attempt.attempt);
+        self.tell(job, text);
+        if attempt.crashes > 0 {
+            self.suspect(who, job);
+        }
+    }
+
+    /// A job with a crash is given out: no other one may be at risk with it.
+    fn suspect(&mut self, who: &WorkerId, job: JobId) {
+        let since = self.now() - SUSPICION;
+        let is_suspect = |id: &&JobId| {
+            let claim = self.jobs.get(id).and_then(|ghost| ghost.claims.last());
+            claim.is_some_and(|claim| claim.crashes > 0 && claim.started_at > since)
+        };
+        let held = self.held.get(who);
+        let suspects: Vec<JobId> = held.into_iter().flatten().filter(is_suspect).copied().collect();
+        if suspects.len() > 1 {
+            let what = format!("{who} was given the suspects {suspects:?} at a time");
+            return self.fail(Invariant::I5, job, what);
+        }
+        self.count(Rare::SuspectAlone);
+    }
+
+    /// A claim was answered, and its worker did not hear it.
+    pub(super) fn unheard(&mut self, answer: &Answered) {
+        for attempt in &answer.attempts {
+            let ghost = self.jobs.get_mut(&attempt.lease.job());
+            if let Some(claim) = ghost.and_then(Ghost::holder) {
+                claim.unheard = true;
+            }
+        }
+    }
+
+    pub(super) fn held(&mut self, who: &WorkerId, _: &WorkerId, answer: &[Attempt]) {
+        let told: BTreeSet<JobId> = answer.iter().map(|attempt| attempt.lease.job()).collect();
+        let held = self.held.get(who).cloned().unwrap_or_default();
+        if let Some(job) = told.symmetric_difference(&held).next() {
+            let what = format!("{who} holds {held:?}, and was told {told:?}");
+            return self.fail(Invariant::I10, *job, what);
+        }
+        for job in told {
+            if let Some(claim) = self.jobs.get_mut(&job).and_then(Ghost::holder)
+                && std::mem::take(&mut claim.unheard)
+            {
+                self.count(Rare::ClaimTakenUp);
+                self.tell(job, format!("{who} learns that it holds it"));
+            }
+        }
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        who: &WorkerId,
+        fences: &[Fence],
+        _: Duration,
+        answers: &[Renewed],
+    ) {
+        for (fence, answer) in fences.iter().zip(answers) {
+            let Fence { job, token } = *fence;
+            let stood = self.stood(who, *fence);
+            match answer {
+                Renewed::Held(until) => {
+                    if !self.may(stood, "a renewal", who, *fence) {
+                        return;
+                    }
+                    let now = self.trace.now;
+                    let losses = self.workers.get(who).map_or(0, |living| living.losses);
+                    let Some(claim) = self.jobs.get_mut(&job).and_then(Ghost::holder) else {
+                        return;
+                    };
+                    let shorter = claim.until > *until;
+                    (claim.until, claim.granted, claim.losses) = (*until, now, losses);
+                    if shorter {
+                        let what = format!("a renewal shortened the lease of job {job}");
+                        return self.fail(Invariant::I6, job, what);
+                    }
+                    self.tell(job, format!("{who} renews it under token {token}"));
+                }
+                Renewed::Lost(_) => {
+                    if stood == Stood::Settled {
+                        self.count(Rare::RenewalCrossed);
+                        self.tell(job, format!("a renewal of {who} finds it settled"));
+                    } else {
+                        self.was_refused(stood, "a renewal", who, *fence);
+                    }
+                }
+                Renewed::Gone => self.was_gone("a renewal", *fence),
+                Renewed::Busy => {}
+            }
+        }
+    }
+
+    pub(super) fn progress(&mut self, who: &WorkerId, reports: &[Report], answers: &[Reported]) {
+        for (report, answer) in reports.iter().zip(answers) {
+            let stood = self.stood(who, report.fence);
+            match answer {
+                Reported::Yes => {
+                    if self.may(stood, "a report", who, report.fence) {
+                        self.tell(report.fence.job, format!("{who} tells how far it is"));
+                    }
+                }
+                Reported::Stale(_) => self.was_refused(stood, "a report", who, report.fence),
+                Reported::Gone => self.was_gone("a report", report.fence),
+                Reported::Busy => {}
+            }
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        who: &WorkerId,
+        settlements: &[Settlement],
+        answers: &[Settled],
+    ) {
+        for (settlement, answer) in settlements.iter().zip(answers) {
+            self.settled(who, settlement, answer);
+        }
+    }
+
+    pub(super) fn settle_and_claim(
+        &mut self,
+        who: &WorkerId,
+        settlements: &[Settlement],
+        ask: &Claim,
+        (settled, claimed): &(Vec<Settled>, Answered),
+    ) {
+        self.settle(who, settlements, settled);
+        self.claim(who, ask, claimed);
+    }
+
+    fn settled(&mut self, who: &WorkerId, settlement: &Settlement, answer: &Settled) {
+        let Settlement { fence, outcome, .. } = settlement;
+        let (fence, verb) = (*fence, outcome.verb());
+        let (job, token) = (fence.job, fence.token);
+        let stood = self.stood(who, fence);
+        let before = self
+            .jobs
+            .get_mut(&job)
+            .and_then(|ghost| ghost.claim(who, token))
+            .and_then(|claim| claim.settled);
+        match (answer, before) {
+            (Settled::Yes(_), Some(first)) if first == verb => {
+                self.count(Rare::ReplyHealed);
+                self.tell(job, format!("{who} repeats its {verb}, and hears that it counts"));
+            }
+            (Settled::Yes(_), Some(first)) => {
+                let what = format!("{verb} of job {job} was said to count, but it was {first}");
+                self.fail(Invariant::I10, job, what);
+            }
+            (Settled::Yes(state), None) => {
+                if self.may(stood, verb.name(), who, fence) {
+                    self.ended(who, fence, outcome, *state);
+                }
+            }
+            (Settled::Stale(_), Some(first)) if first == verb => {
+                let what = format!("{verb} of job {job} was refused, but it had been applied");
+                self.fail(Invariant::I10, job, what);
+            }
+            (Settled::Stale(_), _) => self.was_refused(stood, verb.name(), who, fence),
+            (Settled::Gone, _) => self.was_gone(verb.name(), fence),
+        }
+    }
+
+    /// A settlement was heard for the first time.
+    fn ended(&mut self, who: &WorkerId, fence: Fence, outcome: &Outcome, became: State) {
+        let (job, verb, now) = (fence.job, outcome.verb(), self.now());
+        let Some(ghost) = self.jobs.get_mut(&job) else { return };
+        let Some(claim) = ghost.holder() else { return };
+        claim.settled = Some(verb);
+        let late = claim.until < now;
+        let given_back = matches!(verb, Verb::Snooze | Verb::Release | Verb::Park);
+        ghost.given_back += u32::from(given_back);
+        ghost.successes += u32::from(became == State::Succeeded);
+        let twice = ghost.successes > 1;
+        self.moved(job, became);
+        self.tell(job, format!("{who} settles it under token {}: {verb}, {became}", fence.token));
+        if (verb == Verb::Complete) != (became == State::Succeeded) {
+            return self.fail(Invariant::I3, job, format!("{verb} of job {job} made it {became}"));
+        }
+        if twice {
+            return self.fail(Invariant::I1, job, format!("job {job} succeeded twice"));
+        }
+        if late {
+            self.count(Rare::LateSettlement);
+        }
+        match verb {
+            Verb::Release => self.count(Rare::Released),
+            Verb::Snooze => self.count(Rare::Snoozed),
+            Verb::Retry if became == State::Dead => self.count(Rare::AttemptsUsedUp),
+            Verb::Park => self.count(Rare::ParkedInDoubt),
+            _ => {}
+        }
+        if outcome.note().is_some_and(|note| note.contains("max_runtime")) {
+            self.count(Rare::TimedOut);
+        }
+    }
+
+    // ── how they are taken back
+
+    pub(super) fn vanished(&mut self, _: &WorkerId, _: usize, answer: &[Lapse]) {
+        for lapse in answer {
+            self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Vanish);
+        }
+    }
+
+    pub(super) fn overdue(&mut self, _: &WorkerId, limit: usize, grace: Duration, over: &[Fence]) {
+        if !self.jumped || over.len() >= limit {
+            return;
+        }
+        let now = self.now();
+        let spared = |job: &JobId| {
+            let claim = self.jobs.get(job).and_then(|ghost| ghost.claims.last());
+            let is_over = claim.is_some_and(|claim| claim.until + grace <= now);
+            is_over && !over.iter().any(|fence| fence.job == *job)
+        };
+        if self.held.values().flatten().any(spared) {
+            self.count(Rare::BrakeEngaged);
+        }
+    }
+
+    pub(super) fn lapse(&mut self, _: &WorkerId, fences: &[Fence], answers: &[Lapsed]) {
+        for (fence, answer) in fences.iter().zip(answers) {
+            if let Lapsed::Yes(became) = answer {
+                self.lapsed(*fence, *became, None, Verb::Lapse);
+            }
+        }
+    }
+
+    fn lapsed(&mut self, fence: Fence, became: State, from: Option<&WorkerId>, verb: Verb) {
+        /// So many lost calls are no excuse: a renewal is tried more often.
+        const FEW: u32 = 3;
+        let (job, now) = (fence.job, self.now());
+        let Some(ghost) = self.jobs.get_mut(&job) else {
+            return self.fail(Invariant::I9, job, format!("job {job} was never enqueued"));
+        };
+        let Some(claim) = ghost.holder().cloned() else {
+            let what = format!("job {job} was taken back, but nobody holds it");
+            return self.fail(Invariant::I8, job, what);
+        };
+        ghost.crashes += 1;
+        let (crashes, capped) = (ghost.crashes, u32::from(claim.max_crashes));
+        let Claimed { worker, token, until, granted, losses, is_limited, .. } = claim;
+        if token != fence.token || from.is_some_and(|from| *from != worker) {
+            let what = format!("job {job} was taken from token {}, not {token}", fence.token);
+            return self.fail(Invariant::I8, job, what);
+        }
+        self.moved(job, became);
+        self.tell(job, format!("it is taken back from {worker} by {verb}, and is {became}"));
+        let living = self.workers.get(&worker).copied();
+        match (verb, living) {
+            (Verb::Vanish, Some(_)) => {
+                let what = format!("job {job} was taken from {worker}, which lives");
+                return self.fail(Invariant::I8, job, what);
+            }
+            (Verb::Lapse, _) if until > now => {
+                let what = format!("job {job} was taken from {worker} while its lease lasts");
+                return self.fail(Invariant::I8, job, what);
+            }
+            // I6, as far as it is the worker's: who lives and is not hindered keeps what it has.
+            (Verb::Lapse, Some(living))
+                if granted > living.hindered.max(self.hindered)
+                    && living.losses - losses <= FEW
+                    && !is_limited =>
+            {
+                let what = format!(
+                    "job {job} was taken from {worker}, which lives, did not stand still and could reach the store"
+                );
+                return self.fail(Invariant::I6, job, what);
+            }
+            (Verb::Vanish, None) => self.count(Rare::Vanished),
+            _ => self.count(Rare::Lapsed),
+        }
+        if crashes > capped || (crashes == capped) && became != State::Dead {
+            let what = format!("job {job} was left {became} after {crashes} crashes of {capped}");
+            return self.fail(Invariant::I5, job, what);
+        }
+        if became == State::Dead {
+            let rare = if crashes == capped { Rare::CrashCap } else { Rare::AttemptsUsedUp };
+            self.count(rare);
+        }
+    }
+
+    // ── what workers tell
+
+    pub(super) fn hear(&mut self, event: &Event) {
+        *self.events.entry(event.fact.name()).or_default() += 1;
+        self.trace.mix(&serde_json::to_string(event).unwrap_or_default());
+        let (Some(job), Some(token), Some(worker)) = (event.job, event.token, &event.worker) else {
+            return;
+        };
+        if let Fact::JobSucceeded { .. } = &event.fact {
+            let claim = self.jobs.get_mut(&job).and_then(|ghost| ghost.claim(worker, token));
+            if claim.and_then(|claim| claim.settled) != Some(Verb::Complete) {
+                let what = format!("{worker} takes job {job} for done, but it never completed it");
+                self.fail(Invariant::I10, job, what);
+            }
+        }
+    }
+
+    // ── how things stand
+
+    pub(super) fn state(&self, job: JobId) -> Option<State> {
+        self.jobs.get(&job).map(|ghost| ghost.state)
+    }
+
+    /// The number of the claim under which a worker shows this fence.
+    pub(super) fn number(&mut self, who: &WorkerId, fence: Fence) -> Option<u64> {
+        let ghost = self.jobs.get_mut(&fence.job)?;
+        ghost.claim(who, fence.token).map(|claim| claim.number)
+    }
+
+    /// How whoever shows this fence stands.
+    pub(super) fn stood(&mut self, who: &WorkerId, fence: Fence) -> Stood {
+        let Some(ghost) = self.jobs.get_mut(&fence.job) else { return Stood::Unknown };
+        match ghost.claim(who, fence.token).map(|claim| (claim.number, claim.settled)) {
+            None => Stood::Unknown,
+            Some((_, Some(_))) => Stood::Settled,
+            Some((number, None)) if ghost.is_held_by(number) => Stood::Holds,
+            Some(_) => Stood::Lost,
+        }
+    }
+
+    /// A write was heard: it must have come from the latest claim.
+    pub(super) fn may(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) -> bool {
+        let may = stood == Stood::Holds;
+        if !may {
+            let Fence { job, token } = fence;
+            let text = format!("{what} of {who} for job {job} under token {token} was heard");
+            self.fail(Invariant::I7, job, format!("{text}, but that claim is {stood:?}"));
+        }
+        may
+    }
+
+    /// A write was refused: whoever holds the job is never refused.
+    pub(super) fn was_refused(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) {
+        let Fence { job, token } = fence;
+        self.tell(job, format!("{what} of {who} under token {token} is refused"));
+        match stood {
+            Stood::Holds => {
+                let text = format!("{what} of {who} for job {job} was refused, but it holds it");
+                self.fail(Invariant::I10, job, text);
+            }
+            Stood::Unknown => self.count(Rare::LostTimeRefused),
+            Stood::Lost | Stood::Settled => self.count(Rare::StaleRefused),
+        }
+    }
+
+    /// The store knows no such job.
+    pub(super) fn was_gone(&mut self, what: &str, fence: Fence) {
+        let job = fence.job;
+        if self.jobs.contains_key(&job) {
+            return self.fail(Invariant::I9, job, format!("{what} of job {job} finds it gone"));
+        }
+        self.count(Rare::LostTimeRefused);
+    }
+
+    /// A job changes its state. What has ended stays as it is.
+    pub(super) fn moved(&mut self, job: JobId, to: State) {
+        let Some(ghost) = self.jobs.get_mut(&job) else { return };
+        let was = std::mem::replace(&mut ghost.state, to);
+        let worker = ghost.claims.last().map(|claim| claim.worker.clone());
+        if was.has_ended() {
+            return self.fail(Invariant::I4, job, format!("job {job} was {was}, and became {to}"));
+        }
+        self.live -= usize::from(to.has_ended());
+        self.parked.remove(&job);
+        if to == State::Parked {
+            self.parked.insert(job);
+        }
+        let Some(worker) = worker else { return };
+        if to == State::Running {
+            self.held.entry(worker).or_default().insert(job);
+        } else if was == State::Running
+            && let Some(held) = self.held.get_mut(&worker)
+        {
+            held.remove(&job);
+        }
+    }
+}
+
+/// How a claim stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stood {
+    /// It holds the job.
+    Holds,
+    /// It has settled the job.
+    Settled,
+    /// The job was taken from it.
+    Lost,
+    /// There was never such a claim, or in a time that is lost.
+    Unknown,
+}

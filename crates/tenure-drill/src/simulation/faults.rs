@@ -1,0 +1,176 @@
+//! What befalls workers, calls and the store: a numbered list that the seed alone decides, and nothing that happens in
+//! the run. So one of them can be left out, and the others stay as they were: that is how a failure shrinks.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+use tenure::clock::Chance;
+
+use super::scenario::Scenario;
+
+/// What can befall a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A call is lost before it is applied.
+    Call,
+    /// A call is applied, and its reply is lost.
+    Reply,
+    /// A worker's process is killed.
+    Kill,
+    /// A worker stands still, for half a lease to three.
+    Stall,
+    /// A worker is asked to end.
+    End,
+    /// The store answers nobody for a while.
+    Down,
+    /// The store's clock is set, forward or a little back.
+    Jump,
+    /// Everything sleeps for up to three leases, and wakes up together.
+    Sleep,
+    /// The database goes back to an earlier state, as a promoted replica does.
+    Failover,
+    /// A person cancels a job.
+    Cancel,
+    /// A person requeues a job that has ended.
+    Requeue,
+    /// Somebody enqueues a job under a key, and again.
+    Enqueue,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 12] = [
+        Kind::Call,
+        Kind::Reply,
+        Kind::Kill,
+        Kind::Stall,
+        Kind::End,
+        Kind::Down,
+        Kind::Jump,
+        Kind::Sleep,
+        Kind::Failover,
+        Kind::Cancel,
+        Kind::Requeue,
+        Kind::Enqueue,
+    ];
+
+    /// The name, as options spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Call => "call",
+            Kind::Reply => "reply",
+            Kind::Kill => "kill",
+            Kind::Stall => "stall",
+            Kind::End => "end",
+            Kind::Down => "down",
+            Kind::Jump => "jump",
+            Kind::Sleep => "sleep",
+            Kind::Failover => "failover",
+            Kind::Cancel => "cancel",
+            Kind::Requeue => "requeue",
+            Kind::Enqueue => "enqueue",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        let named = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        named.ok_or_else(|| format!("{text:?} is none of {}", Kind::ALL.map(Kind::name).join(", ")))
+    }
+}
+
+/// Something that befalls the run.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    /// Its number, from 1.
+    pub(super) number: u32,
+    /// At which turn.
+    pub(super) turn: u64,
+    pub(super) kind: Kind,
+    /// For whom, and how much: its own, so that nobody else's chance moves with it.
+    pub(super) chance: Chance,
+}
+
+/// All that befalls a run, in order, without end.
+#[derive(Debug)]
+pub(super) struct Faults {
+    seed: u64,
+    /// Out of a million turns, how many bring a loss, and how many something else.
+    losses: u64,
+    blows: u64,
+    last: Option<(u32, u64)>,
+}
+
+impl Faults {
+    pub(super) fn new(scenario: &Scenario, seed: u64) -> Faults {
+        let rate = |one_in: u64| 1_000_000_u64.checked_div(one_in).unwrap_or(0);
+        // Its own sequence: another one than that of the scheduler, which begins with the same seed.
+        let seed = Chance::seeded(!seed).bits();
+        let (losses, blows) = (2 * rate(scenario.lost_in), rate(scenario.kill_in));
+        Faults { seed, losses, blows, last: Some((0, 0)) }
+    }
+}
+
+impl Iterator for Faults {
+    type Item = Fault;
+
+    fn next(&mut self) -> Option<Fault> {
+        let all = self.losses + self.blows;
+        let mean = 1_000_000_u64.checked_div(all)?;
+        let (number, turn) = self.last?;
+        let number = number + 1;
+        let mut chance = Chance::seeded(self.seed ^ (u64::from(number) << 20));
+        let turn = turn + 1 + chance.below(2 * mean);
+        let loses = chance.below(all) < self.losses;
+        let throw = chance.below(100);
+        let kind = match throw {
+            0..50 if loses => Kind::Call,
+            _ if loses => Kind::Reply,
+            0..18 => Kind::Kill,
+            18..40 => Kind::Stall,
+            40..48 => Kind::End,
+            48..56 => Kind::Down,
+            56..62 => Kind::Jump,
+            62..66 => Kind::Sleep,
+            66..69 => Kind::Failover,
+            69..79 => Kind::Cancel,
+            79..88 => Kind::Requeue,
+            _ => Kind::Enqueue,
+        };
+        self.last = Some((number, turn));
+        Some(Fault { number, turn, kind, chance })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_always_brings_the_same_faults_and_none_where_none_are_wanted() {
+        let told = |seed| {
+            let faults = Faults::new(&Scenario::default(), seed).take(50);
+            faults.map(|fault| (fault.number, fault.turn, fault.kind)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(7), told(7));
+        assert_ne!(told(7), told(8));
+        assert!(Faults::new(&Scenario::default().faultless(), 7).next().is_none());
+    }
+
+    #[test]
+    fn a_kind_is_read_as_it_is_written() {
+        assert!(Kind::ALL.into_iter().all(|kind| kind.name().parse() == Ok(kind)));
+        assert!("quake".parse::<Kind>().is_err());
+    }
+}

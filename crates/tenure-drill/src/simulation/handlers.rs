@@ -1,0 +1,348 @@
+//! The handlers of the simulation: what a job does between its claim and its end, one call at a time, so that anything
+//! can happen in between.
+//!
+//! They go about it as the context of a real handler does: nothing is begun while the lease cannot be trusted, a store that
+//! does not answer is asked again, and a refusal ends it all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::clock::{Chance, Moment};
+use tenure::drill::machines::{Cause, Desk, Hold, Returned};
+use tenure::job::{Json, Name, Progress};
+use tenure::ledger::{Act, Answer, Entry, Resolution};
+use tenure::lifecycle::{self, Fault, Outcome};
+use tenure::store::{Attempt, Report, Reported, Store};
+
+use super::faulty::Faulty;
+use super::trace::Rare;
+use super::workers::Flaw;
+
+/// The kinds of jobs there are, with how many of a hundred are of each.
+pub(super) const KINDS: [(&str, u64); 8] = [
+    // It takes its time, and sometimes fails.
+    ("work", 50),
+    // It remembers a step.
+    ("step", 8),
+    // It has an effect. In doubt, it waits for a person,
+    ("pay", 11),
+    // sends again,
+    ("mail", 11),
+    // or asks the other side.
+    ("wire", 11),
+    // It fails more often than it may.
+    ("fragile", 5),
+    // It may not run for long.
+    ("timed", 3),
+    // It kills its worker.
+    ("poison", 1),
+];
+
+/// A handler at work.
+pub(super) struct Running {
+    /// When it goes on.
+    pub(super) at: Moment,
+    hold: Arc<Hold>,
+    /// The claim's number in the books. It is only passed on to them.
+    number: u64,
+    kind: Name,
+    place: Place,
+    /// It does not hear that it is to stop.
+    deaf: bool,
+    /// What the other side answers gets lost.
+    unanswered: bool,
+    /// The other side does not want it.
+    turned_down: bool,
+    /// How long what it sends is on its way.
+    way: Duration,
+    /// How long its work takes.
+    work: Duration,
+    outcome: Outcome,
+    pause: Duration,
+}
+
+/// How far a handler is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Begin,
+    Recall,
+    Remember,
+    Open,
+    Resolve(Resolution),
+    Send,
+    Arrive,
+    Fail,
+    Commit,
+    Work,
+    End,
+}
+
+/// What came of a step.
+pub(super) enum Did {
+    /// It goes on later.
+    Goes,
+    /// It is over.
+    Returned(Returned),
+    /// It took its process down.
+    Died,
+}
+
+impl Running {
+    /// A job begins.
+    pub(super) fn new(
+        attempt: &Attempt,
+        hold: Arc<Hold>,
+        number: u64,
+        chance: &mut Chance,
+        quiet: bool,
+        now: Moment,
+    ) -> Running {
+        let fragile = attempt.kind.as_str() == "fragile";
+        let millis = match chance.below(100) {
+            0..80 => 1 + chance.below(50),
+            80..96 => chance.below(2_000),
+            // Longer than its lease, so that it lives by renewals.
+            _ if !quiet => chance.below(40_000),
+            _ => 1,
+        };
+        let fault = match chance.below(100) {
+            _ if quiet => None,
+            0..70 if fragile => Some(Fault::Retry { error: "it failed".into() }),
+            0..88 => None,
+            88..96 => Some(Fault::Retry { error: "it failed".into() }),
+            96..98 => Some(Fault::RetryAfter {
+                after: Duration::from_millis(chance.below(3_000)),
+                error: "429".into(),
+            }),
+            _ => Some(Fault::Snooze { after: Duration::from_millis(chance.below(1_000)) }),
+        };
+        let outcome = match fault {
+            None => Outcome::Complete { result: None },
+            Some(fault) => lifecycle::after_fault(&attempt.standing(), fault, chance.jitter()),
+        };
+        // Seldom, what is sent takes longer to arrive than its lease lasts.
+        let slow = !quiet && chance.below(10) == 0;
+        let way = Duration::from_millis(1 + chance.below(if slow { 20_000 } else { 60 }));
+        let work = Duration::from_millis(millis);
+        // Not all is done before the first call.
+        let head = work * u32::try_from(chance.below(100)).unwrap_or(0) / 100;
+        Running {
+            at: now + head,
+            hold,
+            number,
+            kind: attempt.kind.clone(),
+            place: Place::Begin,
+            deaf: chance.below(20) == 0,
+            unanswered: !quiet && chance.below(12) == 0,
+            turned_down: !quiet && chance.below(15) == 0,
+            way,
+            work: work - head,
+            outcome,
+            pause: Duration::from_millis(20),
+        }
+    }
+
+    /// Whether it goes on now.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        self.at <= now || self.is_stopping()
+    }
+
+    /// Nothing calls back what is on its way.
+    fn is_stopping(&self) -> bool {
+        !self.deaf && self.place != Place::Arrive && self.hold.stopped_for().is_some()
+    }
+
+    /// Its lease.
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// One thing is done.
+    pub(super) fn step(&mut self, line: &mut Faulty, desk: &Desk, now: Moment) -> Did {
+        let ignores = line.flaw == Some(Flaw::IgnoresRefusal);
+        if self.is_stopping() && !ignores {
+            let shutdown = self.hold.stopped_for() == Some(Cause::Shutdown);
+            return Did::Returned(if shutdown {
+                Returned::Settle(Outcome::Release)
+            } else {
+                Returned::Lost
+            });
+        }
+        // What is not certain is not begun.
+        let begins = matches!(self.place, Place::Open | Place::Send);
+        if begins && !self.hold.is_trusted(now) && !ignores {
+            self.at = now + Duration::from_millis(50);
+            return Did::Goes;
+        }
+        let (name, step) = (effect(), step());
+        let has_effect = matches!(self.kind.as_str(), "pay" | "mail" | "wire");
+        match self.place.clone() {
+            Place::Begin => {
+                let first = if has_effect || self.kind.as_str() == "step" {
+                    Place::Recall
+                } else {
+                    Place::Work
+                };
+                let report =
+                    Report { fence: self.hold.fence, progress: Progress::new(0.5, "half") };
+                // It is told now and then, and nobody waits for the answer.
+                match line.progress(&[report]).as_deref() {
+                    Ok([Reported::Stale(_) | Reported::Gone]) if !ignores => {
+                        return self.lost(desk);
+                    }
+                    _ => self.go(first, now),
+                }
+            }
+            Place::Recall => match self.ask(line, &step, Act::Recall, now) {
+                Some(Answer::Remembered(_)) => self.after_step(has_effect, now),
+                Some(Answer::Unknown) => self.go(Place::Remember, now),
+                Some(_) if !ignores => return self.lost(desk),
+                Some(_) => self.after_step(has_effect, now),
+                None => {}
+            },
+            Place::Remember => {
+                let result = json(&self.hold.fence.token.to_string());
+                match self.ask(line, &step, Act::Remember { result }, now) {
+                    Some(Answer::Stale(_) | Answer::Gone) if !ignores => return self.lost(desk),
+                    Some(_) => self.after_step(has_effect, now),
+                    None => {}
+                }
+            }
+            Place::Open => match self.ask(line, &name, Act::Open, now) {
+                Some(Answer::Opened) if self.turned_down => self.go(Place::Fail, now),
+                Some(Answer::Opened) => self.go(Place::Send, now),
+                Some(Answer::Committed(_)) => self.go(Place::Work, now),
+                Some(Answer::InDoubt(_)) => self.doubt(line, &name, now),
+                Some(_) if ignores => self.go(Place::Send, now),
+                Some(_) => return self.lost(desk),
+                None => {}
+            },
+            Place::Resolve(how) => {
+                let next = match &how {
+                    Resolution::Resend => Place::Send,
+                    Resolution::Committed { .. } => Place::Work,
+                };
+                match self.ask(line, &name, Act::Resolve(how), now) {
+                    Some(Answer::Recorded) => self.go(next, now),
+                    Some(Answer::No(_)) => self.unexpected(now),
+                    Some(_) => return self.lost(desk),
+                    None => {}
+                }
+            }
+            Place::Send => {
+                self.place = Place::Arrive;
+                self.at = now + self.way;
+            }
+            Place::Arrive => {
+                let mut books = line.shared.books();
+                let accepted = books.send(&line.who, self.hold.fence, &name, self.number);
+                drop(books);
+                if !accepted || self.unanswered {
+                    self.fails("the other side does not answer");
+                    self.go(Place::End, now);
+                } else {
+                    self.go(Place::Commit, now);
+                }
+            }
+            Place::Fail => {
+                match self.ask(line, &name, Act::Fail { error: "not wanted".into() }, now) {
+                    Some(Answer::Recorded) => {
+                        self.fails("the other side does not want it");
+                        self.go(Place::End, now);
+                    }
+                    Some(Answer::No(_)) => self.unexpected(now),
+                    Some(_) => return self.lost(desk),
+                    None => {}
+                }
+            }
+            Place::Commit => match self.ask(line, &name, Act::Commit { result: json("1") }, now) {
+                Some(Answer::Recorded) => self.go(Place::Work, now),
+                Some(Answer::No(_)) => self.unexpected(now),
+                Some(_) => return self.lost(desk),
+                None => {}
+            },
+            Place::Work => {
+                self.place = Place::End;
+                self.at = now + self.work;
+            }
+            Place::End if self.kind.as_str() == "poison" => return Did::Died,
+            Place::End => return Did::Returned(Returned::Settle(self.outcome.clone())),
+        }
+        Did::Goes
+    }
+
+    fn go(&mut self, place: Place, now: Moment) {
+        self.place = place;
+        self.pause = Duration::from_millis(20);
+        self.at = now + Duration::from_micros(500);
+    }
+
+    fn after_step(&mut self, has_effect: bool, now: Moment) {
+        self.go(if has_effect { Place::Open } else { Place::Work }, now);
+    }
+
+    /// An earlier attempt may have done it. The kind decides what then.
+    fn doubt(&mut self, line: &Faulty, name: &Name, now: Moment) {
+        let mut books = line.shared.books();
+        let next = match self.kind.as_str() {
+            "mail" => Place::Resolve(Resolution::Resend),
+            "wire" => {
+                books.count(Rare::Verified);
+                if books.witness.has(self.hold.fence.job, name) {
+                    Place::Resolve(Resolution::Committed { result: json("2") })
+                } else {
+                    Place::Resolve(Resolution::Resend)
+                }
+            }
+            _ => {
+                self.outcome = Outcome::Park { reason: "the effect is in doubt".into() };
+                Place::End
+            }
+        };
+        drop(books);
+        self.go(next, now);
+    }
+
+    fn fails(&mut self, error: &str) {
+        let after = Duration::from_millis(300);
+        self.outcome = Outcome::Retry { after, error: error.to_owned() };
+    }
+
+    /// The ledger does not know what was written to it, as after a failover: a person is to look.
+    fn unexpected(&mut self, now: Moment) {
+        self.outcome = Outcome::Bury { reason: "the ledger does not allow it".into() };
+        self.go(Place::End, now);
+    }
+
+    /// The store has refused: the job is somebody else's.
+    fn lost(&self, desk: &Desk) -> Did {
+        desk.lose(self.hold.fence, Cause::Lost);
+        Did::Returned(Returned::Lost)
+    }
+
+    /// Asks the ledger. A store that does not answer is asked again later.
+    fn ask(&mut self, line: &mut Faulty, name: &Name, act: Act, now: Moment) -> Option<Answer> {
+        let entry = Entry { fence: self.hold.fence, name: name.clone(), act };
+        match line.ledger(&[entry]) {
+            Ok(mut answers) => answers.pop(),
+            Err(_) => {
+                self.at = now + self.pause;
+                self.pause = (self.pause * 2).min(Duration::from_secs(1));
+                None
+            }
+        }
+    }
+}
+
+/// The name of the effect that some jobs have.
+pub(super) fn effect() -> Name {
+    Name::check("effect", "charge").expect("a name")
+}
+
+fn step() -> Name {
+    Name::check("step", "load").expect("a name")
+}
+
+pub(super) fn json(text: &str) -> Json {
+    Json::check("json", text, 100).expect("JSON")
+}

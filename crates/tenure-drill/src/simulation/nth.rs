@@ -1,0 +1,105 @@
+//! For N = 1, 2, 3 and so on, the N-th call is lost, before it is applied or after, and nothing else goes wrong: all jobs must come to
+//! their end, and nothing may happen twice.
+
+use serde::Serialize;
+use tenure::job::{JobId, State};
+
+use super::faulty::When;
+use super::handlers::effect;
+use super::scenario::Scenario;
+use super::world::{Setup, World};
+use super::{Report, finish};
+use crate::verdict::{Invariant, Violation};
+
+/// A call that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// Which one of all, from 1.
+    pub call: u64,
+    /// Whether it is applied.
+    pub when: When,
+}
+
+/// How the whole loop went.
+#[derive(Debug, Clone, Serialize)]
+pub struct Nth {
+    /// How many calls a run has in which nothing is lost.
+    pub calls: u64,
+    /// How many runs there were.
+    pub runs: u64,
+    /// The first that is wrong.
+    pub violation: Option<Violation>,
+}
+
+/// Every job has a step and an effect. Two workers, so that each is seen by the other.
+fn small() -> Scenario {
+    Scenario { workers: 2, jobs: 6, slots: 2, ..Scenario::default() }.faultless()
+}
+
+/// Loses one call after the other, each in a run of its own, before and after it is applied, until a run has fewer calls.
+/// `tell` hears of each call that was tried.
+pub fn fail_each(mut tell: impl FnMut(u64)) -> Nth {
+    let (whole, violation) = judged(None);
+    let mut nth = Nth { calls: whole.calls, runs: 1, violation };
+    for call in 1.. {
+        let mut reached = false;
+        for when in [When::Before, When::After] {
+            if nth.violation.is_some() {
+                return nth;
+            }
+            let (report, violation) = judged(Some(Lost { call, when }));
+            reached |= report.calls >= call;
+            nth.runs += 1;
+            nth.violation = violation;
+        }
+        if !reached {
+            return nth;
+        }
+        tell(call);
+    }
+    nth
+}
+
+/// Loses one call.
+pub fn fail_nth(lost: Lost) -> Report {
+    let (report, violation) = judged(Some(lost));
+    Report { violation, ..report }
+}
+
+fn judged(lost: Option<Lost>) -> (Report, Option<Violation>) {
+    let scenario = small();
+    let nth = lost.map(|lost| (lost.call, lost.when));
+    let setup =
+        Setup { scenario: &scenario, seed: 0, kind: Some("pay"), nth, flaw: None, patches: &[] };
+    let replay = lost.map(|Lost { call, when }| {
+        let after = if when == When::After { " --after" } else { "" };
+        format!("drill simulate --fail-nth {call}{after}")
+    });
+    let (report, world) = finish(setup, replay.clone());
+    let violation = report.violation.clone().or_else(|| once_each(&world, replay));
+    (report, violation)
+}
+
+/// Each job succeeded, in one attempt, and its effect was sent once. A lost call is no reason for anything else.
+fn once_each(world: &World<'_>, replay: Option<String>) -> Option<Violation> {
+    let books = world.shared.books();
+    let wrong = books.jobs.iter().find_map(|(job, ghost)| {
+        let sent = books.witness.sent(*job, &effect());
+        let what = format!(
+            "job {job} is {}, was begun {} times, and its effect was sent {sent} times",
+            ghost.state, ghost.starts
+        );
+        let invariant = if ghost.state != State::Succeeded {
+            Invariant::I11
+        } else if (ghost.starts, sent) != (1, 1) {
+            Invariant::I1
+        } else {
+            return None;
+        };
+        Some((*job, invariant, what))
+    });
+    let (job, invariant, what): (JobId, _, _) = wrong?;
+    let schedule = books.trace.story(&[job].into());
+    let states = usize::try_from(world.turn).unwrap_or(usize::MAX);
+    Some(Violation { invariant, what, schedule, states, replay })
+}

@@ -1,0 +1,257 @@
+//! What happened, as it is told: a hash over all of it, the last lines in words, and how often the rare paths were gone.
+//!
+//! The hash is over text, of whole numbers and names, so that it is the same on every machine and in every build.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tenure::job::JobId;
+
+/// Paths that are seldom gone. A run that never goes one has not tried it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rare {
+    /// Somebody who had lost a job wanted to write, and was refused.
+    StaleRefused,
+    /// A lease was over, nobody had taken the job, and its settlement was heard.
+    LateSettlement,
+    /// A settlement whose reply was lost was repeated, and told the truth.
+    ReplyHealed,
+    /// A job whose claim was never heard of was found by asking what is held.
+    ClaimTakenUp,
+    /// A write to the ledger whose reply was lost was repeated, and told the truth.
+    LedgerHealed,
+    /// A renewal came after the settlement of its own attempt.
+    RenewalCrossed,
+    /// A lease was over by the clock, but the clock had jumped: it was let be.
+    BrakeEngaged,
+    /// The database went back in time, and a new epoch began.
+    EpochRaised,
+    /// A write of a claim that the database has forgotten was refused.
+    LostTimeRefused,
+    /// A lease ran out, and the job was taken back.
+    Lapsed,
+    /// A process was gone, and its jobs were taken back before their leases ran out.
+    Vanished,
+    /// A job that kills its workers was buried.
+    CrashCap,
+    /// A job with a crash was given out, and no other such job with it.
+    SuspectAlone,
+    /// A job failed for the last time.
+    AttemptsUsedUp,
+    /// A job was enqueued again under its key, and was there already.
+    KeyRepeated,
+    /// A key was taken by another request.
+    KeyConflict,
+    /// An effect was found in doubt.
+    InDoubt,
+    /// A job waited for a person because of it.
+    ParkedInDoubt,
+    /// A person decided about it.
+    ResolvedByPerson,
+    /// An effect was sent again under its key, and recognised.
+    Resent,
+    /// The other side was asked whether it had happened.
+    Verified,
+    /// The outside witness refused a fence below the highest it had seen.
+    WitnessRefused,
+    /// A running job was cancelled.
+    CancelledRunning,
+    /// A job that had ended was requeued.
+    Requeued,
+    /// A job was given back unfinished.
+    Released,
+    /// A job was put off.
+    Snoozed,
+    /// A job ran for as long as it may.
+    TimedOut,
+    /// A worker ended without having been heard.
+    GaveUp,
+}
+
+impl Rare {
+    /// All of them.
+    pub const ALL: [Rare; 28] = [
+        Rare::StaleRefused,
+        Rare::LateSettlement,
+        Rare::ReplyHealed,
+        Rare::ClaimTakenUp,
+        Rare::LedgerHealed,
+        Rare::RenewalCrossed,
+        Rare::BrakeEngaged,
+        Rare::EpochRaised,
+        Rare::LostTimeRefused,
+        Rare::Lapsed,
+        Rare::Vanished,
+        Rare::CrashCap,
+        Rare::SuspectAlone,
+        Rare::AttemptsUsedUp,
+        Rare::KeyRepeated,
+        Rare::KeyConflict,
+        Rare::InDoubt,
+        Rare::ParkedInDoubt,
+        Rare::ResolvedByPerson,
+        Rare::Resent,
+        Rare::Verified,
+        Rare::WitnessRefused,
+        Rare::CancelledRunning,
+        Rare::Requeued,
+        Rare::Released,
+        Rare::Snoozed,
+        Rare::TimedOut,
+        Rare::GaveUp,
+    ];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rare::StaleRefused => "stale refused",
+            Rare::LateSettlement => "late settle accepted",
+            Rare::ReplyHealed => "lost reply healed",
+            Rare::ClaimTakenUp => "lost claim taken up",
+            Rare::LedgerHealed => "lost ledger reply healed",
+            Rare::RenewalCrossed => "renewal crossed a settlement",
+            Rare::BrakeEngaged => "brake engaged",
+            Rare::EpochRaised => "epoch bumped",
+            Rare::LostTimeRefused => "write from a lost time refused",
+            Rare::Lapsed => "lease lapsed",
+            Rare::Vanished => "dead process noticed",
+            Rare::CrashCap => "crash cap hit",
+            Rare::SuspectAlone => "suspect alone",
+            Rare::AttemptsUsedUp => "attempts used up",
+            Rare::KeyRepeated => "key repeated",
+            Rare::KeyConflict => "key conflict",
+            Rare::InDoubt => "effect in doubt",
+            Rare::ParkedInDoubt => "in doubt parked",
+            Rare::ResolvedByPerson => "in doubt resolved",
+            Rare::Resent => "effect resent",
+            Rare::Verified => "effect verified",
+            Rare::WitnessRefused => "witness refused a lower fence",
+            Rare::CancelledRunning => "cancelled while running",
+            Rare::Requeued => "requeued",
+            Rare::Released => "released",
+            Rare::Snoozed => "snoozed",
+            Rare::TimedOut => "timed out",
+            Rare::GaveUp => "worker gave up",
+        }
+    }
+}
+
+/// How often each rare path was gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sometimes(BTreeMap<Rare, u64>);
+
+impl Default for Sometimes {
+    fn default() -> Sometimes {
+        Sometimes(Rare::ALL.into_iter().map(|rare| (rare, 0)).collect())
+    }
+}
+
+impl Sometimes {
+    pub(super) fn count(&mut self, rare: Rare) {
+        *self.0.entry(rare).or_default() += 1;
+    }
+
+    /// Adds what another run has seen.
+    pub fn add(&mut self, other: &Sometimes) {
+        for (rare, count) in &other.0 {
+            *self.0.entry(*rare).or_default() += count;
+        }
+    }
+
+    /// Each path and how often it was gone, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (Rare, u64)> + '_ {
+        self.0.iter().map(|(rare, count)| (*rare, *count))
+    }
+
+    /// The paths that were never gone.
+    pub fn never(&self) -> Vec<&'static str> {
+        self.iter().filter(|(_, count)| *count == 0).map(|(rare, _)| rare.name()).collect()
+    }
+}
+
+impl Serialize for Sometimes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(rare, count)| (rare.name(), count)))
+    }
+}
+
+impl fmt::Display for Sometimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told: Vec<String> =
+            self.iter().map(|(rare, count)| format!("{} {count}", rare.name())).collect();
+        f.write_str(&told.join(", "))
+    }
+}
+
+/// Everything that happened so far.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    /// How long it has been running.
+    pub(super) now: Duration,
+    hash: Sha256,
+    /// The last lines, each with the job that it is about, if it is about one.
+    lines: VecDeque<(Duration, Option<JobId>, String)>,
+    pub(super) sometimes: Sometimes,
+}
+
+impl Trace {
+    /// As many lines as are kept: enough for the whole life of a job, unless it was long.
+    const KEPT: usize = 20_000;
+
+    /// Something happened to a job, or to all.
+    pub(super) fn tell(&mut self, job: Option<JobId>, text: String) {
+        self.mix(&text);
+        if self.lines.len() == Trace::KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back((self.now, job, text));
+    }
+
+    /// The same for what is only to be the same in every run.
+    pub(super) fn mix(&mut self, text: &str) {
+        self.hash.update(self.now.as_micros().to_string());
+        self.hash.update(" ");
+        self.hash.update(text);
+        self.hash.update("\n");
+    }
+
+    /// The last that is known of these jobs, with what befell all, and the workers that had to do with them.
+    pub(super) fn story(&self, jobs: &BTreeSet<JobId>) -> Vec<String> {
+        const LINES: usize = 40;
+        let of_jobs = || {
+            let ours = |job: &Option<JobId>| job.is_some_and(|job| jobs.contains(&job));
+            self.lines.iter().filter(move |(_, job, _)| ours(job))
+        };
+        let workers: BTreeSet<&str> = of_jobs().flat_map(|(_, _, text)| workers_in(text)).collect();
+        let concerns = |job: &Option<JobId>, text: &str| match job {
+            Some(job) => jobs.contains(job),
+            None => workers_in(text).all(|worker| workers.contains(worker)),
+        };
+        let begun = of_jobs().next().map_or(Duration::ZERO, |(at, _, _)| *at);
+        let told = self.lines.iter().rev().filter(|(_, job, text)| concerns(job, text));
+        let mut lines: Vec<String> = told
+            .take_while(|(at, _, _)| *at >= begun)
+            .take(LINES)
+            .map(|(at, job, text)| {
+                let about = job.map_or(String::new(), |job| format!("job {job}: "));
+                format!("{:>4}.{:06} s  {about}{text}", at.as_secs(), at.subsec_micros())
+            })
+            .collect();
+        lines.reverse();
+        lines
+    }
+
+    /// The hash of it all.
+    pub(super) fn hash(&self) -> String {
+        let hash = self.hash.clone().finalize();
+        hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The workers that a line names.
+fn workers_in(text: &str) -> impl Iterator<Item = &str> {
+    text.split([' ', ',']).filter(|word| word.starts_with("worker-"))
+}

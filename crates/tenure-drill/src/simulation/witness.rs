@@ -1,0 +1,64 @@
+//! The outside world of the simulation: a system that knows effects by their keys, and keeps the highest fence it has seen of
+//! each job. No database goes back for it.
+
+use std::collections::BTreeMap;
+
+use tenure::job::{JobId, Name};
+use tenure::lease::{Fence, Token};
+
+/// What the outside has seen.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    seen: BTreeMap<(JobId, Name), Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    highest: Token,
+    /// The number of the claim that showed it.
+    claim: u64,
+    /// How often it was sent and not refused.
+    sent: u32,
+}
+
+/// How the outside answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It has happened now.
+    First,
+    /// It had happened, and the key was recognised.
+    Again,
+    /// A higher fence was seen before.
+    Refused,
+    /// It was accepted under a fence that is not lower, from a claim that is older: the fence does not rise with the claims.
+    OlderClaim,
+}
+
+impl Witness {
+    /// An effect arrives, sent by the claim with this number.
+    pub(super) fn receive(&mut self, fence: Fence, effect: &Name, claim: u64) -> Heard {
+        let key = (fence.job, effect.clone());
+        let Some(seen) = self.seen.get_mut(&key) else {
+            self.seen.insert(key, Seen { highest: fence.token, claim, sent: 1 });
+            return Heard::First;
+        };
+        if fence.token < seen.highest {
+            return Heard::Refused;
+        }
+        if claim < seen.claim {
+            return Heard::OlderClaim;
+        }
+        *seen = Seen { highest: fence.token, claim, sent: seen.sent + 1 };
+        Heard::Again
+    }
+
+    /// Whether it has happened.
+    pub(super) fn has(&self, job: JobId, effect: &Name) -> bool {
+        self.seen.contains_key(&(job, effect.clone()))
+    }
+
+    /// How often it was sent and not refused.
+    pub(super) fn sent(&self, job: JobId, effect: &Name) -> u32 {
+        self.seen.get(&(job, effect.clone())).map_or(0, |seen| seen.sent)
+    }
+}

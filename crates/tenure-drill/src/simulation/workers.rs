@@ -1,0 +1,194 @@
+//! One worker of the simulation: the real machines at a real desk, and handlers, all stepped by the scheduler. And what a
+//! worker could leave out, which the proof must notice.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::clock::{Chance, Moment};
+use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
+use tenure::lease::WorkerId;
+use tenure::store::Attempt;
+
+use super::faulty::{Faulty, Shared};
+use super::handlers::{Did, Running};
+
+/// What a worker leaves out. The machines are always the real ones: it is the scheduler, the connection or the handler
+/// that is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// It renews only while no handler is at work, as if one thread did both.
+    RenewsAmongHandlers,
+    /// It looks for work only when it is told that there is some.
+    NeedsNotification,
+    /// It takes a settlement that was not answered for heard.
+    TakesSilenceForConsent,
+    /// After a claim that was not answered it does not ask what it holds.
+    ForgetsWhatItHolds,
+    /// Its handlers go on after the store has refused.
+    IgnoresRefusal,
+    /// It decides by its own clock whether others' leases are over, and that is ahead.
+    OwnClock,
+}
+
+/// A worker at work.
+pub(super) struct Worker {
+    pub(super) id: WorkerId,
+    pub(super) desk: Arc<Desk>,
+    pub(super) dispatcher: Dispatcher<Hands>,
+    renewer: Renewer,
+    sweeper: Sweeper,
+    /// For each machine, and for the handlers.
+    lines: [Faulty; 4],
+    wakes: [Moment; 3],
+    running: Arc<Mutex<Vec<Running>>>,
+    /// It stands still until then.
+    pub(super) stalled: Option<Moment>,
+    flaw: Option<Flaw>,
+}
+
+/// The handlers of one worker.
+pub(super) struct Hands {
+    who: WorkerId,
+    running: Arc<Mutex<Vec<Running>>>,
+    chance: Chance,
+    shared: Shared,
+    now: Arc<Mutex<Moment>>,
+}
+
+impl Crew for Hands {
+    fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
+        let (number, quiet) = {
+            let mut books = self.shared.books();
+            (books.number(&self.who, hold.fence).unwrap_or(0), books.quiet)
+        };
+        let now = *self.now.lock().expect("one thread");
+        let running = Running::new(&attempt, hold, number, &mut self.chance, quiet, now);
+        self.running.lock().expect("one thread").push(running);
+    }
+}
+
+/// Something that a worker can do now.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    Dispatch,
+    Renew,
+    Sweep,
+    Handle(usize),
+}
+
+/// Whether the worker still lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lives {
+    Yes,
+    /// It has ended by itself.
+    Ended,
+    /// A job killed it.
+    Killed,
+}
+
+impl Worker {
+    pub(super) fn new(
+        plan: Plan,
+        lines: [Faulty; 4],
+        chance: Chance,
+        now: (Moment, Arc<Mutex<Moment>>),
+        flaw: Option<Flaw>,
+    ) -> Worker {
+        let plan = Arc::new(plan);
+        let desk = Arc::new(Desk::new(plan.slots));
+        let running: Arc<Mutex<Vec<Running>>> = Arc::default();
+        let (now, time) = now;
+        let hands = Hands {
+            who: plan.worker.clone(),
+            running: Arc::clone(&running),
+            chance,
+            shared: lines[3].shared.clone(),
+            now: time,
+        };
+        Worker {
+            id: plan.worker.clone(),
+            dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), hands, now),
+            renewer: Renewer::new(Arc::clone(&plan), Arc::clone(&desk)),
+            sweeper: Sweeper::new(plan, Arc::clone(&desk), now),
+            desk,
+            lines,
+            wakes: [now; 3],
+            running,
+            stalled: None,
+            flaw,
+        }
+    }
+
+    /// When each machine wants to be called.
+    fn wakes(&self, handlers: usize) -> [Option<Moment>; 3] {
+        let [dispatch, renew, sweep] = self.wakes;
+        let told_only = self.flaw == Some(Flaw::NeedsNotification);
+        let among_handlers = self.flaw == Some(Flaw::RenewsAmongHandlers) && handlers > 0;
+        [
+            if told_only { None } else { Some(dispatch) },
+            if among_handlers { None } else { Some(renew) },
+            Some(sweep),
+        ]
+    }
+
+    /// All that it can do now.
+    pub(super) fn ready(&self, now: Moment, place: usize, ready: &mut Vec<(usize, What)>) {
+        let running = self.running.lock().expect("one thread");
+        let [dispatch, renew, sweep] =
+            self.wakes(running.len()).map(|wake| wake.is_some_and(|wake| wake <= now));
+        if dispatch || self.desk.is_poked() {
+            ready.push((place, What::Dispatch));
+        }
+        if renew {
+            ready.push((place, What::Renew));
+        }
+        if sweep {
+            ready.push((place, What::Sweep));
+        }
+        let due = running.iter().enumerate().filter(|(_, one)| one.is_due(now));
+        ready.extend(due.map(|(at, _)| (place, What::Handle(at))));
+    }
+
+    /// When it has something to do next.
+    pub(super) fn next(&self) -> Option<Moment> {
+        let running = self.running.lock().expect("one thread");
+        let wakes = self.wakes(running.len()).into_iter().flatten();
+        let next = running.iter().map(|one| one.at).chain(wakes).min();
+        next.map(|next| self.stalled.map_or(next, |until| next.max(until)))
+    }
+
+    /// Does one thing.
+    pub(super) fn act(&mut self, what: What, now: Moment) -> Lives {
+        let [dispatching, renewing, sweeping, handling] = &mut self.lines;
+        match what {
+            What::Dispatch => self.wakes[0] = when(self.dispatcher.step(dispatching, now), now),
+            What::Renew => self.wakes[1] = when(self.renewer.step(renewing, now), now),
+            What::Sweep => self.wakes[2] = when(self.sweeper.step(sweeping, now), now),
+            What::Handle(at) => {
+                let mut running = self.running.lock().expect("one thread");
+                match running[at].step(handling, &self.desk, now) {
+                    Did::Goes => {}
+                    Did::Died => return Lives::Killed,
+                    Did::Returned(returned) => {
+                        let fence = running.swap_remove(at).hold().fence;
+                        self.desk.returned(fence, returned, now);
+                    }
+                }
+            }
+        }
+        if self.dispatcher.exit().is_none() {
+            return Lives::Yes;
+        }
+        // It says good-bye, if it leaves nothing behind.
+        self.renewer.step(&mut self.lines[1], now);
+        Lives::Ended
+    }
+}
+
+fn when(next: Next, now: Moment) -> Moment {
+    match next {
+        Next::Again => now,
+        Next::At(at) => at,
+        Next::Done => now + Duration::from_secs(1 << 30),
+    }
+}

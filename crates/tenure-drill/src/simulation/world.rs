@@ -1,0 +1,364 @@
+//! The scheduler: which machine is stepped next, what befalls whom, and how time goes on. One thread, one seed.
+
+mod people;
+mod struck;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure::clock::{Chance, Clock, Moment, Timestamp};
+use tenure::drill::Dump;
+use tenure::drill::Patch;
+use tenure::drill::machines::Plan;
+use tenure::inspect::{Filter, Rule, Wrong};
+use tenure::job::{JobId, Limits, Name};
+use tenure::lease::WorkerId;
+use tenure::store::Store;
+use tenure::store::sqlite::{Options, Sqlite};
+use tenure::telemetry::{Exit, Observer};
+
+use super::books::{Books, Copy, Living};
+use super::faults::{Fault, Faults};
+use super::faulty::{Faulty, Shared, Weather, When};
+use super::scenario::Scenario;
+use super::trace::Rare;
+use super::workers::{Flaw, Lives, Worker};
+use crate::engines::START;
+use crate::verdict::Invariant;
+
+/// What is run: a scenario, and what only the proof itself may ask for.
+#[derive(Debug, Clone)]
+pub(super) struct Setup<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) seed: u64,
+    /// The kind of all jobs, which then do well at once; a mixture if none is named.
+    pub(super) kind: Option<&'static str>,
+    /// This call is lost.
+    pub(super) nth: Option<(u64, When)>,
+    pub(super) flaw: Option<Flaw>,
+    pub(super) patches: &'a [Patch],
+}
+
+/// Everything there is.
+pub(super) struct World<'a> {
+    setup: Setup<'a>,
+    chance: Chance,
+    clock: Clock,
+    pub(super) store: Sqlite,
+    /// A person's connection.
+    person: Faulty,
+    pub(super) shared: Shared,
+    pub(super) elapsed: Duration,
+    /// By how much the store's clock was set ahead, in milliseconds.
+    ahead: i64,
+    /// The same for the handlers.
+    time: Arc<Mutex<Moment>>,
+    workers: Vec<Option<Worker>>,
+    born: u64,
+    /// When a worker that is gone is replaced.
+    rebirths: Vec<(Duration, usize)>,
+    pub(super) turn: u64,
+    faults: std::iter::Peekable<Faults>,
+    /// Copies of the database, and when it goes back to them.
+    copies: Vec<(u64, Dump, Copy)>,
+    /// The numbers of what has happened.
+    pub(super) struck: Vec<(u32, super::Kind)>,
+    /// By then everything must have ended.
+    limit: Option<Duration>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(setup: Setup<'a>) -> World<'a> {
+        let clock = Clock::manual(START);
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let store = Sqlite::in_memory_patched(&options, setup.patches).expect("a store in memory");
+        let weather = Weather { nth: setup.nth, ..Weather::default() };
+        let shared = Shared {
+            weather: Arc::new(Mutex::new(weather)),
+            books: Arc::new(Mutex::new(Books::new(clock.clone()))),
+        };
+        let person = Faulty {
+            store: store.share().expect("another connection"),
+            shared: shared.clone(),
+            who: WorkerId::check("person").expect("a name"),
+            flaw: None,
+        };
+        let scenario = setup.scenario;
+        let mut world = World {
+            chance: Chance::seeded(setup.seed),
+            clock,
+            store,
+            person,
+            shared,
+            elapsed: Duration::ZERO,
+            ahead: 0,
+            time: Arc::new(Mutex::new(moment(Duration::ZERO))),
+            workers: (0..scenario.workers).map(|_| None).collect(),
+            born: 0,
+            rebirths: Vec::new(),
+            turn: 0,
+            faults: Faults::new(scenario, setup.seed).peekable(),
+            copies: Vec::new(),
+            struck: Vec::new(),
+            limit: None,
+            setup,
+        };
+        world.shared.books().quiet = world.setup.kind.is_some();
+        world.enqueue_all();
+        (0..scenario.workers).for_each(|place| world.bear(place));
+        world
+    }
+
+    fn scenario(&self) -> &'a Scenario {
+        self.setup.scenario
+    }
+
+    fn now(&self) -> Moment {
+        moment(self.elapsed)
+    }
+
+    /// A new worker takes a place.
+    fn bear(&mut self, place: usize) {
+        self.born += 1;
+        let who = WorkerId::check(format!("worker-{}", self.born)).expect("a name");
+        let books = Arc::clone(&self.shared.books);
+        let plan = Plan {
+            worker: who.clone(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: self.scenario().slots,
+            lease: self.scenario().lease,
+            drain: false,
+            observer: Observer::new(move |event| books.lock().expect("one thread").hear(event)),
+        };
+        let flaw = self.setup.flaw;
+        let line = || Faulty {
+            store: self.store.share().expect("another connection"),
+            shared: self.shared.clone(),
+            who: who.clone(),
+            flaw,
+        };
+        let lines = [line(), line(), line(), line()];
+        let chance = Chance::seeded(self.chance.bits());
+        let now = (self.now(), Arc::clone(&self.time));
+        self.workers[place] = Some(Worker::new(plan, lines, chance, now, flaw));
+        let mut books = self.shared.books();
+        books.trace.tell(None, format!("{who} begins"));
+        books.workers.insert(who, Living::default());
+    }
+
+    /// Whether everything has ended, or something is wrong.
+    pub(super) fn is_over(&self) -> bool {
+        let books = self.shared.books();
+        books.live == 0 || books.wrong.is_some()
+    }
+
+    /// One thing happens: to a worker, or to the time.
+    pub(super) fn turn(&mut self) {
+        self.turn += 1;
+        self.befall();
+        if self.chance.below(64) == 0 {
+            self.people_decide();
+        }
+        let now = self.now();
+        let mut ready = Vec::new();
+        for (place, worker) in self.workers.iter_mut().enumerate() {
+            let Some(worker) = worker else { continue };
+            if worker.stalled.is_some_and(|until| until > now) {
+                continue;
+            }
+            worker.stalled = None;
+            worker.ready(now, place, &mut ready);
+        }
+        if ready.is_empty() {
+            return self.pass_time();
+        }
+        let (place, what) = ready[self.pick(ready.len())];
+        let lives = match &mut self.workers[place] {
+            Some(worker) => worker.act(what, now),
+            None => Lives::Yes,
+        };
+        match lives {
+            Lives::Yes => {}
+            Lives::Ended => self.bury(place),
+            Lives::Killed => self.kill(place, "a job"),
+        }
+        // A step takes a moment.
+        let micros = self.chance.below(300);
+        self.advance(Duration::from_micros(micros));
+        self.check_time();
+    }
+
+    fn pick(&mut self, of: usize) -> usize {
+        usize::try_from(self.chance.below(of as u64)).unwrap_or(0)
+    }
+
+    fn advance(&mut self, by: Duration) {
+        self.elapsed += by;
+        self.set_clocks();
+        let due: Vec<usize> = self
+            .rebirths
+            .extract_if(.., |(at, _)| *at <= self.elapsed)
+            .map(|(_, place)| place)
+            .collect();
+        due.into_iter().for_each(|place| self.bear(place));
+    }
+
+    fn set_clocks(&self) {
+        let millis = i64::try_from(self.elapsed.as_millis()).unwrap_or(i64::MAX);
+        self.clock.set(Timestamp::from_millis(START.as_millis() + millis + self.ahead));
+        self.shared.books().trace.now = self.elapsed;
+        *self.time.lock().expect("one thread") = self.now();
+    }
+
+    /// Nobody has anything to do: the time goes on to when somebody has.
+    fn pass_time(&mut self) {
+        self.people_decide();
+        let now = self.now();
+        let workers = self.workers.iter().flatten().filter_map(Worker::next);
+        let rebirths = self.rebirths.iter().map(|(at, _)| moment(*at));
+        let next = workers.chain(rebirths).min().unwrap_or(now);
+        self.advance(next.since(now).max(Duration::from_micros(100)));
+        self.check_time();
+    }
+
+    /// Somebody else takes a place after a while.
+    fn replace(&mut self, place: usize) {
+        let delay = Duration::from_millis(self.chance.below(5_000));
+        self.rebirths.push((self.elapsed + delay, place));
+    }
+
+    fn kill(&mut self, place: usize, by: &str) {
+        let Some(worker) = self.workers[place].take() else { return };
+        {
+            let mut books = self.shared.books();
+            books.workers.remove(&worker.id);
+            books.trace.tell(None, format!("{} is killed by {by}", worker.id));
+        }
+        self.replace(place);
+    }
+
+    /// A worker that has ended in order leaves nothing behind; its place is taken by another.
+    fn bury(&mut self, place: usize) {
+        let Some(worker) = self.workers[place].take() else { return };
+        let left = self.store.held(&worker.id).expect("what it holds");
+        {
+            let mut books = self.shared.books();
+            books.workers.remove(&worker.id);
+            books.trace.tell(None, format!("{} ends", worker.id));
+            if worker.dispatcher.exit() == Some(Exit::Error) {
+                books.count(Rare::GaveUp);
+            // A database that went back may say that it holds what it has long ended.
+            } else if let Some(left) = left.first().filter(|_| books.went_back == 0) {
+                let what = format!("{} ended in order and left {:?}", worker.id, left.lease);
+                books.fail(Invariant::I11, left.lease.job(), what);
+            }
+        }
+        self.replace(place);
+    }
+
+    /// Once nothing goes wrong any more, everything comes to its end in time.
+    fn check_time(&mut self) {
+        if self.limit.is_none() && self.turn > self.scenario().quiet_after() {
+            self.be_quiet();
+        }
+        if let Some(limit) = self.limit.filter(|limit| *limit < self.elapsed) {
+            let mut books = self.shared.books();
+            let open = books.jobs.iter().find(|(_, ghost)| !ghost.state.has_ended());
+            let Some((job, state)) = open.map(|(job, ghost)| (*job, ghost.state)) else { return };
+            let (left, seconds) = (books.live, limit.as_secs());
+            let what = format!("job {job} is {state} after {seconds} s, and {left} are not done");
+            books.fail(Invariant::I11, job, what);
+        }
+    }
+
+    /// The last fault was: from now on there is a time by which all must be done.
+    fn be_quiet(&mut self) {
+        *self.shared.weather() = Weather { nth: self.setup.nth, ..Weather::default() };
+        self.copies.clear();
+        let mut books = self.shared.books();
+        books.quiet = true;
+        books.trace.tell(None, "nothing goes wrong any more".into());
+        let Scenario { workers, lease, .. } = self.scenario();
+        // Whoever stands still does so for three leases at most, and the brake and the late sweep add one each. A handler takes 40 s at
+        // most, and waits between two attempts for 5 s. Those that crashed go one at a time.
+        let each = Duration::from_secs(4) * u32::try_from(books.live).unwrap_or(u32::MAX);
+        let each = each / u32::try_from(*workers).unwrap_or(1).max(1);
+        self.limit = Some(self.elapsed + 8 * *lease + Duration::from_secs(120) + each);
+    }
+
+    /// Holds the store against the books, when all is over.
+    pub(super) fn compare(&mut self) {
+        if self.shared.books().wrong.is_some() {
+            return;
+        }
+        let mut filter = Filter::default();
+        let mut seen = 0;
+        loop {
+            let page = self.store.jobs(&filter, 1_000).expect("a page of jobs");
+            let Some(last) = page.last() else { break };
+            filter.before = Some(last.id);
+            seen += page.len();
+            let mut books = self.shared.books();
+            for job in &page {
+                let state = books.state(job.id);
+                if state != Some(job.state) {
+                    let what = format!("job {} is {}, not {state:?}", job.id, job.state);
+                    books.fail(Invariant::I3, job.id, what);
+                }
+            }
+        }
+        let known = self.shared.books().jobs.len();
+        if seen != known {
+            let what = format!("{seen} jobs are there, and {known} were enqueued");
+            self.shared.books().fail(Invariant::I9, JobId(0), what);
+        }
+        let mut from = None;
+        loop {
+            let checked = self.store.check(from, 1_000).expect("a check");
+            // What a claim wrote in a time that is lost may be missing, though the claim itself is not.
+            let went_back = self.shared.books().went_back > 0;
+            let counts = |wrong: &&Wrong| !(went_back && wrong.rule == Rule::Ledger);
+            if let Some(wrong) = checked.wrong.iter().find(counts) {
+                self.shared.books().fail(broken_by(wrong.rule), wrong.job, wrong.what.clone());
+            }
+            from = checked.next;
+            if from.is_none() {
+                break;
+            }
+        }
+    }
+
+    /// What befalls the run at this turn.
+    fn befall(&mut self) {
+        if self.limit.is_some() {
+            return;
+        }
+        let due: Vec<(u64, Dump, Copy)> =
+            self.copies.extract_if(.., |(turn, _, _)| *turn <= self.turn).collect();
+        if let Some((_, dump, copy)) = due.into_iter().next() {
+            self.go_back(&dump, copy);
+        }
+        while let Some(fault) = self.faults.next_if(|fault| fault.turn <= self.turn) {
+            if self.scenario().has(fault.number, fault.kind) {
+                self.strike(fault);
+            }
+        }
+    }
+}
+
+fn moment(elapsed: Duration) -> Moment {
+    Moment::after_start(Duration::from_secs(1) + elapsed)
+}
+
+/// The invariant that a rule of the store's own check stands for.
+fn broken_by(rule: Rule) -> Invariant {
+    match rule {
+        Rule::I3 | Rule::Lane => Invariant::I3,
+        Rule::I9 => Invariant::I9,
+        Rule::I11 => Invariant::I11,
+        Rule::Ledger => Invariant::I1,
+        Rule::Keys => Invariant::I12,
+        Rule::Epoch => Invariant::I2,
+    }
+}

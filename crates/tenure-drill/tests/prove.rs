@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tenure::clock::monotonic;
@@ -16,7 +17,7 @@ use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
 use tenure_drill::disk;
 use tenure_drill::engines::Engine;
-use tenure_drill::explorer::{WIDE_SCOPES, explore};
+use tenure_drill::explorer::{Engines, SCOPES, Scope, WIDE_SCOPES, Ways, explore};
 use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
@@ -26,11 +27,33 @@ use tenure_drill::workers::attack::attack;
 use tenure_drill::workers::takeover::takeovers;
 use tenure_drill::workers::{Bench, Program};
 
+/// Goes through these scopes whole, two at a time, each thread on a database of its own.
+fn explore_all(scopes: &[Scope], engines: Engines) {
+    let left = Mutex::new(scopes.iter());
+    let work = || {
+        loop {
+            let next = left.lock().unwrap().next();
+            let Some(scope) = next else { return };
+            let report = explore(scope, Ways::on(engines), &mut |_| {}).unwrap();
+            println!("{report}");
+            let (name, never) = (report.scope, &report.vacuous);
+            assert!(never.is_empty(), "{name} never put to the test: {never:?}");
+        }
+    };
+    std::thread::scope(|threads| {
+        let two = [threads.spawn(work), threads.spawn(work)];
+        two.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
-    for scope in &WIDE_SCOPES {
-        println!("{}", explore(scope).unwrap());
-    }
+    explore_all(&WIDE_SCOPES, Engines::Sqlite);
+}
+
+#[test]
+fn every_interleaving_in_every_scope_is_the_same_on_postgresql() {
+    explore_all(&SCOPES, Engines::Both);
 }
 
 #[test]

@@ -1,18 +1,24 @@
 //! How much is explored: named scopes, each small enough to be gone through whole.
+//!
+//! One product of all that can happen is too large. So a scope allows a few things at a time, says in a budget how
+//! often, and names the invariants that it must put to the test: a premise that was never true proves nothing.
 
 use std::num::NonZeroU16;
 
 use super::actors::Ending;
+use crate::verdict::Invariant::{self, I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I16};
 
 /// The bounds of one search. Each number is a budget for the whole schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
-    /// What reports call it.
+    /// What reports and the command line call it.
     pub name: &'static str,
+    /// What it is about, in a line.
+    pub about: &'static str,
     /// Workers that claim, renew, settle and stall.
-    pub workers: usize,
+    pub workers: u8,
     /// Jobs in the queue at the beginning.
-    pub jobs: usize,
+    pub jobs: u8,
     /// How often the clock moves on by half a lease.
     pub ticks: u8,
     /// How often a worker's process dies.
@@ -23,25 +29,84 @@ pub struct Scope {
     pub give_backs: u8,
     /// How often an operator cancels, and how often one requeues.
     pub operations: u8,
+    /// How often the server starts again.
+    pub restarts: u8,
+    /// How often the database goes back to an earlier state.
+    pub failovers: u8,
+    /// How often the store is down for a lease's length.
+    pub outages: u8,
+    /// How often the store's clock jumps.
+    pub jumps: u8,
+    /// How often each of two callers wants a job under the same key.
+    pub enqueues: u8,
+    /// For how many jobs a worker without any may ask.
+    pub claims: &'static [u8],
     /// Whether holders renew.
     pub renewals: bool,
     /// Whether holders tell how far they have come.
     pub reports: bool,
+    /// Whether holders write to an outside witness under their token.
+    pub writes: bool,
+    /// Whether holders settle and claim in one call.
+    pub in_one_call: bool,
     /// Whether each attempt does something that must not happen twice.
     pub effects: bool,
     /// Whether workers are guarded, so that their deaths are noticed; and how often a living worker's
     /// lock is freed all the same.
     pub guard: Option<u8>,
-    /// How often the server starts again.
-    pub restarts: u8,
-    /// How often the database goes back to an earlier state.
-    pub failovers: u8,
     /// How attempts may end.
     pub endings: &'static [Ending],
     /// The job's limits.
     pub max_attempts: NonZeroU16,
     /// The job's limits.
     pub max_crashes: NonZeroU16,
+    /// The invariants whose premise must have been true at least once.
+    pub tests: &'static [Invariant],
+}
+
+/// A bound that somebody may set otherwise, under its name on the command line.
+pub type Bound = (&'static str, fn(&mut Scope) -> &mut u8);
+
+/// All of them.
+pub const BOUNDS: [Bound; 12] = [
+    ("workers", |scope| &mut scope.workers),
+    ("jobs", |scope| &mut scope.jobs),
+    ("ticks", |scope| &mut scope.ticks),
+    ("crashes", |scope| &mut scope.crashes),
+    ("losses", |scope| &mut scope.losses),
+    ("give-backs", |scope| &mut scope.give_backs),
+    ("operations", |scope| &mut scope.operations),
+    ("restarts", |scope| &mut scope.restarts),
+    ("failovers", |scope| &mut scope.failovers),
+    ("outages", |scope| &mut scope.outages),
+    ("jumps", |scope| &mut scope.jumps),
+    ("enqueues", |scope| &mut scope.enqueues),
+];
+
+impl Scope {
+    /// The scope of this name.
+    pub fn named(name: &str) -> Option<Scope> {
+        SCOPES.iter().chain(&WIDE_SCOPES).find(|scope| scope.name == name).copied()
+    }
+
+    /// Sets a bound by its name. Answers whether there is one.
+    pub fn set(&mut self, bound: &str, to: u8) -> bool {
+        let named = BOUNDS.iter().find(|(name, _)| *name == bound);
+        named.map(|(_, field)| *field(self) = to).is_some()
+    }
+
+    /// The options of the command line that lead to exactly this scope.
+    pub fn options(&self) -> String {
+        let mut options = format!("--scope {}", self.name);
+        let (mut ours, mut theirs) = (*self, Scope::named(self.name).unwrap_or(*self));
+        for (name, field) in BOUNDS {
+            let set = *field(&mut ours);
+            if set != *field(&mut theirs) {
+                options.push_str(&format!(" --{name} {set}"));
+            }
+        }
+        options
+    }
 }
 
 const fn limit(n: u16) -> NonZeroU16 {
@@ -52,87 +117,13 @@ const fn limit(n: u16) -> NonZeroU16 {
 }
 
 /// The scopes of the daily test.
-pub const SCOPES: [Scope; 7] = [
-    LEASE,
-    Scope {
-        name: "settle",
-        ticks: 2,
-        losses: 1,
-        give_backs: 1,
-        renewals: false,
-        endings: &[
-            Ending::Complete,
-            Ending::Retry,
-            Ending::Snooze,
-            Ending::Release,
-            Ending::Bury,
-            Ending::Park,
-        ],
-        max_attempts: limit(2),
-        max_crashes: limit(3),
-        ..LEASE
-    },
-    Scope {
-        name: "operate",
-        ticks: 2,
-        crashes: 0,
-        give_backs: 1,
-        operations: 1,
-        renewals: false,
-        endings: &[Ending::Complete, Ending::Release, Ending::Bury],
-        max_attempts: limit(2),
-        ..LEASE
-    },
-    Scope {
-        name: "effects",
-        ticks: 2,
-        crashes: 0,
-        losses: 1,
-        give_backs: 1,
-        renewals: false,
-        effects: true,
-        endings: &[Ending::Complete, Ending::Park],
-        max_attempts: limit(2),
-        max_crashes: limit(3),
-        ..LEASE
-    },
-    Scope {
-        name: "failover",
-        ticks: 2,
-        crashes: 0,
-        give_backs: 1,
-        renewals: false,
-        failovers: 1,
-        endings: &[Ending::Complete, Ending::Release],
-        max_attempts: limit(2),
-        ..LEASE
-    },
-    Scope {
-        name: "guard",
-        ticks: 2,
-        crashes: 0,
-        renewals: false,
-        guard: Some(1),
-        restarts: 1,
-        endings: &[Ending::Complete],
-        max_crashes: limit(3),
-        ..LEASE
-    },
-    Scope {
-        name: "progress",
-        ticks: 2,
-        crashes: 0,
-        losses: 1,
-        renewals: false,
-        reports: true,
-        endings: &[Ending::Complete, Ending::Retry],
-        max_attempts: limit(2),
-        ..LEASE
-    },
-];
+pub const SCOPES: [Scope; 12] =
+    [LEASE, SETTLE, EFFECTS, OPERATE, BATCH, FAILOVER, GUARD, PROGRESS, KEYS, OUTAGE, CLOCK, CROWD];
 
+/// One job whose holders renew, stall and die.
 const LEASE: Scope = Scope {
     name: "lease",
+    about: "claims, renewals, lapses and deaths",
     workers: 2,
     jobs: 1,
     ticks: 4,
@@ -140,30 +131,182 @@ const LEASE: Scope = Scope {
     losses: 0,
     give_backs: 0,
     operations: 0,
-    renewals: true,
-    reports: false,
-    effects: false,
-    guard: None,
     restarts: 0,
     failovers: 0,
+    outages: 0,
+    jumps: 0,
+    enqueues: 0,
+    claims: &[1],
+    renewals: true,
+    reports: false,
+    writes: false,
+    in_one_call: false,
+    effects: false,
+    guard: None,
     endings: &[Ending::Complete, Ending::Retry],
     max_attempts: limit(3),
     max_crashes: limit(2),
+    tests: &[I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11],
 };
 
+const SETTLE: Scope = Scope {
+    name: "settle",
+    about: "all ways to end an attempt, with calls and replies that are lost",
+    ticks: 2,
+    losses: 1,
+    give_backs: 1,
+    renewals: false,
+    endings: &[
+        Ending::Complete,
+        Ending::Retry,
+        Ending::Snooze,
+        Ending::Release,
+        Ending::Bury,
+        Ending::Park,
+    ],
+    max_attempts: limit(2),
+    max_crashes: limit(3),
+    ..LEASE
+};
+
+const EFFECTS: Scope = Scope {
+    name: "effects",
+    about: "something that must not happen twice: intent, outcome and doubt",
+    ticks: 2,
+    crashes: 0,
+    losses: 1,
+    give_backs: 1,
+    renewals: false,
+    effects: true,
+    endings: &[Ending::Complete, Ending::Park],
+    max_attempts: limit(2),
+    max_crashes: limit(3),
+    ..LEASE
+};
+
+const OPERATE: Scope = Scope {
+    name: "operate",
+    about: "an operator cancels and requeues, workers release",
+    ticks: 2,
+    crashes: 0,
+    give_backs: 1,
+    operations: 1,
+    renewals: false,
+    endings: &[Ending::Complete, Ending::Release, Ending::Bury],
+    max_attempts: limit(2),
+    ..LEASE
+};
+
+const BATCH: Scope = Scope {
+    name: "batch",
+    about: "two jobs in one claim, one renewal, one settlement, one lapse",
+    jobs: 2,
+    ticks: 2,
+    crashes: 0,
+    claims: &[1, 2],
+    in_one_call: true,
+    max_attempts: limit(2),
+    ..LEASE
+};
+
+const FAILOVER: Scope = Scope {
+    name: "failover",
+    about: "the database goes back to an earlier state; a witness outside does not",
+    ticks: 2,
+    crashes: 0,
+    give_backs: 1,
+    renewals: false,
+    writes: true,
+    failovers: 1,
+    endings: &[Ending::Complete, Ending::Release],
+    max_attempts: limit(2),
+    tests: &[I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I16],
+    ..LEASE
+};
+
+const GUARD: Scope = Scope {
+    name: "guard",
+    about: "workers whose locks tell of their deaths, and a server that starts again",
+    ticks: 2,
+    crashes: 0,
+    renewals: false,
+    guard: Some(1),
+    restarts: 1,
+    endings: &[Ending::Complete],
+    max_crashes: limit(3),
+    ..LEASE
+};
+
+const PROGRESS: Scope = Scope {
+    name: "progress",
+    about: "holders tell how far they are",
+    ticks: 2,
+    crashes: 0,
+    losses: 1,
+    renewals: false,
+    reports: true,
+    endings: &[Ending::Complete, Ending::Retry],
+    max_attempts: limit(2),
+    ..LEASE
+};
+
+const KEYS: Scope = Scope {
+    name: "keys",
+    about: "two callers under one key, with other args, lost replies and an end of its window",
+    workers: 1,
+    jobs: 0,
+    ticks: 3,
+    crashes: 0,
+    losses: 1,
+    renewals: false,
+    enqueues: 2,
+    endings: &[Ending::Complete],
+    max_attempts: limit(2),
+    tests: &[I1, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12],
+    ..LEASE
+};
+
+const OUTAGE: Scope = Scope {
+    name: "outage",
+    about: "the store is down for a lease's length, and may start again",
+    ticks: 3,
+    crashes: 0,
+    restarts: 1,
+    outages: 1,
+    endings: &[Ending::Complete],
+    max_attempts: limit(2),
+    ..LEASE
+};
+
+const CLOCK: Scope = Scope {
+    name: "clock",
+    about: "the store's clock jumps ahead, noticed or not, or back",
+    ticks: 3,
+    crashes: 0,
+    jumps: 1,
+    writes: true,
+    max_attempts: limit(2),
+    tests: &[I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I16],
+    ..LEASE
+};
+
+const CROWD: Scope =
+    Scope { name: "crowd", about: "three workers and one job", workers: 3, ..LEASE };
+
 /// Wider scopes, for the long proof.
-pub const WIDE_SCOPES: [Scope; 5] = [
-    Scope { name: "settle, two losses", losses: 2, ..SCOPES[1] },
-    Scope { name: "operate, with renewals", renewals: true, ..SCOPES[2] },
-    Scope { name: "operate, with losses", losses: 1, ..SCOPES[2] },
-    Scope { name: "guard, with renewals", renewals: true, ..SCOPES[5] },
+pub const WIDE_SCOPES: [Scope; 6] = [
+    Scope { name: "settle-lossy", about: "settle, with two losses", losses: 2, ..SETTLE },
+    Scope { name: "operate-renewing", about: "operate, with renewals", renewals: true, ..OPERATE },
+    Scope { name: "operate-lossy", about: "operate, with a loss", losses: 1, ..OPERATE },
+    Scope { name: "guard-renewing", about: "guard, with renewals", renewals: true, ..GUARD },
+    Scope { name: "batch-lossy", about: "batch, with a loss", losses: 1, ..BATCH },
     Scope {
-        name: "two jobs",
+        name: "pairs",
+        about: "lease, with two jobs",
         jobs: 2,
         ticks: 3,
-        crashes: 1,
         renewals: false,
         max_attempts: limit(2),
-        ..SCOPES[0]
+        ..LEASE
     },
 ];

@@ -208,14 +208,18 @@ fn sequence(state: &Dump) -> String {
 }
 
 fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, postgres::Error> {
-    const META: &str = "SELECT e.epoch, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
-        (SELECT started_at FROM tenure.clock) AS started_at, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
-        EXISTS (SELECT 1 FROM tenure.steps) AS steps, EXISTS (SELECT 1 FROM tenure.workers) AS workers, \
-        EXISTS (SELECT 1 FROM tenure.timeline) AS lines, EXISTS (SELECT 1 FROM tenure.queues) AS queues, \
-        EXISTS (SELECT 1 FROM tenure.keys) AS keys, ARRAY(SELECT id FROM tenure.jobs ORDER BY id) AS ids, \
-        ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes \
-        FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s";
-    const JOBS: &str = row::select_record!("tenure.record ORDER BY id");
+    // What is kept once stands beside every job, so that all that most states have comes in one round trip. The columns of
+    // a job are first, in the order of `select_record`.
+    const JOBS: &str = "SELECT r.*, m.epoch, m.next_id, m.steady_since, m.effects, m.steps, m.workers, m.lines, m.queues, \
+        m.keys, m.ids, m.lanes \
+        FROM (SELECT e.epoch, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
+              (SELECT started_at FROM tenure.clock) AS steady_since, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
+              EXISTS (SELECT 1 FROM tenure.steps) AS steps, EXISTS (SELECT 1 FROM tenure.workers) AS workers, \
+              EXISTS (SELECT 1 FROM tenure.timeline) AS lines, EXISTS (SELECT 1 FROM tenure.queues) AS queues, \
+              EXISTS (SELECT 1 FROM tenure.keys) AS keys, ARRAY(SELECT id FROM tenure.jobs ORDER BY id) AS ids, \
+              ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes \
+              FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s) m \
+        LEFT JOIN tenure.record r ON true ORDER BY r.id";
     const TIMELINE: &str = "SELECT job_id AS job, at, verb, refused, token, attempt, worker, began, became, note \
         FROM tenure.timeline ORDER BY job_id, seq";
     const QUEUES: &str =
@@ -232,9 +236,10 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
     let (mut lines, mut queues, mut keys) = (false, false, false);
     let (mut effects, mut steps, mut workers) = (false, false, false);
     let (mut ids, mut lanes): (Vec<i64>, Vec<i64>) = (vec![], vec![]);
-    for found in ask(META)? {
-        state.epoch = row::epoch(&found, "epoch")?;
-        state.started_at = found.try_get("started_at")?;
+    let found = ask(JOBS)?;
+    if let Some(found) = found.first() {
+        state.epoch = row::epoch(found, "epoch")?;
+        state.started_at = found.try_get("steady_since")?;
         (effects, steps, workers) =
             (found.try_get("effects")?, found.try_get("steps")?, found.try_get("workers")?);
         state.next_id = found.try_get("next_id")?;
@@ -242,7 +247,11 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
             (found.try_get("lines")?, found.try_get("queues")?, found.try_get("keys")?);
         (ids, lanes) = (found.try_get("ids")?, found.try_get("lanes")?);
     }
-    state.jobs = ask(JOBS)?.iter().map(row::record).collect::<Result<_, _>>()?;
+    for found in &found {
+        if found.try_get::<_, Option<i64>>("id")?.is_some() {
+            state.jobs.push(row::record(found)?);
+        }
+    }
     for (id, lane) in ids.into_iter().zip(lanes) {
         let job = state.jobs.iter().find(|job| job.id.0 == id);
         // The lane is computed from the job, so the dump does not show it; but it must be right.

@@ -1,0 +1,158 @@
+//! When a job may be taken back, from whom, and what becomes of it.
+
+use super::{Mutant, TELLS_WORKERS_APART, patch};
+use crate::verdict::Invariant;
+
+/// A job as the library reads it, with limits that are never reached.
+const WITHOUT_LIMITS: &str = ":check\nSELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
+priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, trace, tags, parent,
+enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note";
+
+pub(super) const MUTANTS: [Mutant; 8] = [
+    Mutant {
+        name: "lapse by id only",
+        removed: "the sweeper takes back the job that it has seen, whoever has it and until when",
+        broken: &[Invariant::I8],
+        scope: "lease",
+        sqlite: &[
+            patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
+            patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now"),
+        ],
+        postgres: &[patch(
+            "verbs/lapse",
+            "AND j.token = p_token AND j.state + 0 = 2\n       AND j.lease_until + 0 <= t\n       FOR UPDATE",
+            "AND j.state + 0 = 2\n       FOR UPDATE",
+        )],
+    },
+    Mutant {
+        name: "lapse without token",
+        removed: "the sweeper takes back any attempt that is over, not the one that it has seen",
+        broken: &[Invariant::I8],
+        scope: "lease",
+        sqlite: &[patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2")],
+        postgres: &[patch(
+            "verbs/lapse",
+            "AND j.token = p_token AND j.state + 0 = 2\n       AND j.lease_until + 0 <= t\n       FOR UPDATE",
+            "AND j.state + 0 = 2\n       AND j.lease_until + 0 <= t\n       FOR UPDATE",
+        )],
+    },
+    Mutant {
+        name: "lapse without re-check of the lease",
+        removed: "the sweeper believes what it has seen, though the lease may have been renewed since",
+        broken: &[Invariant::I8],
+        scope: "lease",
+        sqlite: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
+        postgres: &[patch(
+            "verbs/lapse",
+            "AND j.lease_until + 0 <= t\n       FOR UPDATE",
+            "FOR UPDATE",
+        )],
+    },
+    Mutant {
+        name: TELLS_WORKERS_APART,
+        removed: "a lease ends by its holder's clock, and Bob's runs ahead",
+        broken: &[Invariant::I6, Invariant::I8],
+        scope: "lease",
+        sqlite: &[
+            patch(
+                "claim",
+                "WHERE state = 2 AND lease_until <= :over",
+                "WHERE state = 2 AND lease_until - 1000 * (worker = 'bob') <= :over",
+            ),
+            patch(
+                "lapse",
+                "WHERE state = 2 AND lease_until <= :over",
+                "WHERE state = 2 AND lease_until - 1000 * (worker = 'bob') <= :over",
+            ),
+            patch(
+                "lapse",
+                "   AND lease_until <= :now",
+                "   AND lease_until - 1000 * (worker = 'bob') <= :now",
+            ),
+        ],
+        postgres: &[
+            patch(
+                "verbs/lapse",
+                "AND j.lease_until <= late",
+                "AND j.lease_until - 1000 * (j.worker = 'bob')::int <= late",
+            ),
+            patch(
+                "verbs/lapse",
+                "AND j.lease_until + 0 <= t\n       FOR UPDATE",
+                "AND j.lease_until - 1000 * (j.worker = 'bob')::int <= t\n       FOR UPDATE",
+            ),
+            patch(
+                "verbs/claim",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n           AND tenure",
+                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late\n           AND tenure",
+            ),
+        ],
+    },
+    Mutant {
+        name: "no cap in the sweeper",
+        removed: "a job that is taken back is queued again, however often it was",
+        broken: &[Invariant::I5],
+        scope: "settle",
+        sqlite: &[patch("lapse", ":check\nSELECT {live}", WITHOUT_LIMITS)],
+        postgres: &[patch("verbs/lapse", "    IF buried THEN", "    IF false THEN")],
+    },
+    Mutant {
+        name: "capped job never finished",
+        removed: "the sweeper leaves a job alone that has no attempt left",
+        broken: &[Invariant::I11],
+        scope: "settle",
+        sqlite: &[patch(
+            "lapse",
+            "   AND lease_until <= :now",
+            "   AND lease_until <= :now AND attempt < max_attempts",
+        )],
+        postgres: &[
+            patch(
+                "verbs/lapse",
+                "AND j.lease_until + 0 <= t\n       FOR UPDATE",
+                "AND j.lease_until + 0 <= t AND j.attempt < j.max_attempts\n       FOR UPDATE",
+            ),
+            patch(
+                "verbs/claim",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n           AND tenure",
+                "AND r.lease_until <= late AND r.attempt < r.max_attempts\n           AND tenure",
+            ),
+        ],
+    },
+    Mutant {
+        name: "freed lock without the server's start",
+        removed: "a lock that is free tells of a death, though a restart has freed it",
+        broken: &[Invariant::I8],
+        scope: "guard",
+        sqlite: &[patch(
+            "lapse",
+            "guarded AND under = :since\n",
+            "guarded AND :since IS NOT NULL\n",
+        )],
+        postgres: &[patch(
+            "verbs/lapse",
+            "ELSE w.guarded AND w.under = s END",
+            "ELSE w.guarded END",
+        )],
+    },
+    Mutant {
+        name: "no brake",
+        removed: "leases go on ending while the server stands still",
+        broken: &[Invariant::I8],
+        scope: "guard",
+        sqlite: &[
+            patch("claim", "(leased_at >= :since", "(leased_at != -:since"),
+            patch(
+                "lapse",
+                "   AND (leased_at >= :since\n        OR min(",
+                "   AND (leased_at != -:since OR min(",
+            ),
+            patch(
+                "lapse",
+                "   AND (leased_at >= :since OR min(",
+                "   AND (leased_at != -:since OR min(",
+            ),
+        ],
+        postgres: &[patch("verbs/record", "WHEN leased_at >= server_start THEN", "WHEN true THEN")],
+    },
+];

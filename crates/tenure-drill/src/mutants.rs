@@ -7,6 +7,7 @@
 mod disk;
 mod explored;
 mod simulated;
+mod stepped;
 
 use std::fmt;
 
@@ -119,5 +120,6 @@ impl Hunt {
 
 /// All mutants, of all engines and levels.
 pub fn all() -> Vec<Hunt> {
-    explored::hunts().chain(simulated::hunts()).chain(disk::hunts()).collect()
+    let explored = explored::hunts().chain(stepped::hunts());
+    explored.chain(simulated::hunts()).chain(disk::hunts()).collect()
 }

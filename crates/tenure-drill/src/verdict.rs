@@ -40,6 +40,8 @@ pub enum Invariant {
     Serial,
     /// No two calls wait for each other in a circle.
     Deadlock,
+    /// Calls that promise to wait for nobody do not.
+    Prompt,
 }
 
 impl fmt::Display for Invariant {
@@ -48,6 +50,7 @@ impl fmt::Display for Invariant {
             Invariant::Lockstep => "lockstep",
             Invariant::Serial => "serial order",
             Invariant::Deadlock => "no deadlock",
+            Invariant::Prompt => "no waiting",
             Invariant::I1 => "I1",
             Invariant::I2 => "I2",
             Invariant::I3 => "I3",

@@ -22,7 +22,9 @@ use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
 use tenure_drill::simulation::{self, Scenario};
+use tenure_drill::stepper;
 use tenure_drill::stories::{Scene, race};
+use tenure_drill::workers::Bench;
 use tenure_drill::workers::attack::attack;
 use tenure_drill::workers::takeover::takeovers;
 use tenure_drill::workers::{Bench, Program};
@@ -240,6 +242,31 @@ fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
         let report = sessions::contend(8, 1_000, seed);
         println!("seed {seed}: {report:?}");
         assert!(report.wrong.is_empty(), "seed {seed}: {:#?}", report.wrong);
+    }
+}
+
+/// Every pair wherever one of the two has something to do, at every level; then with every setting of the planner where it
+/// could matter most.
+#[test]
+fn whatever_order_statements_are_sent_in_they_come_to_what_some_order_of_calls_comes_to() {
+    let all = stepper::cases();
+    for isolation in stepper::Isolation::ALL {
+        let work = stepper::work(&all, &[isolation], &[]);
+        println!("{}: {}", isolation.name(), stepper::go_through(&work, &|_| ()).unwrap());
+    }
+    let takes = |case: &stepper::Case| case.is_first && case.name.contains("claim");
+    let (planners, all) = ((0..stepper::PLANNERS.len()).collect::<Vec<_>>(), all);
+    let taking: Vec<_> = all.into_iter().filter(takes).collect();
+    let work = stepper::work(&taking, &[stepper::Isolation::ReadCommitted], &planners);
+    println!("every planner: {}", stepper::go_through(&work, &|_| ()).unwrap());
+}
+
+/// The same with calls that stop between their own statements.
+#[test]
+fn whatever_others_commit_while_a_call_is_under_way_it_comes_to_what_some_order_comes_to() {
+    let mut stepper = stepper::Stepper::inside(&[]);
+    for case in stepper::inside_cases() {
+        println!("{}: {}", case.name, stepper.go_inside(&case).unwrap());
     }
 }
 

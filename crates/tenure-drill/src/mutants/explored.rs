@@ -51,7 +51,7 @@ pub(super) fn hunts() -> impl Iterator<Item = Hunt> {
             (Stock::Postgres, mutant.postgres, Patched::Postgres(mutant.postgres)),
         ];
         let made = made.into_iter().filter(|(_, patches, _)| !patches.is_empty());
-        made.map(|(stock, _, target)| hunt(mutant, stock, target))
+        made.map(move |(stock, _, target)| hunt(mutant, stock, target))
     })
 }
 

@@ -41,11 +41,21 @@ impl Renewer {
         }
         let revoke = self.desk.revoke(now);
         if now >= self.next {
-            let round = self.register(store).and_then(|()| self.renew(store, now));
+            let round = self.round(store, now);
             self.plan.tell_of_store(&self.desk, round.as_ref().err());
             self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
         }
         Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
+    }
+
+    /// A worker that cannot be made known, say because its lock's file cannot be written, keeps its leases all the same.
+    /// Only if the store is out of reach there is no use in asking it twice.
+    fn round(&mut self, store: &mut dyn Store, now: Moment) -> Result<()> {
+        let registered = self.register(store);
+        match &registered {
+            Err(error) if error.is_transient() => registered,
+            _ => self.renew(store, now).and(registered),
+        }
     }
 
     /// Makes the worker known, once; the guard is kept by the connection itself.

@@ -1,0 +1,144 @@
+//! What is put side by side: every pair of scripts, where at least one of them has something to do, and chosen triples.
+
+use super::script::{self, SCRIPTS, Script};
+use super::start::{self, STARTS, Start};
+
+/// A known state, and what two or three sessions do there.
+#[derive(Clone)]
+pub struct Case {
+    /// Where, and who with whom: `over/claim+fence-write`.
+    pub name: String,
+    pub(super) start: &'static Start,
+    pub(super) scripts: Vec<Script>,
+    /// Whether it is where its pair has most to do, or a triple: these are for every day.
+    pub is_first: bool,
+}
+
+impl Case {
+    fn new(start: &'static Start, scripts: &[Script], is_first: bool) -> Case {
+        let names: Vec<&str> = scripts.iter().map(|script| script.name).collect();
+        let name = format!("{}/{}", start.name, names.join("+"));
+        Case { name, start, scripts: scripts.to_vec(), is_first }
+    }
+
+    /// One with scripts by their names.
+    pub(crate) fn of(start: &str, scripts: &[&str]) -> Case {
+        let scripts: Vec<Script> = scripts.iter().map(|name| script::named(name)).collect();
+        Case::new(start::named(start), &scripts, true)
+    }
+
+    /// The same with the sessions the other way round.
+    pub(super) fn turned(&self) -> Case {
+        let mut scripts = self.scripts.clone();
+        scripts.reverse();
+        Case::new(self.start, &scripts, false)
+    }
+
+    /// Whether it is a pair; else it is a triple, which has many more orders.
+    pub fn is_pair(&self) -> bool {
+        self.scripts.len() == 2
+    }
+
+    /// Whether users' own transactions meet calls of workers in it.
+    pub fn is_mixed(&self) -> bool {
+        let users = |script: &Script| script.about == script::About::Users;
+        self.scripts.iter().any(users) && !self.scripts.iter().all(users)
+    }
+}
+
+/// All cases.
+pub fn cases() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (at, first) in SCRIPTS.iter().enumerate() {
+        for second in &SCRIPTS[at..] {
+            pair(&mut all, first, second);
+        }
+    }
+    all.extend(CHOSEN.iter().map(|(start, scripts)| Case::of(start, scripts)));
+    all
+}
+
+/// The case of this name.
+pub fn find(name: &str) -> Option<Case> {
+    cases().into_iter().find(|case| case.name == name)
+}
+
+/// The pairs whose calls are stopped inside.
+pub fn inside() -> Vec<Case> {
+    const PAIRS: [(&str, [&str; 2]); 19] = [
+        ("queued", ["enqueue", "enqueue"]),
+        ("expired", ["enqueue", "enqueue"]),
+        ("queued", ["claim", "claim"]),
+        ("over", ["claim", "claim"]),
+        ("over", ["claim", "complete"]),
+        ("over", ["claim", "lapse"]),
+        ("over", ["lapse", "renew"]),
+        ("over", ["claim", "renew"]),
+        ("over", ["claim", "fail"]),
+        ("running", ["complete", "cancel"]),
+        ("running", ["complete", "renew"]),
+        ("running", ["retry", "cancel"]),
+        ("running", ["vanished", "renew"]),
+        ("taken", ["complete", "complete"]),
+        ("parked", ["resume", "cancel"]),
+        ("dead", ["requeue", "purge"]),
+        ("dead", ["requeue", "refused"]),
+        ("dead", ["refused", "purge"]),
+        ("ended", ["renew", "prune"]),
+    ];
+    PAIRS.iter().map(|(start, scripts)| Case::of(start, scripts)).collect()
+}
+
+/// A case that is no part of the proof: it comes to what no order comes to, and the stepper must say so.
+pub fn planted() -> Case {
+    Case::of("queued", &["planted", "planted"])
+}
+
+/// Each script, twice, wherever it claims to have something to do.
+pub(super) fn alone() -> Vec<Case> {
+    let all =
+        SCRIPTS.iter().flat_map(|script| script.acts_in.iter().map(move |start| (script, *start)));
+    all.map(|(script, start)| Case::new(start::named(start), &[*script; 2], false)).collect()
+}
+
+/// A pair, wherever one of them has something to do, and first where both have.
+fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
+    let acts = |script: &Script, start: &Start| script.acts_in.contains(&start.name);
+    let mut starts: Vec<&'static Start> =
+        STARTS.iter().filter(|start| acts(first, start) || acts(second, start)).collect();
+    starts.sort_by_key(|start| !(acts(first, start) && acts(second, start)));
+    for (n, start) in starts.into_iter().enumerate() {
+        all.push(Case::new(start, &[*first, *second], n == 0));
+        // Where the sessions show different tokens, it matters who is who.
+        if start.tokens[0] != start.tokens[1] && first.name != second.name {
+            all.push(Case::new(start, &[*second, *first], false));
+        }
+    }
+}
+
+/// Beyond the pairs.
+const CHOSEN: [(&str, &[&str]); 21] = [
+    // Batches that cross in the middle, where somebody stands.
+    ("three", &["settle-up", "settle-down", "hold-middle"]),
+    ("three", &["mixed-up", "settle-down", "hold-middle"]),
+    ("three", &["effects-down", "settle-up", "hold-middle"]),
+    ("three", &["cancel-down", "mixed-up", "hold-middle"]),
+    ("queued", &["keys-up", "keys-down"]),
+    ("queued", &["enqueue", "enqueue", "enqueue"]),
+    ("queued", &["claim", "claim", "claim"]),
+    ("many", &["claim-two", "claim-two", "claim-two"]),
+    // A user's transaction, and those who would take its job.
+    ("over", &["fence-write", "lapse", "claim"]),
+    ("over", &["write-complete", "lapse", "claim"]),
+    ("over", &["hold-write-complete", "renew", "claim"]),
+    ("over", &["fence-write-settle", "claim"]),
+    ("over", &["write-complete", "take-over"]),
+    ("over", &["fence-write-complete", "take-over"]),
+    ("over", &["hold-write-complete", "take-over"]),
+    ("over", &["complete", "renew", "lapse"]),
+    ("running", &["complete", "cancel", "renew"]),
+    ("running", &["vanished", "register", "complete"]),
+    ("taken", &["fence-write", "write-complete", "cancel"]),
+    ("parked", &["resume", "resolve", "cancel"]),
+    ("dead", &["requeue", "purge", "prune"]),
+];

@@ -1,0 +1,87 @@
+//! Inside the functions: one call stops between two of its statements while another goes on.
+//!
+//! At READ COMMITTED each statement of a function has a snapshot of its own, so what others commit while a call is under
+//! way reaches it. The functions of a throw-away store get places to stop, between their statements. The first call
+//! stops at one place, the second runs until it stops at one of its own or ends, then the first ends, then the second: every
+//! pair of places, which are all orders with two changes of turn.
+
+use super::bench::Bench;
+
+/// The functions that read and write jobs: those that only compute need no place to stop.
+const TOUCHING: &str = "claim_many walk pick lapse_many lapse_one take_back put_back end_job note settle_many settle_one \
+    answer_late refuse is_kept current heard renew_many enqueue_many take_keys take_crash_back cancel_many \
+    find forget requeue_many resume_many purge_many prune vanished refused";
+
+/// Waits at the place whose turn it is, if any, until the control session lets go of its lock. It is called by `ASSERT`,
+/// which changes neither FOUND nor the row count.
+const PAUSE: &str =
+    "CREATE OR REPLACE FUNCTION public.drill_pause() RETURNS boolean LANGUAGE plpgsql AS $$
+    DECLARE
+        more int := nullif(current_setting('drill.more', true), '')::int;
+    BEGIN
+        IF more >= 0 THEN
+            PERFORM set_config('drill.more', (more - 1)::text, false);
+            IF more = 0 THEN
+                PERFORM pg_advisory_lock(7464, current_setting('drill.seat')::int),
+                        pg_advisory_unlock(7464, current_setting('drill.seat')::int);
+            END IF;
+        END IF;
+        RETURN true;
+    END $$";
+
+/// Gives the functions of a bench's store their places to stop.
+pub(super) fn instrument(bench: &mut Bench) {
+    bench.run(PAUSE);
+    let names: Vec<String> = TOUCHING.split_whitespace().map(|name| format!("'{name}'")).collect();
+    let found = bench.ask(&format!(
+        "SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+          WHERE l.lanname = 'plpgsql' AND p.pronamespace = left('tenure.', -1)::regnamespace AND p.proname IN ({})",
+        names.join(", ")
+    ));
+    assert_eq!(found.len(), names.len(), "each of these functions is there once");
+    for function in found.iter().flatten() {
+        bench.run(&with_places(function));
+    }
+}
+
+/// The text of a function, with a place to stop after each of its statements that has to do with a table. Between the
+/// others nothing can change.
+fn with_places(function: &str) -> String {
+    const TABLES: [&str; 8] =
+        [".jobs", ".done", ".keys", ".timeline", ".queues", ".payloads", ".ledger", ".steps"];
+    let mut text = String::with_capacity(function.len() * 2);
+    let (mut in_body, mut statement) = (false, String::new());
+    for line in function.lines() {
+        text += line;
+        text.push('\n');
+        let code = line.split("--").next().unwrap_or_default().trim();
+        statement += code;
+        statement.push(' ');
+        let is_end = code.starts_with("END") || code.starts_with("RETURN;");
+        if in_body
+            && code.ends_with(';')
+            && !is_end
+            && TABLES.iter().any(|it| statement.contains(it))
+        {
+            text += "ASSERT public.drill_pause();\n";
+        }
+        in_body |= code == "BEGIN";
+        if code.ends_with(';') || code == "BEGIN" {
+            statement.clear();
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_places;
+
+    #[test]
+    fn a_place_to_stop_is_after_each_statement_that_has_to_do_with_a_table() {
+        let function = "DECLARE\n    was tenure.jobs;\nBEGIN\n    t := 1;\n    SELECT 1 FROM tenure.jobs\n      INTO t;\n    RETURN;\nEND";
+        let placed = with_places(function);
+        assert_eq!(placed.matches("drill_pause").count(), 1, "{placed}");
+        assert!(placed.contains("INTO t;\nASSERT"), "{placed}");
+    }
+}

@@ -45,7 +45,7 @@ fn look_for(mutant: &Mutant) -> Option<Violation> {
     })
 }
 
-const MUTANTS: [Mutant; 12] = [
+const MUTANTS: [Mutant; 13] = [
     Mutant {
         name: "check-then-act",
         removed: "fence looks at the token once, and nobody looks again at COMMIT",
@@ -148,6 +148,18 @@ const MUTANTS: [Mutant; 12] = [
             "verbs/settle",
             "WHERE u.verb = 'complete' ORDER BY u.id),",
             "WHERE u.verb = 'complete' ORDER BY u.n),",
+        )],
+        is_inside: false,
+    },
+    Mutant {
+        name: "refusals of one job in any order",
+        removed: "batches that settle a job more than once come at once, and wait for each other's lines",
+        broken: &[Invariant::Deadlock],
+        case: ("taken", &["late-up", "late-down", "late-middle"]),
+        patches: &[patch(
+            "verbs/settle",
+            "PERFORM pg_advisory_xact_lock('tenure.jobs'::regclass::oid::int, 1);",
+            "NULL;",
         )],
         is_inside: false,
     },

@@ -117,12 +117,13 @@ fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
 }
 
 /// Beyond the pairs.
-const CHOSEN: [(&str, &[&str]); 21] = [
+const CHOSEN: [(&str, &[&str]); 22] = [
     // Batches that cross in the middle, where somebody stands.
     ("three", &["settle-up", "settle-down", "hold-middle"]),
     ("three", &["mixed-up", "settle-down", "hold-middle"]),
     ("three", &["effects-down", "settle-up", "hold-middle"]),
     ("three", &["cancel-down", "mixed-up", "hold-middle"]),
+    ("taken", &["late-up", "late-down", "late-middle"]),
     ("queued", &["keys-up", "keys-down"]),
     ("queued", &["enqueue", "enqueue", "enqueue"]),
     ("queued", &["claim", "claim", "claim"]),

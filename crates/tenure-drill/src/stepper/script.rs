@@ -246,7 +246,7 @@ const ONCE: Step = step(Act::Write, "INSERT INTO public.writes VALUES (1, :t, 'o
 const COMPLETE: Step = step(Act::Other, "SELECT tenure.complete(1, :t)");
 
 /// What only some cases have.
-pub(super) const EXTRA: [Script; 15] = [
+pub(super) const EXTRA: [Script; 18] = [
     // Whoever takes job 1 over, and does all of it.
     Script {
         name: "take-over",
@@ -311,6 +311,21 @@ pub(super) const EXTRA: [Script; 15] = [
     verb!(
         "cancel-down", Waits, &["three"], Act::Other,
         "SELECT verdict, state FROM tenure.cancel_many('{3,2,1}') ORDER BY n"
+    ),
+    // One job three times, by somebody who has lost it: each is refused, and leaves a line.
+    verb!(
+        "late-up", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.settle_many('{1,1,1}', '{1,1,1}', '{retry,snooze,release}',
+         '{0,0,0}', '{no,NULL,NULL}', '{NULL,NULL,NULL}') ORDER BY n"
+    ),
+    verb!(
+        "late-down", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.settle_many('{1,1,1}', '{1,1,1}', '{release,snooze,retry}',
+         '{0,0,0}', '{NULL,NULL,no}', '{NULL,NULL,NULL}') ORDER BY n"
+    ),
+    verb!(
+        "late-middle", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.settle_many('{1}', '{1}', '{snooze}', '{0}', '{NULL}', '{NULL}')"
     ),
     // What settle-and-claim is if it does not claim.
     verb!(

@@ -132,3 +132,61 @@ impl Plan {
         (self.lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::job::{Json, Limits, Name, NewJob};
+    use crate::lease::WorkerId;
+    use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::{Claim, Cursor};
+    use crate::telemetry::Observer;
+
+    #[test]
+    fn a_worker_that_cannot_be_guarded_keeps_its_leases_all_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let mut store = Sqlite::open(&file, &options).unwrap();
+        let plan = Arc::new(Plan {
+            worker: WorkerId::check("ann").unwrap(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: 1,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::new(|_| ()),
+        });
+        // Where its lock should be, something else is in the way.
+        let hash: String = Sha256::digest("ann")[..8].iter().map(|b| format!("{b:02x}")).collect();
+        std::fs::create_dir(directory.path().join(format!("jobs.db-guard-{hash}"))).unwrap();
+        let desk = Arc::new(Desk::new(1));
+        let mut renewer = Renewer::new(Arc::clone(&plan), Arc::clone(&desk));
+        assert!(renewer.register(&mut store).is_err());
+
+        let kind = Name::check("kind", "work").unwrap();
+        store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
+        let ask = Claim {
+            worker: plan.worker.clone(),
+            queues: plan.queues.clone(),
+            kinds: None,
+            n: 1,
+            lease: plan.lease,
+            cursor: Cursor::default(),
+            grace: Duration::ZERO,
+        };
+        let attempt = store.claim(&ask).unwrap().attempts.remove(0);
+        let start = Moment::after_start(Duration::from_secs(1_000));
+        desk.hold(&attempt, start, plan.lease).unwrap();
+
+        let later = Duration::from_secs(10);
+        clock.advance(later);
+        renewer.step(&mut store, start + later);
+        let kept = store.leases(1).unwrap().remove(0).until;
+        assert_eq!(kept, attempt.lease.until() + later);
+    }
+}

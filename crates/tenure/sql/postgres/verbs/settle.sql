@@ -29,6 +29,11 @@ BEGIN
         cardinality(p_notes), cardinality(p_results));
     SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
       FROM unnest(p_jobs, p_verbs) u(id, verb);
+    -- Refusals leave lines in the timeline, and a line is waited for like a lock. In the order of jobs there is no circle; but
+    -- those of one job come in the order of the batch, so batches with a job in them more than once come one by one.
+    IF NOT distinct_ THEN
+        PERFORM pg_advisory_xact_lock('tenure.jobs'::regclass::oid::int, 1);
+    END IF;
     t := tenure.clock_ms();
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
     -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.

@@ -61,6 +61,11 @@ fn test() -> Vec<Step> {
             "lints",
             Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
         ),
+        // Not run every day, and so not among all targets; but it must not rot.
+        Step::cargo(
+            "lints of the long proofs",
+            Cargo::new("clippy -p tenure-drill --all-features --test prove -- -D warnings"),
+        ),
         Step::cargo("tests", suite("--workspace --all-features")).on(Wanted::Any),
         // nextest does not run these.
         Step::cargo(

@@ -35,12 +35,16 @@ pub enum Invariant {
     /// An outside witness that keeps the highest fence it has seen never accepts a lower one.
     I16,
     /// The engines agree with the model.
+    #[serde(rename = "lockstep")]
     Lockstep,
     /// What came of sessions side by side is what some order of them, one after the other, comes to.
+    #[serde(rename = "serial order")]
     Serial,
     /// No two calls wait for each other in a circle.
+    #[serde(rename = "no deadlock")]
     Deadlock,
     /// Calls that promise to wait for nobody do not.
+    #[serde(rename = "no waiting")]
     Prompt,
 }
 

@@ -7,7 +7,7 @@ use tenure_drill::engines::Engine;
 fn seeds() -> Vec<u64> {
     match std::env::var("TENURE_DRILL_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
-        None => (1..=12).collect(),
+        None => (1..=8).collect(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The long proof: wider scopes and more seeds than the daily test. `cargo xtask prove` runs it,
 //! optimised.
 
+#![allow(clippy::print_stdout, reason = "whoever runs it reads the figures")]
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use std::path::Path;
@@ -24,7 +25,6 @@ use tenure_drill::sessions;
 use tenure_drill::simulation::{self, Scenario};
 use tenure_drill::stepper;
 use tenure_drill::stories::{Scene, race};
-use tenure_drill::workers::Bench;
 use tenure_drill::workers::attack::attack;
 use tenure_drill::workers::takeover::takeovers;
 use tenure_drill::workers::{Bench, Program};

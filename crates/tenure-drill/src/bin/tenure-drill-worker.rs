@@ -1,5 +1,5 @@
 //! A process of the drill: a worker of the library with the drill's handlers, or somebody who enqueues. The place of the store
-//! is in its environment; what it is to do is in its arguments, which [`process`](tenure_drill::workers::process) reads.
+//! is in its environment; what it is to do is in its arguments, which [`tenure_drill::workers::process`] reads.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 use tenure_drill::disk::{self, Encounters, Report};
 use tenure_drill::verdict::Violation;
 
+use crate::args::BadInput;
 use crate::{Answer, Session};
 
 /// Let the power fail after every write to the disk, and another program write to the file
@@ -72,7 +73,12 @@ impl From<anyhow::Error> for Stop {
 
 fn look(args: &Args, session: &mut Session, seen: &mut Seen) -> Result<(), Stop> {
     if let Some(point) = args.point {
-        return cut(disk::replay(args.seed, point)?, session, seen);
+        let report = disk::replay(args.seed, point)?;
+        if report.cuts == 0 {
+            let why = format!("--point: seed {} has only {} of them", args.seed, report.points);
+            return Err(Stop::Output(BadInput(why).into()));
+        }
+        return cut(report, session, seen);
     }
     if args.strangers {
         return meet(session, seen);

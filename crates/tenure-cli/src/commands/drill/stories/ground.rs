@@ -68,7 +68,7 @@ impl Ground {
         let scene = scene(servers::in_schema(&url, &schema));
         let goes_with_its_server = server.is_some();
         let address = Address::parse(&scene.place)?;
-        let made = Schema::make(Schema { address, goes_with_its_server })?;
+        let made = Schema::make(address, goes_with_its_server)?;
         Ok(Ground {
             scene,
             name: format!("PostgreSQL, in the schema {schema}"),
@@ -106,9 +106,11 @@ struct Schema {
 }
 
 impl Schema {
-    /// It is a guard before it is there, so that half of one is removed as well.
-    fn make(schema: Schema) -> Result<Schema> {
-        Migrations::connect(&schema.address)?.up(Roles::Leave)?;
+    /// It is a guard before it is there, so that half of one is removed as well; but not before the server has answered.
+    fn make(address: Address, goes_with_its_server: bool) -> Result<Schema> {
+        let mut migrations = Migrations::connect(&address)?;
+        let schema = Schema { address, goes_with_its_server };
+        migrations.up(Roles::Leave)?;
         Ok(schema)
     }
 }

@@ -13,6 +13,8 @@ BEGIN
         EXCEPTION
             WHEN SQLSTATE 'TN001' THEN
                 PERFORM tenure.refused(job.id, job.token, 'complete');  -- somebody else has it
+            WHEN SQLSTATE 'TN004' THEN
+                NULL;  -- it was done before, in an earlier transaction
             WHEN OTHERS THEN
                 PERFORM tenure.fail(job.id, job.token, SQLERRM);
         END;

@@ -24,9 +24,10 @@ def attempt(db, job, lease):
             result = HANDLERS[job.kind](db, job.args)
             db.execute("SELECT tenure.complete(%s, %s, %s)", [*lease, json.dumps(result)])
     except Exception as error:
-        if getattr(error, "sqlstate", None) == "TN001":  # somebody else has it, and our writes are undone
+        sqlstate = getattr(error, "sqlstate", None)
+        if sqlstate == "TN001":  # somebody else has it, and our writes are undone
             db.execute("SELECT tenure.refused(%s, %s, 'complete')", lease)
-        else:
+        elif sqlstate != "TN004":  # that says: it was done before, in an earlier transaction
             db.execute("SELECT tenure.fail(%s, %s, %s)", [*lease, str(error)])
 
 me, db = f"worker-{uuid.uuid4()}", connect()  # one name for each start, never the host's

@@ -109,9 +109,20 @@ fn prove(root: &Path) -> Vec<Step> {
         )
         .on(Wanted::Any),
     ];
+    steps.extend(MADE_BY_MACHINE.map(|(title, of)| {
+        let hunt = "run --release -p tenure-cli -- drill mutants --machine";
+        Step::cargo(title, Cargo::new(&format!("{hunt} {of}")))
+    }));
     steps.extend(on_the_newest(root));
     steps
 }
+
+/// The mutants that a machine makes: the parts whose survivors are listed, with the options that choose them. All of them
+/// take hours.
+const MADE_BY_MACHINE: [(&str, &str); 2] = [
+    ("every lock that PostgreSQL's SQL lacks is noticed", "--of postgres --only lock:"),
+    ("changes of SQLite's SQL are noticed", "--of sqlite --file record --file enqueue"),
+];
 
 /// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well: each a test, and how it
 /// is called.

@@ -12,7 +12,7 @@ use anyhow::Result;
 use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
-use tenure::store::postgres::{Address, Contents, Roles};
+use tenure::store::postgres::{Address, Brought, Contents, Durability, Newer, Roles};
 
 use crate::args::BadInput;
 use crate::commands::doctor::Examined;
@@ -95,10 +95,10 @@ impl Target {
     }
 
     /// Brings the schema up to date, also beside the tables of somebody else.
-    pub(crate) fn migrate_up(&self, roles: Roles) -> Result<()> {
+    pub(crate) fn migrate_up(&self, roles: Roles, newer: Newer) -> Result<Brought> {
         match self {
-            Target::File(file) => file::migrate_up(file, roles),
-            Target::Server(address) => server::migrate_up(address, roles),
+            Target::File(file) => file::migrate_up(file, roles, newer),
+            Target::Server(address) => server::migrate_up(address, roles, newer),
         }
     }
 
@@ -123,6 +123,18 @@ impl Target {
         match self {
             Target::File(file) => file::migrate_down(file),
             Target::Server(address) => server::migrate_down(address),
+        }
+    }
+
+    /// Says whether commits wait for the disk, and answers what was said before.
+    pub(crate) fn set_durability(&self, durability: Durability) -> Result<Durability> {
+        match self {
+            Target::File(_) => {
+                let why = "--durability: a file always waits for the disk; this is for PostgreSQL, so name a server \
+                           with --db";
+                Err(BadInput(why.into()).into())
+            }
+            Target::Server(address) => server::set_durability(address, durability),
         }
     }
 

@@ -114,6 +114,9 @@ struct Entry<'a> {
     from: Option<Rfc3339>,
     became: State,
     note: Option<&'a str>,
+    /// How many older lines of this verb have been dropped by then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    earlier: Option<u64>,
 }
 
 impl<'a> Entry<'a> {
@@ -129,6 +132,7 @@ impl<'a> Entry<'a> {
             from: entry.from.map(Rfc3339),
             became: entry.became,
             note: entry.note.as_deref(),
+            earlier: (entry.earlier > 0).then_some(entry.earlier),
         }
     }
 }

@@ -22,6 +22,7 @@ on_both_engines!(
     a_file_of_lines_is_a_job_for_each_line_that_is_not_blank,
     lines_can_come_from_a_pipe_in_any_number,
     many_copies_are_as_many_jobs_each_with_its_id,
+    a_part_that_fails_tells_what_became_of_every_job,
     the_same_key_prints_the_same_id_and_says_that_the_job_existed,
     an_empty_store_says_what_to_do_first,
     stats_and_list_show_what_was_enqueued_in_aligned_columns,
@@ -141,6 +142,39 @@ fn many_copies_are_as_many_jobs_each_with_its_id(shell: &Shell) {
     let expected: String = (1..=2_500).map(|id| format!("{id}\n")).collect();
     assert_eq!(ids, expected);
     assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
+}
+
+/// The store takes a thousand jobs and no more.
+fn a_part_that_fails_tells_what_became_of_every_job(shell: &Shell) {
+    shell.ok(&["stats"]);
+    match &shell.database {
+        None => rusqlite::Connection::open(shell.path("tenure.db"))
+            .unwrap()
+            .execute_batch(
+                "CREATE TRIGGER full BEFORE INSERT ON tenure_jobs WHEN NEW.id > 1000 \
+                 BEGIN SELECT RAISE(ABORT, 'no more'); END",
+            )
+            .unwrap(),
+        Some(database) => database.execute(
+            "CREATE OR REPLACE FUNCTION no_more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no more'; END $$; \
+             CREATE TRIGGER full_now BEFORE INSERT ON tenure.jobs FOR EACH ROW WHEN (NEW.id > 1000) \
+             EXECUTE FUNCTION no_more()",
+        ),
+    }
+    let ran = shell.run(&["enqueue", "k", "--count", "2500"]);
+    ran.refused(3, "1000 jobs were stored, the next 1000 failed, and the last 500 were not sent: could not enqueue");
+    assert_eq!(ran.stdout.lines().count(), 1_000);
+    fs::write(shell.path("lines"), "1\n".repeat(1_200)).unwrap();
+    let ran = shell.run(&["enqueue", "k", "--file", "lines", "--json"]);
+    ran.refused(3, "0 jobs were stored, the next 1000 failed, and the last 200 were not sent: ");
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer.as_array().unwrap().len(), 1_200);
+    assert_eq!(
+        (&answer[999], &answer[1_000]),
+        (&json!({"verdict": "failed"}), &json!({"verdict": "not_sent"}))
+    );
+    let ran = shell.run_with(&["enqueue", "k", "--file", "-"], "1\n".repeat(1_200).as_bytes());
+    ran.refused(3, "0 jobs were stored, the next 1000 failed, and none after them was sent: ");
 }
 
 fn the_same_key_prints_the_same_id_and_says_that_the_job_existed(shell: &Shell) {

@@ -23,6 +23,7 @@ on_both_engines!(
     a_worker_that_is_gone_is_named,
     effects_in_doubt_wait_for_a_person_unless_their_jobs_go_on,
     a_raised_epoch_says_what_follows_and_is_remembered,
+    the_guard_gap_is_an_option_of_the_installation,
     a_sound_store_of_any_size_is_found_sound,
 );
 
@@ -48,6 +49,22 @@ fn is_well(shell: &Shell, check: &str, says: &str) {
 fn is_ill(shell: &Shell, check: &str, says: &[&str]) {
     let (ok, said) = line(shell, check);
     assert!(!ok && says.iter().all(|part| said.contains(part)), "{check} is not {says:?}: {said}");
+}
+
+fn the_guard_gap_is_an_option_of_the_installation(shell: &Shell) {
+    is_well(shell, "guard gap", "a worker whose lock is free for 300ms counts as gone");
+    let said = shell.ok(&["doctor", "--guard-gap", "5s"]);
+    assert_eq!(said, "the guard gap was 300ms and is now 5s\n");
+    is_well(shell, "guard gap", "free for 5s");
+    let said = shell.json(&["doctor", "--guard-gap", "1500ms"]);
+    assert_eq!(said, json!({"was_ms": 5_000, "guard_gap_ms": 1_500}));
+    for nonsense in ["299ms", "61s", "0s"] {
+        let ran = shell.run(&["doctor", "--guard-gap", nonsense]);
+        ran.refused(2, "is outside 300 ms to 60 s");
+    }
+    shell.run(&["doctor", "--guard-gap", "soon"]).refused(2, "--guard-gap");
+    shell.run(&["doctor", "--guard-gap", "1s", "--check"]).refused(2, "cannot be used with");
+    is_well(shell, "guard gap", "free for 1.5s");
 }
 
 fn worker(name: &str, kinds: Option<&str>) -> Registration {

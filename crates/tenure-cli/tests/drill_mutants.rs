@@ -40,3 +40,22 @@ fn a_name_that_nobody_has_is_a_mistake_and_no_success() {
     assert_eq!(told.status.code(), Some(2));
     assert!(said(&told.stderr).contains("tenure drill mutants --list"));
 }
+
+#[test]
+fn those_made_by_machine_are_told_by_engine_file_and_verb_and_a_part_of_them_by_its_number() {
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let told = drill(&[&["--machine", "--list"], arguments].concat());
+        assert_eq!(told.status.code(), Some(0), "{}", said(&told.stderr));
+        said(&told.stdout).lines().map(str::to_owned).collect()
+    };
+    let all = names(&["--of", "sqlite", "--only", "settle fence:"]);
+    assert!(
+        all.iter().any(|name| name == "sqlite settle fence: `token = :token` is true"),
+        "{all:#?}"
+    );
+    let (odd, even) =
+        (names(&["--of", "sqlite", "--part", "1/2"]), names(&["--of", "sqlite", "--part", "2/2"]));
+    assert_eq!(odd.len() + even.len(), names(&["--of", "sqlite"]).len());
+    let wrong = drill(&["--machine", "--list", "--part", "3/2"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong.stderr));
+}

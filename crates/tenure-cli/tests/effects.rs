@@ -9,7 +9,7 @@ use serde_json::json;
 use shell::{Shell, claim, ledger, on_both_engines};
 use tenure::job::{JobId, Json, State};
 use tenure::lease::Fence;
-use tenure::ledger::{Act, Answer};
+use tenure::ledger::{Act, Answer, Resolution};
 use tenure::lifecycle::Outcome;
 use tenure::store::{Settlement, Store};
 
@@ -22,7 +22,7 @@ on_both_engines!(
     a_job_is_shown_with_its_effects,
     an_effect_that_happened_is_not_done_again,
     an_effect_that_did_not_happen_is_sent_again,
-    a_decision_can_be_repeated_and_not_be_turned,
+    a_decision_can_be_repeated_and_corrected_until_an_attempt_goes_on_with_it,
     a_job_waits_until_nothing_is_in_doubt,
     a_decision_about_a_dead_job_says_how_to_go_on,
     what_is_not_in_doubt_cannot_be_decided,
@@ -176,7 +176,7 @@ fn an_effect_that_happened_is_not_done_again(shell: &Shell) {
     );
     let mut store = shell.store();
     let fence = claim(&mut *store, 1)[0].lease.fence();
-    let Answer::Committed(result) = ledger(&mut *store, fence, "charge", Act::Open) else {
+    let Answer::Decided(result) = ledger(&mut *store, fence, "charge", Act::Open) else {
         panic!("it must not be done again");
     };
     assert_eq!(result.canonical(), "{\"receipt\":7}");
@@ -196,7 +196,7 @@ fn an_effect_that_did_not_happen_is_sent_again(shell: &Shell) {
     assert_eq!(ledger(&mut *store, fence, "charge", Act::Open), Answer::Opened);
 }
 
-fn a_decision_can_be_repeated_and_not_be_turned(shell: &Shell) {
+fn a_decision_can_be_repeated_and_corrected_until_an_attempt_goes_on_with_it(shell: &Shell) {
     in_doubt(shell, &["charge"], park());
     let decide =
         |how: &[&str]| shell.run(&[&["effects", "resolve", "1", "charge", "--json"], how].concat());
@@ -206,10 +206,24 @@ fn a_decision_can_be_repeated_and_not_be_turned(shell: &Shell) {
         let yes = json!({"job": "1", "effect": "charge", "verdict": "yes", "detail": "queued"});
         assert_eq!((ran.code, answer), (0, yes));
     }
-    let ran = decide(&["--committed", "1"]);
-    ran.refused(1, "effect charge of job 1 is not in doubt: it will be sent again");
+    for value in ["{\"receipt\":\"r-1\"}", "\"r-1\""] {
+        assert_eq!(decide(&["--committed", value]).code, 0);
+    }
+    let mut store = shell.store();
+    let fence = claim(&mut *store, 1)[0].lease.fence();
+    let Answer::Decided(result) = ledger(&mut *store, fence, "charge", Act::Open) else {
+        panic!("a person decided that it happened");
+    };
+    assert_eq!(result.as_str(), "\"r-1\"", "the last word counts");
+    ledger(&mut *store, fence, "charge", Act::Resolve(Resolution::Committed { result }));
+    settle(&mut *store, fence, park());
+    assert_eq!(decide(&["--committed", "\"r-1\""]).code, 0, "that is what stands");
+    let ran = decide(&["--committed", "\"r-2\""]);
+    ran.refused(1, "effect charge of job 1 is not in doubt: it is committed, and that is final");
+    ran.refused(1, "what stands is \"r-1\": a person decided it, and the attempt with token");
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!((&answer["verdict"], &answer["detail"]), (&json!("no"), &json!("resend")));
+    assert_eq!((&answer["verdict"], &answer["detail"]), (&json!("no"), &json!("committed")));
+    decide(&["--resend"]).refused(1, "what stands is \"r-1\"");
 }
 
 fn a_job_waits_until_nothing_is_in_doubt(shell: &Shell) {

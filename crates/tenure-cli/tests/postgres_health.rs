@@ -102,9 +102,9 @@ fn a_role_that_may_not_look_at_the_jobs_is_told_so() {
     database.execute(&grants);
     let (mut store, _) = open(&database.url_as(&role));
     assert_eq!(store.due().unwrap(), None);
-    assert_eq!(store.health().unwrap().hidden, 0);
     let mut owner = database.connect();
     owner.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").unwrap();
     let health = store.health().unwrap();
-    assert_eq!((health.hidden, health.oldest), (1, None));
+    // And perhaps an autovacuum that happens to be here.
+    assert!(health.hidden >= 1 && health.oldest.is_none(), "{health:?}");
 }

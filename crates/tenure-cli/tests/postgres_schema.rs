@@ -38,7 +38,7 @@ fn a_database_without_the_schema_says_how_to_make_it() {
     let shell = Shell::before_migrating();
     refuses(&shell, "has no schema tenure of Tenure's; make it with: tenure migrate up");
     let status = shell.run(&["migrate", "status"]);
-    assert_eq!(status.stdout.matches("pending").count(), 4, "{status:?}");
+    assert_eq!(status.stdout.matches("pending").count(), 5, "{status:?}");
     assert_eq!(shell.database().value("SELECT to_regnamespace('tenure') IS NULL"), "true");
 }
 
@@ -47,7 +47,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
     let shell = Shell::before_migrating();
     let up = shell.run(&["migrate", "up"]);
     assert_eq!(up.code, 0, "{up:?}");
-    assert!(up.stderr.contains("applied 4 of 4 migrations"), "{up:?}");
+    assert!(up.stderr.contains("applied 5 of 5 migrations"), "{up:?}");
     assert!(up.stderr.contains("run them as the owner:"), "{up:?}");
 
     let (database, mut sql) = (shell.database(), up.stdout);
@@ -60,7 +60,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
 
     let again = shell.json(&["migrate", "up"]);
     assert!(again["grants"].as_str().unwrap().contains("GRANT USAGE ON SCHEMA"), "{again}");
-    assert_eq!(again["migrations"][3]["name"], json!("functions"));
+    assert_eq!(again["migrations"][4]["name"], json!("functions"));
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 }
 
@@ -91,15 +91,16 @@ fn each_role_may_do_its_own_work_and_no_more() {
     let doctor = at(&shell, &reader, &["doctor"]);
     assert!(doctor.stdout.contains("1 dead job") && doctor.code == 1, "{doctor:?}");
 
-    for (role, args) in [
-        (&worker, &["jobs", "cancel", "1"][..]),
-        (&worker, &["queues", "pause", "default"]),
-        (&enqueuer, &["stats"]),
-        (&reader, &["enqueue", "k"]),
+    let grant = |group: &str| format!("GRANT \"{schema}_{group}\" TO ");
+    for (role, args, next) in [
+        (&worker, &["jobs", "cancel", "1"][..], "who owns the schema: connect as that role".into()),
+        (&worker, &["queues", "pause", "default"], "connect as that role".to_owned()),
+        (&enqueuer, &["stats"], grant("reader")),
+        (&reader, &["enqueue", "k"], grant("enqueuer")),
     ] {
         let ran = at(&shell, role, args);
         ran.refused(3, "this role may not ");
-        ran.refused(3, "ask them for the rights that `tenure migrate up` prints");
+        ran.refused(3, &next);
     }
     assert!(at(&shell, &home, &["jobs", "show", "1"]).stdout.contains("dead"));
     at(&shell, &worker, &["migrate", "down", "--yes"]).refused(3, "belongs to ");
@@ -119,7 +120,7 @@ fn many_may_bring_it_up_at_once_and_it_is_made_once() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
     }
-    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "3");
+    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "4");
     let installation = shell.database().value(INSTALLATION);
     shell.ok(&["migrate", "up"]);
     assert_eq!(shell.database().value(INSTALLATION), installation);
@@ -148,12 +149,15 @@ fn a_schema_of_the_version_before_is_brought_up_with_its_jobs() {
     shell.ok(&["enqueue", "k", "--count", "2"]);
     let held = claim(&mut *shell.store(), 1);
     shell.database().execute(
-        "ALTER TABLE tenure.jobs DROP COLUMN progress CASCADE, DROP COLUMN progress_note CASCADE;
-         DELETE FROM tenure.migrations WHERE version = 3;
-         UPDATE tenure.meta SET functions = 'of an older binary', functions_client = 2",
+        "DROP SEQUENCE tenure.pulse; DROP TABLE tenure.breaks;
+         ALTER TABLE tenure.jobs DROP COLUMN returns_until CASCADE, DROP COLUMN crashed_at CASCADE;
+         ALTER TABLE tenure.timeline DROP COLUMN earlier CASCADE;
+         ALTER TABLE tenure.meta DROP COLUMN durability, DROP COLUMN guard_gap, DROP COLUMN floor, DROP COLUMN functions_release;
+         DELETE FROM tenure.migrations WHERE version = 4;
+         UPDATE tenure.meta SET functions = 'of an older binary', functions_client = 3",
     );
     refuses(&shell, "tenure migrate up");
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 2 of 4 migrations"));
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 2 of 5 migrations"));
     let (fence, progress) = (held[0].lease.fence(), Progress::new(0.4, "embedding"));
     let reports = [Report { fence, progress: progress.clone() }];
     assert_eq!(shell.store().progress(&reports).unwrap(), [Reported::Yes]);
@@ -172,10 +176,49 @@ fn functions_are_replaced_under_open_transactions_that_use_the_tables() {
     let status = shell.ok(&["migrate", "status"]);
     assert!(status.contains("differs"), "{status}");
     assert!(shell.run(&["doctor"]).stdout.contains("if this one is newer: tenure migrate up"));
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 4 migrations"));
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 5 migrations"));
     assert_eq!(claim(&mut *shell.store(), 1).len(), 1);
     open.commit().unwrap();
     assert_eq!(shell.json(&["stats"])["lines"][0]["running"], json!(2));
+}
+
+#[test]
+fn functions_of_a_newer_release_are_left_in_place_unless_forced() {
+    let shell = Shell::on_server();
+    let functions = || shell.database().value("SELECT functions FROM tenure.meta");
+    let own = functions();
+    let newer = "UPDATE tenure.meta SET functions = 'of a newer binary', functions_release = functions_release + 1";
+    shell.database().execute(newer);
+    assert!(shell.ok(&["migrate", "status"]).contains("newer"));
+    let up = shell.run(&["migrate", "up"]);
+    assert!(up.code == 0 && up.stderr.contains("newer than those of this binary"), "{up:?}");
+    assert!(up.stderr.contains("tenure migrate up --force"), "{up:?}");
+    assert_eq!(functions(), "of a newer binary");
+    assert_eq!(shell.ok(&["enqueue", "k"]), "1\n");
+    assert!(shell.run(&["doctor"]).stdout.contains("is newer than this binary"));
+
+    let forced = shell.run(&["migrate", "up", "--force"]);
+    assert!(forced.stderr.contains("applied 1 of 5 migrations"), "{forced:?}");
+    assert_eq!(functions(), own);
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
+
+    // Those that were written for other tables would not fit.
+    shell.database().execute(&format!("{newer}, functions_client = 99"));
+    shell.run(&["migrate", "up", "--force"]).refused(3, "leave --force out");
+    shell.run(&["migrate", "up"]).refused(0, "were left in place");
+    assert_eq!(functions(), "of a newer binary");
+    Shell::new().run(&["migrate", "up", "--force"]).refused(2, "a file has no functions");
+}
+
+#[test]
+fn functions_of_an_older_release_are_replaced() {
+    let shell = Shell::on_server();
+    let older = "UPDATE tenure.meta SET functions = 'of an older binary', functions_release =";
+    for release in ["functions_release - 1", "NULL"] {
+        shell.database().execute(&format!("{older} {release}"));
+        let up = shell.run(&["migrate", "up"]);
+        assert!(up.stderr.contains("applied 1 of 5 migrations"), "{release}: {up:?}");
+    }
 }
 
 #[test]

@@ -118,20 +118,46 @@ fn refuses_writes_before(shell: &Shell, replica: &Cluster) {
 }
 
 #[test]
-fn doctor_sees_a_session_that_cannot_write_or_does_not_wait_for_the_disk() {
+fn doctor_sees_a_session_that_cannot_write() {
     let shell = Shell::on_server();
-    let with = |setting: &str| {
-        shell.database().url_with(&format!("options=-c%20{}", setting.replace('=', "%3D")))
-    };
-    for (setting, says) in [
-        ("default_transaction_read_only=on", "refused: the session is read-only"),
-        ("synchronous_commit=off", "acknowledged before they are on disk"),
-    ] {
-        let ran = shell.run(&["--db", &with(setting), "doctor"]);
-        assert!(ran.code == 1 && ran.stdout.contains(says), "{setting}: {ran:?}");
-    }
-    let read_only = with("default_transaction_read_only=on");
+    let read_only = with_setting(&shell, "default_transaction_read_only=on");
+    let ran = shell.run(&["--db", &read_only, "doctor"]);
+    assert!(ran.code == 1 && ran.stdout.contains("refused: the session is read-only"), "{ran:?}");
     shell.run(&["--db", &read_only, "enqueue", "k"]).refused(3, "the server only reads");
+}
+
+/// The address, with a setting for the session.
+fn with_setting(shell: &Shell, setting: &str) -> String {
+    shell.database().url_with(&format!("options=-c%20{}", setting.replace('=', "%3D")))
+}
+
+#[test]
+fn commits_wait_for_the_disk_until_the_installation_says_otherwise_and_doctor_tells() {
+    let shell = Shell::on_server();
+    let lazy = with_setting(&shell, "synchronous_commit=off");
+    let commits = |db: &str| {
+        let ran = shell.run(&["--db", db, "doctor", "--json"]);
+        let findings: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+        let found = findings.as_array().unwrap().iter().find(|it| it["check"] == "commits");
+        (found.unwrap()["ok"] == true, found.unwrap()["found"].as_str().unwrap().to_owned())
+    };
+    let waits = (true, "on disk before they are acknowledged".to_owned());
+    assert_eq!(commits(&lazy), waits);
+    let said = shell.ok(&["doctor", "--durability", "off"]);
+    assert_eq!(said, "durability was on and is now off\n");
+    let (ok, found) = commits(&lazy);
+    assert!(!ok && found.contains("acknowledged before they are on disk"), "{found}");
+    let (ok, found) = commits(&shell.database().url());
+    assert!(ok && found.contains("unless a session or role says otherwise"), "{found}");
+    let said = shell.json(&["doctor", "--durability", "on"]);
+    assert_eq!(said, serde_json::json!({"was": "off", "durability": "on"}));
+    assert_eq!(commits(&lazy), waits);
+
+    shell.run(&["doctor", "--durability", "maybe"]).refused(2, "possible values: on, off");
+    let both = shell.run(&["doctor", "--durability", "off", "--check"]);
+    both.refused(2, "cannot be used with");
+    let file = Shell::new();
+    file.run(&["doctor", "--durability", "off"]).refused(2, "a file always waits for the disk");
 }
 
 #[test]
@@ -164,7 +190,9 @@ fn doctor_tells_what_the_store_rests_on() {
         "postgresql",
         "session",
         "writes",
+        "rights",
         "commits",
+        "failover",
         "notifications",
         "transactions",
         "vacuum",
@@ -172,6 +200,7 @@ fn doctor_tells_what_the_store_rests_on() {
         "schema",
         "epoch",
         "workers",
+        "guard gap",
         "kinds",
         "queues",
         "leases",
@@ -221,16 +250,15 @@ fn answer(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(&let_in)?;
     // The question is parsed, bound, described and executed, and ends with a sync.
     while message(stream, 1)? != b'S' {}
-    let columns: [(&str, u32, &[u8]); 7] = [
+    let columns: [(&str, u32, &[u8]); 6] = [
         ("version_number", 23, &120_022_u32.to_be_bytes()),
         ("version", 25, b"12.22"),
         ("encoding", 25, b"UTF8"),
         ("is_replica", 16, &[0]),
         ("is_read_only", 16, &[0]),
-        ("is_synced", 16, &[1]),
         ("mark", 25, b""),
     ];
-    let (mut description, mut row) = (vec![0, 7], vec![0, 7]);
+    let (mut description, mut row) = (vec![0, 6], vec![0, 6]);
     for (name, kind, value) in columns {
         description.extend_from_slice(name.as_bytes());
         // The end of the name, no table and no column, the type, any size, no modifier, binary.

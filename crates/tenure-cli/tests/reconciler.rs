@@ -99,7 +99,8 @@ const DAMAGES: &[Damage] = &[
         2,
         "its key is remembered for the older job 1",
     ),
-    Damage("UPDATE tenure_jobs SET lane = lane + 1 WHERE id = 3", Rule::Lane, 3, "its names give"),
+    Damage("UPDATE tenure_jobs SET lane = lane + 1 WHERE id = 3", Rule::Lane, 3, "its names and crashes give"),
+    Damage("UPDATE tenure_jobs SET lane = lane | 2305843009213693952 WHERE id = 3", Rule::Lane, 3, "its names and crashes give"),
     Damage(
         "UPDATE tenure_jobs SET token = 5497558138880 WHERE id = 3",
         Rule::Epoch,

@@ -49,8 +49,10 @@ impl Settings {
 
     /// The lines for `postgresql.conf`. The last of a name holds.
     pub(crate) fn lines(&self) -> String {
-        let mut lines =
-            format!("\nlc_messages = 'C'\nmax_connections = {}\n", self.max_connections);
+        let mut lines = format!(
+            "\nlc_messages = 'C'\nmax_connections = {}\nmax_prepared_transactions = 9\n",
+            self.max_connections
+        );
         for (name, value) in &self.config {
             lines += &format!("{name} = '{}'\n", value.replace('\'', "''"));
         }

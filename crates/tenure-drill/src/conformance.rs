@@ -16,9 +16,12 @@ mod ledger;
 mod look;
 mod operate;
 mod progress;
+mod pulse;
 mod renew;
 mod settle;
+mod suspect;
 
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
@@ -49,13 +52,18 @@ impl Case {
     /// Tries the case on a fresh store; it panics where the promise is broken.
     pub fn run(&self, engine: Engine, directory: &Path) {
         let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
+        self.run_on(store, clock);
+    }
+
+    /// The same on a store of the caller's, which is empty.
+    pub(crate) fn run_on(&self, store: Box<dyn Explorable>, clock: Clock) {
         (self.run)(&mut World { store, clock });
     }
 }
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 12] = [
+    let chapters: [&[Case]; 14] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
@@ -64,6 +72,8 @@ pub fn cases() -> Vec<Case> {
         ledger::CASES,
         lapse::CASES,
         guard::CASES,
+        pulse::CASES,
+        suspect::CASES,
         epoch::CASES,
         operate::CASES,
         look::CASES,
@@ -263,9 +273,9 @@ impl World {
         self.store.lapse(&overdue).expect("lapse answers").len()
     }
 
-    /// A ready job that has crashed its worker once.
+    /// A ready job that has crashed its worker once, and is a suspect because it has few crashes to lose.
     pub(crate) fn suspect(&mut self, kind: &str) -> JobId {
-        let id = self.put(job(kind));
+        let id = self.put(job(kind).max_crashes(NonZeroU16::new(3).expect("not zero")));
         let only = Claim { kinds: Some(vec![name(kind)]), ..ask("doomed", 1) };
         assert_eq!(self.claim_ids(&only), [id]);
         self.pass(LEASE);

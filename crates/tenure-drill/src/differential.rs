@@ -37,12 +37,16 @@ enum Step {
     SettleAndClaim(usize, Outcome, Claim),
     Ledger(Vec<(usize, Name, Act)>),
     Resolve(usize, Name, Resolution),
+    /// The same for the jobs that workers have had lately.
+    Decide(Name, Resolution),
     Effects(bool, usize),
     Register(WorkerId),
     Retire(WorkerId),
     /// A worker's process ends, and its lock with it; and perhaps somebody looks.
     Die(WorkerId, bool),
     Vanish(usize),
+    Beat,
+    GuardGap(Duration),
     /// The server starts again.
     Restart,
     /// Somebody makes a copy of the database.
@@ -91,7 +95,7 @@ impl fmt::Debug for Difference {
 pub type Answers = BTreeMap<&'static str, usize>;
 
 /// The answers that a good set of sequences must have met.
-pub const SOMETIMES: [&str; 27] = [
+pub const SOMETIMES: [&str; 28] = [
     "Created(",
     "Existing(",
     "Conflict(",
@@ -110,6 +114,7 @@ pub const SOMETIMES: [&str; 27] = [
     "next_due: Some",
     "Opened",
     "Committed(",
+    "Decided(",
     "InDoubt(",
     "Recorded",
     "Remembered(",
@@ -140,6 +145,19 @@ pub fn run(
     }
 }
 
+/// Runs one seed's sequence on the model and beside it on a store of the caller's, and answers how they differ.
+pub(crate) fn beside_the_model(
+    seed: u64,
+    length: usize,
+    (store, clock): (Box<dyn Explorable>, Clock),
+) -> Option<String> {
+    let mut chance = Chance::seeded(seed);
+    let steps: Vec<_> = (0..length).map(|_| Step::random(&mut chance)).collect();
+    let model = Player::new(Engine::Model, Path::new(""));
+    let mut players = [model, Player::on("the other", store, clock)];
+    play_on(&steps, &mut players).err()
+}
+
 /// Leaves out what can be left out: halves first, then smaller and smaller parts.
 fn shorten(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> bool) -> Vec<Step> {
     let mut part = steps.len() / 2;
@@ -158,10 +176,14 @@ fn shorten(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> bool) -> Vec<Step> {
 fn play(steps: &[Step], engines: &[Engine], directory: &Path) -> Result<Answers, String> {
     let mut players: Vec<_> =
         engines.iter().map(|engine| Player::new(*engine, directory)).collect();
+    play_on(steps, &mut players)
+}
+
+fn play_on(steps: &[Step], players: &mut [Player]) -> Result<Answers, String> {
     let mut answers = Answers::new();
     for (at, step) in steps.iter().enumerate() {
         let mut expected: Option<(String, Dump)> = None;
-        for player in &mut players {
+        for player in &mut *players {
             let answer = player.play(step);
             let dump = player.store.dump().expect("dump answers");
             let Some((known, state)) = &expected else {
@@ -169,7 +191,7 @@ fn play(steps: &[Step], engines: &[Engine], directory: &Path) -> Result<Answers,
                 expected = Some((answer, dump));
                 continue;
             };
-            let name = player.engine.name();
+            let name = player.name;
             if answer != *known {
                 return Err(format!(
                     "step {at}: {step:?}\n  model answers {known}\n  {name} answers {answer}"
@@ -215,6 +237,8 @@ pub(crate) fn compare(model: &Dump, engine: &Dump) -> String {
     part("ledger", &model.ledger, &engine.ledger);
     part("steps", &model.steps, &engine.steps);
     part("started", &model.started_at, &engine.started_at);
+    let breaks = |state: &Dump| (state.broke, state.broke_before);
+    part("breaks", &breaks(model), &breaks(engine));
     part("workers", &model.workers, &engine.workers);
     part("held", &model.held, &engine.held);
     out
@@ -222,7 +246,7 @@ pub(crate) fn compare(model: &Dump, engine: &Dump) -> String {
 
 /// One engine, and what has been seen on it: equal on all engines as long as they agree.
 struct Player {
-    engine: Engine,
+    name: &'static str,
     store: Box<dyn Explorable>,
     clock: Clock,
     fences: Vec<Fence>,
@@ -234,8 +258,12 @@ struct Player {
 impl Player {
     fn new(engine: Engine, directory: &Path) -> Player {
         let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
+        Player::on(engine.name(), store, clock)
+    }
+
+    fn on(name: &'static str, store: Box<dyn Explorable>, clock: Clock) -> Player {
         let (fences, cursor) = (Vec::new(), Cursor::default());
-        Player { engine, store, clock, fences, cursor, last_id: 0, backup: None }
+        Player { name, store, clock, fences, cursor, last_id: 0, backup: None }
     }
 
     /// A fence that some claim has given out, recent ones more often, or one that nobody ever gave
@@ -325,6 +353,10 @@ impl Player {
             Step::Resolve(at, effect, how) => {
                 format!("{:?}", self.store.resolve(self.job(*at), effect, how))
             }
+            Step::Decide(effect, how) => {
+                let resolve = |at| self.store.resolve(self.fence(at).job, effect, how);
+                format!("{:?}", (0..8).map(resolve).collect::<Vec<_>>())
+            }
             Step::Effects(in_doubt, limit) => {
                 let filter = EffectFilter { in_doubt: *in_doubt, ..EffectFilter::default() };
                 format!("{:?}", self.store.effects(&filter, *limit))
@@ -338,6 +370,10 @@ impl Player {
             Step::Retire(worker) => format!("{:?}", self.store.retire(worker)),
             Step::Vanish(limit) => {
                 format!("vanished: {:?}", self.store.vanished(*limit).expect("vanished answers"))
+            }
+            Step::Beat => format!("{:?}", self.store.beat()),
+            Step::GuardGap(gap) => {
+                format!("{:?} {:?}", self.store.set_guard_gap(*gap), self.store.guard_gap())
             }
             Step::Die(worker, noticed) => {
                 let mut seen = self.surroundings(|state| state.held.retain(|held| held != worker));

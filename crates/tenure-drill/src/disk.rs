@@ -5,11 +5,13 @@
 //! fails after every single write and flush. What a disk may have kept by then (`tape`) is put into an empty directory,
 //! opened, and held against what had been answered (`aftermath`; G1, G3).
 //!
-//! Tenure is not alone with its file either: any program may write to it at any moment (`strangers`).
+//! Tenure is not alone with its file either: any program may write to it at any moment (`strangers`), or put another one
+//! in its place (`replaced`).
 
 mod aftermath;
 mod history;
 mod recorder;
+mod replaced;
 mod strangers;
 mod tape;
 
@@ -19,6 +21,7 @@ use serde::Serialize;
 use tenure::clock::Chance;
 use tenure::store::sqlite::Sqlite;
 
+pub(crate) use self::replaced::{Looks, replace};
 pub use self::strangers::Encounters;
 pub(crate) use self::strangers::{Begin, meet};
 
@@ -84,6 +87,11 @@ pub fn run_crowd() -> Result<Report, Violation> {
 /// Another program writes to the file, at every moment of every kind of call.
 pub fn run_strangers() -> Result<Encounters, Violation> {
     meet(Begin::Immediate)
+}
+
+/// A copy takes the place of the file, at every moment of every kind of call. Answers how many calls were told.
+pub fn run_replaced() -> Result<usize, Violation> {
+    replace(Looks::Yes)
 }
 
 /// What a commit waits for.

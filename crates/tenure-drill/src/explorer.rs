@@ -24,7 +24,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tenure::clock::{millis, monotonic};
+use tenure::clock::{Clock, millis, monotonic};
+use tenure::drill::Explorable;
 
 pub use self::actors::Ending;
 pub use self::invariants::{EXPLORED, Tally};
@@ -79,8 +80,8 @@ fn in_millis<S: Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::
 pub struct Ways {
     /// On which stores.
     pub engines: Engines,
-    /// Whether states that differ only in who of the workers is who are one.
-    pub merging: bool,
+    /// Which states are taken for one another.
+    pub merging: Merging,
     /// After how many states it gives up.
     pub most: usize,
 }
@@ -88,8 +89,19 @@ pub struct Ways {
 impl Ways {
     /// On these stores, with all that makes it fast, and no end but the scope's.
     pub fn on(engines: Engines) -> Ways {
-        Ways { engines, merging: true, most: usize::MAX }
+        Ways { engines, merging: Merging::Alike, most: usize::MAX }
     }
+}
+
+/// Which states are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merging {
+    /// Those that differ only in who of the workers is who, or in what can change neither an answer nor an invariant.
+    Alike,
+    /// Only those that differ in nothing but the latter.
+    Essence,
+    /// None: the whole dump is compared, with every word and time in it.
+    Nothing,
 }
 
 /// Goes through all of `scope` on the model and the engines in lockstep. `tell` hears from time to time how many
@@ -115,15 +127,34 @@ pub fn explore(
 ///
 /// # Errors
 /// The first violation.
-pub fn explore_patched(scope: &Scope, target: Patched, merging: bool) -> Result<Report, Violation> {
+pub fn explore_patched(
+    scope: &Scope,
+    target: Patched,
+    merging: Merging,
+) -> Result<Report, Violation> {
     let stores = Lockstep::patched(target).map_err(|error| unopened(&error))?;
     search(scope, stores, merging, usize::MAX, &mut |_| {}).map_err(|found| violation(*found, None))
+}
+
+/// Goes through `scope` on the model and beside it on a store of the caller's, up to `most` states.
+///
+/// # Errors
+/// The first violation.
+pub(crate) fn explore_beside_the_model(
+    scope: &Scope,
+    name: &'static str,
+    (store, clock): (Box<dyn Explorable>, Clock),
+    most: usize,
+) -> Result<Report, Violation> {
+    let stores = Lockstep::beside_the_model(name, store, clock);
+    search(scope, stores, Merging::Alike, most, &mut |_| {})
+        .map_err(|found| violation(*found, None))
 }
 
 fn search(
     scope: &Scope,
     stores: Lockstep,
-    merging: bool,
+    merging: Merging,
     most: usize,
     tell: &mut dyn FnMut(usize),
 ) -> Result<Report, Box<Found>> {

@@ -4,9 +4,13 @@
 //! of them is wrong.
 
 mod guard;
+mod lapse;
 mod ledger;
+mod operate;
 mod port;
 mod progress;
+mod suspect;
+mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,8 +23,8 @@ use tenure::lease::{Fence, Stale, WorkerId, first_of};
 use tenure::ledger::{Effect, Step};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, LAPSE_LIMIT, Lapse,
-    PROMOTE_LIMIT, Renewed, Result, SUSPICION, Settled, Settlement,
+    Attempt, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, GUARD_GAP, LAPSE_LIMIT, PASS_LIMIT,
+    PROMOTE_LIMIT, Renewed, Result, Settled, Settlement,
 };
 
 /// All jobs of a store, and all that is remembered beside them.
@@ -29,6 +33,13 @@ pub struct Model {
     clock: Clock,
     limits: Limits,
     started_at: Timestamp,
+    /// When a worker last said that the store can be reached; none ever did at 0.
+    pulse: Timestamp,
+    /// The end of the last gap in it, and of the one before.
+    broke: Timestamp,
+    broke_before: Timestamp,
+    /// How long a worker's lock must have been free before its process counts as gone.
+    guard_gap: Duration,
     epoch: u32,
     raises: Vec<Raise>,
     /// Counts jobs, over all epochs.
@@ -53,6 +64,10 @@ impl Model {
             clock,
             limits,
             started_at: Timestamp::from_millis(0),
+            pulse: Timestamp::from_millis(0),
+            broke: Timestamp::from_millis(0),
+            broke_before: Timestamp::from_millis(0),
+            guard_gap: GUARD_GAP,
             epoch: 0,
             raises: Vec::new(),
             sequence: 1,
@@ -114,21 +129,24 @@ impl Model {
 
     fn claim_now(&mut self, ask: &Claim) -> Claimed {
         self.promote();
+        let late = self.now() - ask.grace;
+        if self.jobs.values().any(|job| job.lease_until.is_some_and(|until| until <= late)) {
+            self.note_breaks();
+        }
         let lapsed = self
             .overdue_now(LAPSE_LIMIT, ask.grace)
             .into_iter()
             .filter_map(|fence| self.lapse_one(fence))
             .collect();
-        let mut cursor = ask.cursor;
+        let mut reached = ask.cursor.group;
         let mut attempts: Vec<Attempt> = Vec::new();
-        let mut visited = BTreeSet::new();
+        let mut walked = Walked::default();
         while attempts.len() < ask.n {
             let room = ask.n - attempts.len();
-            let mut groups = self.next_groups(ask, &visited, room.min(GROUP_LIMIT));
+            let mut groups = self.next_groups(ask, &mut walked, room.min(GROUP_LIMIT));
             if groups.is_empty() {
                 break;
             }
-            visited.extend(groups.iter().copied());
             // Equal shares, until there is no room or no work left in these groups.
             while attempts.len() < ask.n && !groups.is_empty() {
                 let share = (ask.n - attempts.len()).div_ceil(groups.len());
@@ -136,7 +154,7 @@ impl Model {
                     let wanted = share.min(ask.n - attempts.len());
                     let picked = self.pick(ask, *group, wanted);
                     if !picked.is_empty() {
-                        cursor = Cursor(*group);
+                        reached = *group;
                     }
                     attempts.extend(picked.iter().filter_map(|job| self.lease(*job, ask)));
                     wanted > 0 && picked.len() == wanted
@@ -144,7 +162,14 @@ impl Model {
             }
         }
         let due = self.jobs.values().filter(|job| job.waiting).map(|job| job.run_at).min();
-        let next_due = due.filter(|_| attempts.len() < ask.n).map(|due| due.since(self.now()));
+        let has_room = attempts.len() < ask.n;
+        let next_due = due.filter(|_| has_room).map(|due| due.since(self.now()));
+        let cursor = match walked.groups.last() {
+            Some(last) if has_room && walked.passed >= PASS_LIMIT && *last != ask.cursor.end() => {
+                Cursor { group: *last, round: Some(ask.cursor.end()) }
+            }
+            _ => Cursor::after(reached),
+        };
         Claimed { attempts, lapsed, cursor, next_due }
     }
 
@@ -157,28 +182,55 @@ impl Model {
         due.into_iter().take(PROMOTE_LIMIT).for_each(|job| job.waiting = false);
     }
 
-    /// The ring of groups that have work for this claim, from the one after its cursor.
-    fn next_groups(&self, ask: &Claim, visited: &BTreeSet<i64>, limit: usize) -> Vec<i64> {
-        let groups: BTreeSet<i64> = self.ready(ask).map(group_of).collect();
-        let (before, after): (Vec<i64>, Vec<i64>) =
-            groups.into_iter().partition(|group| *group <= ask.cursor.0);
-        after
-            .into_iter()
-            .chain(before)
-            .filter(|group| !visited.contains(group))
-            .take(limit)
-            .collect()
+    /// The next groups on the ring that have work for this claim, after those that it has walked.
+    fn next_groups(&self, ask: &Claim, walked: &mut Walked, limit: usize) -> Vec<i64> {
+        let with_work: BTreeSet<i64> = self.ready(ask).map(group_of).collect();
+        let mut found = Vec::new();
+        for (group, passed) in self.ring(ask) {
+            if found.len() == limit || walked.passed >= PASS_LIMIT {
+                break;
+            }
+            if !walked.groups.contains(&group) {
+                walked.groups.push(group);
+                walked.passed += passed;
+                found.extend(with_work.get(&group));
+            }
+        }
+        found
+    }
+
+    /// The groups that have ready jobs of any kind, from the one after the claim's cursor to the end of its
+    /// round, each with the number of its lanes that the claim does not ask for.
+    fn ring(&self, ask: &Claim) -> Vec<(i64, usize)> {
+        let suspects = self.may_take_suspects(&ask.worker);
+        let any_kind = Claim { kinds: None, ..ask.clone() };
+        let ready = self.asked_for(&any_kind).filter(|job| suspects || !job.is_suspect);
+        let lanes: BTreeSet<_> =
+            ready.map(|job| (group_of(job), job.is_suspect, job.kind.clone())).collect();
+        let is_asked = |kind: &Name| ask.kinds.as_ref().is_none_or(|kinds| kinds.contains(kind));
+        let mut groups: BTreeMap<i64, usize> = BTreeMap::new();
+        for (group, _, kind) in lanes {
+            *groups.entry(group).or_default() += usize::from(!is_asked(&kind));
+        }
+        let (start, end) = (ask.cursor.group, ask.cursor.end());
+        let (before, after): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(group, _)| *group <= start);
+        match start < end {
+            true => after.into_iter().filter(|(group, _)| *group <= end).collect(),
+            false => {
+                let before = before.into_iter().filter(|(group, _)| *group <= end);
+                after.into_iter().chain(before).collect()
+            }
+        }
     }
 
     /// Ready jobs that this claim may take. One suspect at a time for each worker.
     fn ready<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
-        let under_suspicion = self.now() - SUSPICION;
-        let holds_suspect = self.jobs.values().any(|job| {
-            job.state == State::Running
-                && job.worker.as_ref() == Some(&ask.worker)
-                && job.crashes > 0
-                && job.started_at > Some(under_suspicion)
-        });
+        self.asked_for(ask).filter(|job| !job.is_suspect || self.may_join(job, &ask.worker))
+    }
+
+    /// Ready jobs of the queues and kinds that this claim asks for.
+    fn asked_for<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
         let paused =
             |queue: &Name| self.queues.get(queue).is_some_and(|set| set.paused_at.is_some());
         self.jobs.values().filter(move |job| {
@@ -187,7 +239,6 @@ impl Model {
                 && ask.queues.contains(&job.queue)
                 && !paused(&job.queue)
                 && ask.kinds.as_ref().is_none_or(|kinds| kinds.contains(&job.kind))
-                && !(holds_suspect && job.crashes > 0)
         })
     }
 
@@ -195,8 +246,8 @@ impl Model {
     fn pick(&self, ask: &Claim, group: i64, wanted: usize) -> Vec<JobId> {
         let mut jobs: Vec<_> = self.ready(ask).filter(|job| group_of(job) == group).collect();
         jobs.sort_by_key(|job| (job.priority, job.run_at, job.id));
-        let first_suspect = jobs.iter().find(|job| job.crashes > 0).map(|job| job.id);
-        jobs.retain(|job| job.crashes == 0 || Some(job.id) == first_suspect);
+        let first_suspect = jobs.iter().find(|job| job.is_suspect).map(|job| job.id);
+        jobs.retain(|job| !job.is_suspect || Some(job.id) == first_suspect);
         jobs.into_iter().take(wanted).map(|job| job.id).collect()
     }
 
@@ -209,6 +260,7 @@ impl Model {
         job.worker = Some(ask.worker.clone());
         job.started_at = Some(now);
         job.progress = None;
+        job.returns_until = None;
         grant(job, now, ask.lease);
         drill::attempt(job.clone())
     }
@@ -300,8 +352,13 @@ impl Model {
         if matches!(job.state, State::Dead | State::Parked) {
             job.reason = outcome.note();
         }
+        // A release is the worker's word.
+        if !job.state.has_ended() && *outcome != Outcome::Release {
+            suspect::came_back(&mut job, now);
+        }
         let became = job.state;
-        let kept = self.queues.get(&job.queue).is_none_or(|set| set.keep_ms > 0);
+        let kept = self.queues.get(&job.queue).is_none_or(|set| set.keep_ms > 0)
+            || self.is_in_doubt(job.id);
         if became == State::Succeeded && !kept {
             self.forget(job.id);
         } else {
@@ -332,166 +389,44 @@ impl Model {
         self.timeline.iter().find(ours).map(|line| line.became)
     }
 
+    /// Which attempt of which worker had a token: by the line that ended it, or by the job that it completed.
+    fn shown_by(&self, shown: Fence) -> (u16, Option<WorkerId>) {
+        let line = self.timeline.iter().find(|line| {
+            (line.job, line.token, line.refused) == (shown.job, shown.token, false)
+                && line.worker.is_some()
+        });
+        let ended = |job: &&JobRecord| job.state.has_ended() && job.token == shown.token;
+        match (line, self.jobs.get(&shown.job).filter(ended)) {
+            (Some(line), _) => (line.attempt, line.worker.clone()),
+            (None, Some(job)) => (job.attempt, job.worker.clone()),
+            (None, None) => (0, None),
+        }
+    }
+
     /// Makes a refusal visible.
     fn refuse(&mut self, shown: Fence, verb: Verb) -> Option<Stale> {
         self.take_crash_back(shown);
         let job = self.jobs.get(&shown.job)?;
         let stale = Stale::new(shown, job.token, job.state);
+        let (attempt, worker) = self.shown_by(shown);
         let line = TimelineEntry {
             job: job.id,
             at: self.now(),
             verb,
             refused: true,
             token: shown.token,
-            attempt: job.attempt,
-            worker: None,
+            attempt,
+            worker,
             from: None,
             became: job.state,
             note: Some(format!("{}: the job's token is {}", stale.reason.name(), stale.current)),
+            earlier: 0,
         };
         self.write_down(line);
         Some(stale)
     }
 
-    // ── lapse
-    // ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    /// Whether a lease has been over for `grace`. One that was granted before time broke gets its
-    /// whole length from then on, but not beyond the job's maximal runtime: those who hold leases
-    /// stood still too.
-    fn is_over(&self, job: &JobRecord, grace: Duration) -> bool {
-        let (Some(until), Some(leased_at)) = (job.lease_until, job.leased_at) else { return false };
-        let ms = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        let latest = ms(job.max_runtime_ms).zip(job.started_at).map(|(ms, start)| start + ms);
-        // A break that is still to come tells nothing: the clock was set back since.
-        let break_at = Some(self.started_at).filter(|at| *at <= self.now());
-        let Some(break_at) = break_at.filter(|at| leased_at < *at) else {
-            return until <= self.now() - grace;
-        };
-        let again = break_at + ms(job.lease_ms).unwrap_or_default();
-        let pardoned = latest.map_or(again, |latest| latest.min(again));
-        let now = self.now() - grace;
-        until <= now && pardoned <= now
-    }
-
-    fn overdue_now(&self, limit: usize, grace: Duration) -> Vec<Fence> {
-        let mut jobs: Vec<_> = self.jobs.values().filter(|job| self.is_over(job, grace)).collect();
-        jobs.sort_by_key(|job| (job.lease_until, job.id));
-        jobs.into_iter().take(limit).map(|job| Fence { job: job.id, token: job.token }).collect()
-    }
-
-    fn lapse_one(&mut self, fence: Fence) -> Option<Lapse> {
-        let before = self.holds(fence).filter(|job| self.is_over(job, Duration::ZERO))?;
-        let became = self.take_back(&before, Verb::Lapse);
-        before.worker.map(|worker| Lapse { fence, worker, became })
-    }
-
-    /// Takes a job from its holder, and tells what it became.
-    fn take_back(&mut self, before: &JobRecord, verb: Verb) -> State {
-        let now = self.now();
-        let mut job = before.clone();
-        job.crashes += 1;
-        job.token = job.token.next(self.epoch);
-        let why = if job.crashes >= job.max_crashes {
-            end(&mut job, State::Dead, now);
-            "crashed too often: its worker vanished max_crashes times"
-        } else if job.attempt >= job.max_attempts {
-            end(&mut job, State::Dead, now);
-            "its worker vanished during the last attempt"
-        } else if job.crashes == 1 {
-            let run_at = job.run_at;
-            wait_until(&mut job, run_at, now);
-            "its worker vanished"
-        } else {
-            let delay = backoff(&job.retry, job.crashes - 1);
-            wait_until(&mut job, now + delay, now);
-            "its worker vanished again"
-        };
-        if job.state == State::Dead {
-            job.reason = Some(why.into());
-        }
-        let became = job.state;
-        self.jobs.insert(job.id, job);
-        self.note(before, verb, became, Some(why.into()));
-        became
-    }
-
-    // ── operators
-    // ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    fn cancel_one(&mut self, id: JobId) -> Changed {
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
-        match before.state {
-            State::Cancelled => Changed::Yes,
-            State::Succeeded | State::Dead => Changed::No(before.state),
-            State::Queued | State::Running | State::Parked => {
-                let mut job = before.clone();
-                job.token = job.token.next(self.epoch);
-                job.reason = None;
-                end(&mut job, State::Cancelled, self.now());
-                self.jobs.insert(id, job);
-                self.note(&before, Verb::Cancel, State::Cancelled, None);
-                Changed::Yes
-            }
-        }
-    }
-
-    fn requeue_one(&mut self, request: AsSeen) -> Changed {
-        let AsSeen { job: id, if_token } = request;
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
-        if if_token
-            .is_some_and(|token| self.heard(Fence { job: id, token }, Verb::Requeue).is_some())
-        {
-            return Changed::Yes;
-        }
-        if request.moved_on(before.token) || !matches!(before.state, State::Dead | State::Cancelled)
-        {
-            return Changed::No(before.state);
-        }
-        let now = self.now();
-        let mut job =
-            JobRecord { attempt: 0, crashes: 0, reason: None, finished_at: None, ..before.clone() };
-        job.token = job.token.next(self.epoch);
-        wait_until(&mut job, now, now);
-        self.jobs.insert(id, job);
-        let rested = JobRecord { worker: None, started_at: None, ..before };
-        self.note(&rested, Verb::Requeue, State::Queued, None);
-        Changed::Yes
-    }
-
-    fn resume_one(&mut self, id: JobId) -> Changed {
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
-        let fence = Fence { job: id, token: before.token };
-        match before.state {
-            State::Parked => {
-                let now = self.now();
-                let mut job = JobRecord { reason: None, ..before.clone() };
-                wait_until(&mut job, now, now);
-                self.jobs.insert(id, job);
-                self.note(&before, Verb::Resume, State::Queued, None);
-                Changed::Yes
-            }
-            State::Queued if self.heard(fence, Verb::Resume).is_some() => Changed::Yes,
-            state => Changed::No(state),
-        }
-    }
-
-    fn purge_one(&mut self, request: AsSeen) -> Changed {
-        match self.jobs.get(&request.job).map(|job| (job.state, job.token)) {
-            None => Changed::Gone,
-            Some((state, token)) if state.has_ended() && !request.moved_on(token) => {
-                self.forget(request.job);
-                Changed::Yes
-            }
-            Some((state, _)) => Changed::No(state),
-        }
-    }
-
-    fn settings_of(&self, queue: &Name) -> QueueSettings {
-        let set = self.queues.get(queue).cloned();
-        set.unwrap_or_else(|| QueueSettings::default_for(queue.clone()))
-    }
-
+    /// Deletes a job and all that is known of it.
     fn forget(&mut self, id: JobId) {
         self.jobs.remove(&id);
         self.timeline.retain(|line| line.job != id);
@@ -520,6 +455,7 @@ impl Model {
             from: before.started_at,
             became,
             note,
+            earlier: 0,
         }
     }
 
@@ -531,7 +467,8 @@ impl Model {
     fn write_down(&mut self, line: TimelineEntry) {
         let key = |line: &TimelineEntry| (line.job, line.token, line.verb, line.refused);
         if self.timeline.iter().all(|known| key(known) != key(&line)) {
-            self.timeline.push(line);
+            let earlier = if line.refused { 0 } else { timeline::thin(&mut self.timeline, &line) };
+            self.timeline.push(TimelineEntry { earlier, ..line });
         }
     }
 
@@ -539,6 +476,15 @@ impl Model {
         self.changed = true;
         Ok(change(self))
     }
+}
+
+/// What one claim has looked at.
+#[derive(Debug, Default)]
+struct Walked {
+    /// In the order of the ring.
+    groups: Vec<i64>,
+    /// How many of their lanes it did not ask for.
+    passed: usize,
 }
 
 fn group_of(job: &JobRecord) -> i64 {
@@ -576,6 +522,9 @@ fn end(job: &mut JobRecord, state: State, now: Timestamp) {
     job.waiting = false;
     job.finished_at = Some(now);
     job.progress = None;
+    job.returns_until = None;
+    job.crashed_at = None;
+    job.is_suspect = false;
 }
 
 /// The delay after the n-th failure, without chance.

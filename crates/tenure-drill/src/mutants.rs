@@ -6,6 +6,7 @@
 
 mod disk;
 mod explored;
+pub mod machine;
 mod simulated;
 mod stepped;
 

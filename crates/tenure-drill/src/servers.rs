@@ -135,13 +135,21 @@ pub fn unclocked(schema: &str) -> Result<String> {
     Ok(url)
 }
 
+/// The schema of stores that lack something.
+const MUTANT: &str = "mutant";
+
 /// An empty store whose functions lack something, in a schema of its own.
 pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
-    const MUTANT: &str = "mutant";
+    let address = install_mutant(patches)?;
+    Postgres::with_test_clock(&address, &Options::default(), clock.clone())
+}
+
+/// Puts functions that lack something into a schema of its own, in the place of whatever was there.
+pub(crate) fn install_mutant(patches: &[Patch]) -> Result<Address> {
     let address = Address::parse(&address(&database(), MUTANT))?;
     drop_schema(MUTANT);
     Postgres::install_patched(&address, patches)?;
-    Postgres::with_test_clock(&address, &Options::default(), clock.clone())
+    Ok(address)
 }
 
 /// Whether an earlier proof has left much behind. The dead rows of a million jobs make every look at the tables slow, and

@@ -14,7 +14,9 @@ mod faulty;
 mod ghosts;
 pub mod golden;
 mod handlers;
+mod late;
 mod nth;
+mod orders;
 mod scenario;
 mod shrink;
 mod trace;
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tenure::drill::Patch;
+use tenure::job::State;
 
 pub use self::faults::Kind;
 pub use self::faulty::When;
@@ -36,7 +39,7 @@ pub use self::scenario::Scenario;
 pub use self::shrink::{Shrunk, shrink};
 pub use self::trace::{Rare, Sometimes};
 pub(crate) use self::workers::Flaw;
-use self::world::{Setup, World};
+use self::world::{Drive, Setup, World};
 use crate::verdict::Violation;
 
 /// How a run went.
@@ -88,7 +91,8 @@ impl fmt::Display for Report {
 /// Runs a scenario from a seed, until every job has ended or something is wrong.
 pub fn run(scenario: &Scenario, seed: u64) -> Report {
     let replay = scenario.arguments(seed);
-    let setup = Setup { scenario, seed, kind: None, nth: None, flaw: None, patches: &[] };
+    let drive = Drive::Mixture;
+    let setup = Setup { scenario, seed, drive, nth: None, flaw: None, patches: &[] };
     finish(setup, Some(replay)).0
 }
 
@@ -99,8 +103,58 @@ pub(crate) fn run_mutant(
     flaw: Option<Flaw>,
     patches: &[Patch],
 ) -> Report {
-    let setup = Setup { scenario, seed, kind: None, nth: None, flaw, patches };
+    let setup = Setup { scenario, seed, drive: Drive::Mixture, nth: None, flaw, patches };
     finish(setup, None).0
+}
+
+/// Jobs that snooze and kill their worker in turns, and nothing else goes wrong. All must be buried, with as many crashes as
+/// they may have.
+pub fn run_fickle(seed: u64) -> Report {
+    fickle(seed, &[])
+}
+
+/// The same with a store that lacks something.
+pub(crate) fn fickle(seed: u64, patches: &[Patch]) -> Report {
+    let scenario = Scenario { workers: 3, jobs: 10, ..Scenario::default() }.faultless();
+    let drive = Drive::Only(handlers::FICKLE);
+    let setup = Setup { scenario: &scenario, seed, drive, nth: None, flaw: None, patches };
+    finish(setup, None).0
+}
+
+/// Jobs of which so many kill their worker, while the others run for several leases, and nothing else goes wrong. Answers how
+/// each ended.
+pub fn run_poisoned(seed: u64, poisons: usize, jobs: usize) -> (Report, Vec<State>) {
+    let scenario = Scenario { workers: 2, jobs, slots: jobs, ..Scenario::default() }.faultless();
+    let drive = Drive::Poisoned(poisons);
+    let setup = Setup { scenario: &scenario, seed, drive, nth: None, flaw: None, patches: &[] };
+    let (report, world) = finish(setup, None);
+    let ends = world.shared.books().jobs.values().map(|ghost| ghost.state).collect();
+    (report, ends)
+}
+
+/// Jobs that come one at a time to idle workers, which are told of them: each must start at once, and be deleted when its time
+/// is over.
+pub fn run_steady(seed: u64) -> Report {
+    steady(seed, None)
+}
+
+/// The same with a worker that lacks something.
+pub(crate) fn steady(seed: u64, flaw: Option<Flaw>) -> Report {
+    let scenario = Scenario { workers: 3, jobs: 20, ..Scenario::default() }.faultless();
+    let drive = Drive::Steady;
+    finish(Setup { scenario: &scenario, seed, drive, nth: None, flaw, patches: &[] }, None).0
+}
+
+/// Workers with many jobs at a time, each of which runs for several leases: none may be taken from them.
+pub fn run_crowded(seed: u64) -> Report {
+    crowded(seed, None)
+}
+
+/// The same with a worker that lacks something.
+pub(crate) fn crowded(seed: u64, flaw: Option<Flaw>) -> Report {
+    let scenario = Scenario { workers: 2, jobs: 80, slots: 40, ..Scenario::default() }.faultless();
+    let drive = Drive::Only(handlers::LONG);
+    finish(Setup { scenario: &scenario, seed, drive, nth: None, flaw, patches: &[] }, None).0
 }
 
 fn finish(setup: Setup<'_>, replay: Option<String>) -> (Report, World<'_>) {

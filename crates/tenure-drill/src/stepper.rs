@@ -26,7 +26,7 @@ use tenure::clock::monotonic;
 use tenure::drill::Patch;
 
 use self::bench::Bench;
-pub use self::cases::{Case, cases, find, inside as inside_cases, planted};
+pub use self::cases::{Case, cases, chosen as chosen_cases, find, inside as inside_cases, planted};
 use self::judge::Judge;
 use self::run::{Run, run, run_inside};
 use self::script::{About, Script};
@@ -147,7 +147,7 @@ pub struct Report {
     pub waits: u64,
     /// Transactions that met a conflict (40001) and were done again.
     pub conflicts: u64,
-    /// Statements that were refused (TN001, TN002, TN003).
+    /// Statements that were refused (TN001 to TN004).
     pub refusals: u64,
     /// Outcomes of which a session was passed by, and so is not in the order that they equal.
     pub passed_by: u64,

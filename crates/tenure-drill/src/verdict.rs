@@ -46,6 +46,18 @@ pub enum Invariant {
     /// Calls that promise to wait for nobody do not.
     #[serde(rename = "no waiting")]
     Prompt,
+    /// Every tenant with a job that waits is served within one round of a worker's claims.
+    #[serde(rename = "fair turns")]
+    Fair,
+    /// The delays before retries lie within the bounds of their jitter, and are not all equal.
+    #[serde(rename = "spread retries")]
+    Spread,
+    /// What has ended is deleted when its time of keeping is over.
+    #[serde(rename = "old jobs go")]
+    Pruned,
+    /// A worker that is told of a job and has room for it starts the job at once.
+    #[serde(rename = "prompt start")]
+    Told,
 }
 
 impl fmt::Display for Invariant {
@@ -55,6 +67,10 @@ impl fmt::Display for Invariant {
             Invariant::Serial => "serial order",
             Invariant::Deadlock => "no deadlock",
             Invariant::Prompt => "no waiting",
+            Invariant::Fair => "fair turns",
+            Invariant::Spread => "spread retries",
+            Invariant::Pruned => "old jobs go",
+            Invariant::Told => "prompt start",
             Invariant::I1 => "I1",
             Invariant::I2 => "I2",
             Invariant::I3 => "I3",

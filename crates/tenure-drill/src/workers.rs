@@ -2,10 +2,12 @@
 //!
 //! A [`process`] runs one with the handlers of [`kinds`] and says each event as a line of JSON. Here is
 //! what a test needs to start them, to hear what they say, and to wait for what becomes of their jobs. What is tried
-//! daily at a small size and in the long proof at full size is in [`attack`] and [`takeover`].
+//! daily at a small size and in the long proof at full size is in [`attack`] and [`takeover`]. What workers cost while they
+//! have nothing to do is measured with a [`fleet`] of them.
 
 pub mod attack;
 pub mod books;
+pub mod fleet;
 pub mod kinds;
 pub mod process;
 pub mod takeover;

@@ -138,3 +138,19 @@ fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
     assert!(beside.steps * 10 <= alone.steps * 12, "VM steps: {beside:?} against {alone:?}");
     assert!(beside.pages <= alone.pages * 3, "pages: {beside:?} against {alone:?}");
 }
+
+#[test]
+fn a_claim_costs_the_same_beside_any_number_of_tenants_whose_jobs_it_cannot_run() {
+    let beside = |tenants: usize| {
+        let mut store = store();
+        let other = |n: usize| job("other").tenant(Tenant::check(format!("o{n}")).unwrap());
+        let jobs: Vec<_> = (0..tenants).map(other).collect();
+        jobs.chunks(1_000).for_each(|some| drop(store.enqueue(some).unwrap()));
+        store.with_connection(|connection| pages(connection));
+        assert!(store.claim(&ask("none", 10)).unwrap().attempts.is_empty());
+        store.with_connection(|connection| pages(connection))
+    };
+    let (few, many) = (beside(300), beside(10_000));
+    println!("beside 300 such tenants {few} pages, beside 10,000 {many}");
+    assert!(many <= 2 * few, "{many} pages against {few}");
+}

@@ -45,7 +45,7 @@ fn enqueue(client: &mut Client, kind: &str, n: i32, tenants: i32, delay_ms: i64)
                     tenure.clock_ms() + $4 + g / 100, 0, 0, 6, 0, 3, 'default', t.tenant, $1::text, '{\"n\":1}',
                     tenure.clock_ms()
                FROM generate_series(0, $2::int - 1) g
-               JOIN (SELECT i, 't' || i AS tenant, tenure.lane('default', 't' || i, $1, 0) AS lane
+               JOIN (SELECT i, 't' || i AS tenant, tenure.lane('default', 't' || i, $1, false) AS lane
                        FROM generate_series(0, $3::int - 1) i) t ON t.i = g % $3",
             &[&kind, &n, &tenants, &delay_ms],
         )
@@ -81,7 +81,7 @@ fn claim(client: &mut Client, n: i32, marks: Option<&str>) -> Claimed {
             let quoted = marks.map_or("NULL".to_owned(), |marks| format!("'{marks}'"));
             client.simple_query(&format!(
                 "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) INSERT INTO answer SELECT c.what, c.marks \
-                 FROM tenure.claim_many('ann', '{{default}}', '{{work}}', {n}, 30000, 0, {quoted}) c"
+                 FROM tenure.claim_many('ann', '{{default}}', '{{work}}', {n}, 30000, 0, {quoted}, p_round => 0) c"
             ))
         })
         .unwrap()
@@ -152,6 +152,22 @@ fn a_claim_costs_the_same_with_a_thousand_tenants() {
     let (of_one, of_many) = (from_plenty(1), from_plenty(1_000));
     println!("with one tenant {of_one} pages, with 1,000 tenants {of_many}");
     assert!(of_many <= 2 * of_one, "{of_many} pages against {of_one}");
+}
+
+#[test]
+fn a_claim_costs_the_same_beside_any_number_of_tenants_whose_jobs_it_cannot_run() {
+    let beside = |tenants: i32| {
+        let mut client = warmed();
+        enqueue(&mut client, "other", tenants, tenants, 0);
+        least(|| {
+            let claimed = claim(&mut client, 10, None);
+            assert_eq!(claimed.jobs, 0);
+            claimed.pages
+        })
+    };
+    let (few, many) = (beside(300), beside(10_000));
+    println!("beside 300 such tenants {few} pages, beside 10,000 {many}");
+    assert!(many <= 2 * few, "{many} pages against {few}");
 }
 
 #[test]

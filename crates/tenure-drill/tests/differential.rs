@@ -22,7 +22,9 @@ fn all_engines_give_the_same_answers_and_come_to_the_same_state() {
     }
     println!("{met:#?}");
     if seeds.len() > 1 {
-        let never: Vec<_> = SOMETIMES.into_iter().filter(|mark| met[mark] < 10).collect();
+        // A person's word about an effect meets the next attempt of that very job in few sequences.
+        let least = |mark: &str| if mark == "Decided(" { 2 } else { 10 };
+        let never: Vec<_> = SOMETIMES.into_iter().filter(|mark| met[mark] < least(mark)).collect();
         assert!(never.is_empty(), "the sequences hardly ever met {never:?}");
     }
 }

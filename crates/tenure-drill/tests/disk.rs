@@ -24,7 +24,9 @@ fn a_power_cut_at_any_point_loses_nothing_that_was_answered() {
 
 #[test]
 fn a_power_cut_loses_nothing_of_callers_that_share_a_commit() {
-    println!("{}", disk::run_crowd().unwrap());
+    let report = disk::run_crowd().unwrap();
+    println!("{report}");
+    assert!(report.cuts > 0 && report.points > 0, "the power never failed: {report}");
 }
 
 #[test]
@@ -35,8 +37,18 @@ fn another_program_may_write_to_the_file_at_any_moment_of_a_call() {
 }
 
 #[test]
+fn a_file_may_be_replaced_at_any_moment_of_a_call_and_the_caller_is_told() {
+    let told = disk::run_replaced().unwrap();
+    println!("{told} calls were told");
+    assert!(told > 8, "it came too early, too late, or never: {told}");
+}
+
+#[test]
 fn a_store_that_does_not_flush_or_reads_too_early_is_found_out() {
-    for hunt in mutants::all().iter().filter(|hunt| hunt.level == Level::Disk) {
+    let all = mutants::all();
+    let hunts: Vec<_> = all.iter().filter(|hunt| hunt.level == Level::Disk).collect();
+    assert!(hunts.len() >= 5, "there are mutants to hunt");
+    for hunt in hunts {
         let fate = hunt.run();
         println!("{}: {:?}", fate.mutant, fate.killed);
         assert!(

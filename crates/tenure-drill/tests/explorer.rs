@@ -3,11 +3,16 @@
 #![allow(clippy::print_stdout, reason = "whoever runs it with --nocapture reads the figures")]
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+mod page;
+
 use std::sync::Mutex;
 
 use tenure::clock::monotonic;
 use tenure_drill::explorer::{EXPLORED, Engines, Report, SCOPES, Scope, Tally, Ways, explore};
 use tenure_drill::mutants::{self, Fate, Level, Stock};
+use tenure_drill::verdict::Invariant;
+
+use self::page::{PROOF, grouped};
 
 /// These two are gone through on PostgreSQL every day, the others by `cargo xtask prove`.
 const ON_POSTGRESQL: [&str; 2] = ["lease", "settle"];
@@ -42,19 +47,24 @@ fn every_interleaving_keeps_the_invariants() {
     reports.iter().for_each(|report| tally.add(&report.tally));
     let never = tally.vacuous(&EXPLORED);
     assert!(never.is_empty(), "never put to the test: {never:?}");
-    for report in &reports {
+    let in_order =
+        SCOPES.iter().filter_map(|scope| reports.iter().find(|it| it.scope == scope.name));
+    let row = |report: &Report| {
         let about = Scope::named(report.scope).unwrap().about;
         let (states, transitions) = (grouped(report.states), grouped(report.transitions));
-        let row = format!("| {} | {about} | {states} | {transitions} |", report.scope);
-        assert!(PROOF.contains(&row), "docs/proof.md should say: {row}");
-    }
-}
-
-/// As people read it: 12,345.
-fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    groups.map(|group| std::str::from_utf8(group).unwrap()).collect::<Vec<_>>().join(",")
+        let (digits, power) = format!("{:.1e}", report.schedules)
+            .split_once('e')
+            .map(|(digits, power)| (digits.to_owned(), power.to_owned()))
+            .unwrap();
+        let (scope, calls) = (report.scope, grouped(report.calls));
+        format!("| {scope} | {about} | {states} | {transitions} | {digits}·10^{power} | {calls} |")
+    };
+    page::says(PROOF, "scopes", |_| true, &in_order.map(row).collect::<Vec<_>>());
+    let row = |invariant: &Invariant| {
+        let (looked, held) = tally.of(*invariant);
+        format!("| {invariant} | {} | {} |", grouped(looked), grouped(held))
+    };
+    page::says(PROOF, "premises", |_| true, &EXPLORED.iter().map(row).collect::<Vec<_>>());
 }
 
 #[test]
@@ -65,7 +75,8 @@ fn every_interleaving_of_the_lease_and_settle_scopes_is_the_same_on_postgresql()
 }
 
 /// The page that people read says what the hunt finds: the search is deterministic, to the state.
-const PROOF: &str = include_str!("../../../docs/proof.md");
+/// On SQLite the library reads limits that are never reached, and so suspects jobs later too, which is seen sooner.
+const SOONER: &str = "no cap in the sweeper";
 
 #[test]
 fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
@@ -110,6 +121,9 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
         // On both engines it dies in the same state, unless it could be made of one only.
         let broken = match (of(Stock::Sqlite), of(Stock::Postgres)) {
             (Some(sqlite), Some(postgres)) if sqlite == postgres => sqlite,
+            (Some(sqlite), Some(postgres)) if hunt.mutant == SOONER && sqlite.0 == postgres.0 => {
+                sqlite
+            }
             (Some(one), None) | (None, Some(one)) => one,
             both => panic!("{} dies otherwise on SQLite than on PostgreSQL: {both:?}", hunt.mutant),
         };
@@ -120,11 +134,10 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
             rows.push(row);
         }
     }
-    let table = PROOF.split("<!-- mutants -->").nth(1).unwrap_or_default();
-    let table = table.split("<!-- /mutants -->").next().unwrap_or_default();
-    let stated: Vec<_> = table.lines().filter(|line| line.contains("| explorer |")).collect();
-    assert!(stated == rows, "docs/proof.md should say:\n{}", rows.join("\n"));
+    page::says(PROOF, "mutants", |line| line.contains("| explorer |"), &rows);
 }
+
+const PAGE: &str = include_str!("../../../docs/proof.md");
 
 /// Those of the other levels are compared without their figures, which may differ by a few from run to run.
 #[test]
@@ -132,7 +145,7 @@ fn the_page_lists_every_mutant_with_what_must_kill_it() {
     for hunt in mutants::all() {
         let row =
             |broken| format!("| {} | {} | {} | {broken} |", hunt.mutant, hunt.removed, hunt.level);
-        let listed = hunt.broken.iter().any(|broken| PROOF.contains(&row(broken)));
+        let listed = hunt.broken.iter().any(|broken| PAGE.contains(&row(broken)));
         assert!(listed, "docs/proof.md should say: {}", row(&hunt.broken[0]));
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use tenure::drill::Patch;
@@ -196,6 +197,130 @@ fn migrate(cluster: &Cluster) {
         .unwrap();
 }
 
+/// The tokens of one job that three workers were given, with a crash of the server after each answer. What the server would
+/// write late it has not written by then.
+fn tokens_through_crashes(patches: &[Patch]) -> Vec<i64> {
+    let settings = Settings::new().config("wal_writer_delay", "10s");
+    let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
+    Postgres::install_patched(&Address::parse(&cluster.url()).unwrap(), patches).unwrap();
+    let job = put(&mut connect(&cluster, "tenure"));
+    cluster.psql("ALTER ROLE tenure SET synchronous_commit = off").unwrap();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let fence = take(&mut connect(&cluster, "tenure"));
+        assert_eq!(fence.job, job);
+        tokens.push(fence.token.0);
+        cluster.stop_immediately().unwrap();
+        cluster.start_again().unwrap();
+    }
+    tokens
+}
+
+/// G1, G3: a role that does not wait for the disk is made to.
+#[test]
+fn a_crash_forgets_no_claim_that_was_answered_whatever_the_role_says() {
+    let tokens = tokens_through_crashes(&[]);
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+}
+
+/// The mutant that the crash kills: functions do not raise the role's setting.
+#[test]
+fn a_claim_that_does_not_wait_for_the_disk_is_forgotten() {
+    const LAZY: [Patch; 1] = [Patch {
+        file: "verbs/record",
+        find: "PERFORM set_config('synchronous_commit', 'on', true) FROM tenure.meta m WHERE m.durability = 'on';",
+        replace: "NULL;",
+    }];
+    let tokens = tokens_through_crashes(&LAZY);
+    assert!(
+        !tokens.is_sorted_by(|earlier, later| earlier < later),
+        "this mutant should have given out a token twice, or the proof proves nothing: {tokens:?}"
+    );
+}
+
+/// A worker's sweeper asks again until the server answers.
+fn beat(worker: &mut Postgres) {
+    let until = tenure::clock::monotonic() + Duration::from_secs(30);
+    while let Err(error) = worker.beat() {
+        assert!(tenure::clock::monotonic() < until, "{error}");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(done.success());
+}
+
+/// A snapshot of a server's disk has the same system identifier and the same timeline.
+#[test]
+fn a_server_that_was_put_back_to_a_snapshot_is_noticed_by_what_a_worker_has_seen() {
+    let mut cluster = cluster();
+    migrate(&cluster);
+    let directory = tempfile::tempdir().unwrap();
+    let snapshot = directory.path().join("data");
+    let mut worker = connect(&cluster, "tenure");
+    put(&mut worker);
+    let before = take(&mut worker);
+    cluster.stop_immediately().unwrap();
+    copy(&cluster.data_dir(), &snapshot);
+    cluster.start_again().unwrap();
+    beat(&mut worker);
+    let (lost, lost_id) = (take(&mut worker), put(&mut worker));
+    let past = Past { before, lost, lost_id };
+    beat(&mut worker);
+    cluster.stop_immediately().unwrap();
+    std::fs::remove_dir_all(cluster.data_dir()).unwrap();
+    copy(&snapshot, &cluster.data_dir());
+    cluster.start_again().unwrap();
+    beat(&mut worker);
+    let mut store = connect(&cluster, "tenure");
+    assert_noticed(&mut store, &past);
+    let raises = store.identity().unwrap().raises;
+    assert!(raises[0].reason.contains("write-ahead log"), "{raises:?}");
+    // All other workers have seen it too, and no epoch more begins.
+    for _ in 0..3 {
+        beat(&mut worker);
+    }
+    assert_eq!(store.identity().unwrap().raises, raises);
+}
+
+/// In which epoch a store is whose worker has seen it before each of three crashes of the server, which lost some of its log.
+fn epoch_after_crashes(patches: &[Patch]) -> u32 {
+    let settings = Settings::new().config("wal_writer_delay", "10s");
+    let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
+    Postgres::install_patched(&Address::parse(&cluster.url()).unwrap(), patches).unwrap();
+    let mut worker = connect(&cluster, "tenure");
+    for _ in 0..3 {
+        beat(&mut worker);
+        put(&mut worker);
+        take(&mut worker);
+        // Nothing waits until this is on disk.
+        let unflushed = "SELECT pg_logical_emit_message(false, 'tenure', repeat('x', 100000))";
+        cluster.psql(unflushed).unwrap();
+        beat(&mut worker);
+        cluster.stop_immediately().unwrap();
+        cluster.start_again().unwrap();
+        beat(&mut worker);
+    }
+    worker.identity().unwrap().epoch
+}
+
+#[test]
+fn a_crash_that_loses_what_was_not_on_disk_begins_no_epoch() {
+    assert_eq!(epoch_after_crashes(&[]), 0);
+}
+
+/// The mutant that the crash kills: workers are told of a log that is not on disk yet.
+#[test]
+fn a_worker_that_has_seen_what_was_not_on_disk_accuses_a_server_that_only_crashed() {
+    const HASTY: [Patch; 1] = [Patch {
+        file: "verbs/record",
+        find: "pg_current_wal_flush_lsn()",
+        replace: "pg_current_wal_insert_lsn()",
+    }];
+    assert!(epoch_after_crashes(&HASTY) > 0, "this mutant should have been noticed");
+}
+
 /// A standby that has all that happened before, is cut off, and then promoted.
 fn promoted(primary: &Cluster) -> (Cluster, Past) {
     let mut standby = None;
@@ -220,6 +345,77 @@ fn a_promoted_asynchronous_replica_is_noticed() {
     assert_noticed(&mut connect(&standby, "tenure"), &past);
     let reason = connect(&standby, "tenure").identity().unwrap().raises.remove(0).reason;
     assert!(reason.contains("timeline"), "{reason}");
+}
+
+/// What two replicas issue that do not know of each other and are promoted within ten minutes: a token for the job that both have,
+/// and an id.
+fn issued_by_two_replicas(patches: &[Patch]) -> [(Fence, JobId); 2] {
+    let primary = cluster();
+    Postgres::install_patched(&Address::parse(&primary.url()).unwrap(), patches).unwrap();
+    let job = put(&mut connect(&primary, "tenure"));
+    let standbys = [(); 2].map(|()| {
+        let follower = primary.standby().unwrap();
+        follower.psql("ALTER SYSTEM SET primary_conninfo = ''").unwrap();
+        follower.psql("SELECT pg_reload_conf()").unwrap();
+        follower
+    });
+    drop(primary);
+    let issued = standbys.map(|standby| {
+        assert_eq!(standby.psql("SELECT pg_promote()").unwrap(), "t");
+        let mut store = connect(&standby, "tenure");
+        let (taken, id) = (take(&mut store), put(&mut store));
+        assert_eq!(taken.job, job);
+        (taken, id, store.identity().unwrap().epoch)
+    });
+    let [(first, first_id, epoch), (second, second_id, again)] = issued;
+    assert!(epoch > 0 && again.abs_diff(epoch) <= 1, "the second came too late to prove anything");
+    [(first, first_id), (second, second_id)]
+}
+
+/// I2: no (job, token) is issued twice, and no id.
+#[test]
+fn a_second_failover_to_a_replica_that_never_saw_the_first_repeats_no_number() {
+    let [(first, first_id), (second, second_id)] = issued_by_two_replicas(&[]);
+    assert_ne!(first, second);
+    assert_ne!(first_id, second_id);
+}
+
+/// The mutant that the second failover kills: both begin the numbers of their epoch at the same place.
+#[test]
+fn an_epoch_alone_is_not_enough_for_two_replicas() {
+    const UNSALTED: [Patch; 1] = [Patch {
+        file: "verbs/record",
+        find: "RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;",
+        replace: "RETURN 0;",
+    }];
+    // Unless the ten minutes end between the two, which they do not twice.
+    let repeats = (0..2).any(|_| {
+        let [first, second] = issued_by_two_replicas(&UNSALTED);
+        first == second
+    });
+    assert!(
+        repeats,
+        "this mutant should have issued the same numbers, or the proof proves nothing"
+    );
+}
+
+/// The same of one dump that is restored twice within ten minutes.
+#[test]
+fn a_dump_that_is_restored_a_second_time_repeats_no_number() {
+    let primary = cluster();
+    migrate(&primary);
+    put(&mut connect(&primary, "tenure"));
+    let dump = dump_of(&primary);
+    let issued = [(); 2].map(|()| {
+        primary.psql("DROP SCHEMA tenure CASCADE").unwrap();
+        load_into(&primary, "tenure", &dump);
+        let mut store = connect(&primary, "tenure");
+        (take(&mut store), put(&mut store))
+    });
+    let [(first, first_id), (second, second_id)] = issued;
+    assert_eq!(first.job, second.job, "the job that both have");
+    assert_ne!(first.token, second.token);
+    assert_ne!(first_id, second_id);
 }
 
 /// The mutant that the promotion kills: the checkpoint's timeline lags behind after a promotion.

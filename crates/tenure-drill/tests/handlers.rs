@@ -7,20 +7,23 @@
 )]
 
 use std::collections::BTreeMap;
+use std::future::IntoFuture;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::Poll;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 use tenure::clock::monotonic;
-use tenure::job::{JobRecord, State};
+use tenure::job::{JobRecord, RetryPolicy, State};
 use tenure::lifecycle::Verb;
 use tenure::telemetry::Exit;
 use tenure::worker::Running;
 use tenure::{Context, Fault, Handle, Job, Tenure, Worker};
 use tenure_drill::workers::Bench;
+use tenure_drill::workers::books::{self, Books};
 use tokio::sync::Notify;
 
 /// Makes two tests of each claim, one for each engine.
@@ -46,6 +49,9 @@ on_both_engines!(
     a_short_max_runtime_is_a_failed_attempt_and_never_a_crash,
     a_running_job_that_is_cancelled_stops,
     a_job_that_is_left_when_the_worker_ends_is_given_back,
+    a_step_that_its_handler_gave_up_is_tried_again_under_its_name,
+    a_step_that_was_remembered_before_it_was_dropped_is_not_done_again,
+    an_effect_that_its_handler_gave_up_is_in_doubt_in_the_next_attempt,
 );
 
 /// Nothing here may hang.
@@ -57,6 +63,46 @@ fn run<Fut: Future<Output = ()>>(bench: fn(&Path, &Path) -> Bench, claim: impl F
         let tenure = Tenure::options().observe(|_| ()).open(&place).await.unwrap();
         within(claim(tenure)).await;
     });
+}
+
+/// G2: the answer to COMMIT was lost, and the handler sends the whole transaction again over its own connection.
+#[test]
+fn a_handler_that_sends_its_own_transaction_again_writes_once_and_its_job_has_succeeded() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Bench::postgres(Path::new("there is none"), directory.path()).place;
+    books::make(&place);
+    let (tell, told) = mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let found = runtime.block_on(within(async {
+        let observe = move |event: &tenure::telemetry::Event| {
+            let _ = tell.send(event.fact.name());
+        };
+        let tenure = Tenure::options().observe(observe).open(&place).await.unwrap();
+        let handler = |_: Bad, cx: Context| async move {
+            let books = cx.state::<Books>();
+            books.enter(&cx).await?;
+            let again = books.enter(&cx).await;
+            assert!(again.as_ref().unwrap_err().to_string().contains("before"), "{again:?}");
+            cx.state::<Arc<Notify>>().notify_one();
+            again.map(|()| 1)
+        };
+        let refused = Arc::new(Notify::new());
+        let worker = worker(&tenure).state(Books::of(&place)).state(Arc::clone(&refused));
+        let worker = worker.handle(handler);
+        let running = worker.start().await.unwrap();
+        let handle = tenure.enqueue(bad("lost answer")).await.unwrap();
+        refused.notified().await;
+        still_works(&tenure, running).await;
+        record(&tenure, &handle).await
+    }));
+    assert_eq!((found.state, found.attempt), (State::Succeeded, 1));
+    assert_eq!(books::count(&place), (1, 1));
+    let told: Vec<&str> = told.try_iter().collect();
+    assert!(told.contains(&"job_succeeded"), "{told:?}");
+    assert!(
+        !told.contains(&"stale_write_blocked") && !told.contains(&"retry_scheduled"),
+        "{told:?}"
+    );
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -231,7 +277,11 @@ impl Drop for Dropped {
     }
 }
 
-const TOO_LONG: &str = "it ran for longer than its max_runtime, and was stopped";
+#[track_caller]
+fn tells_of_max_runtime(reason: &str, limit: Duration) {
+    let told = format!(", because its max_runtime of {limit:?} was ");
+    assert!(reason.starts_with("it was stopped after ") && reason.contains(&told), "{reason}");
+}
 
 async fn an_async_handler_that_hangs_is_stopped_at_its_max_runtime(tenure: Tenure) {
     let dropped = Arc::new(Notify::new());
@@ -249,7 +299,7 @@ async fn an_async_handler_that_hangs_is_stopped_at_its_max_runtime(tenure: Tenur
     let job = tenure.enqueue(bad("hung")).max_runtime(limit).max_attempts(1);
     let handle = job.await.unwrap();
     let (reason, _) = death(&tenure, &handle).await;
-    assert_eq!(reason, TOO_LONG);
+    tells_of_max_runtime(&reason, limit);
     assert!(begun.elapsed() >= limit / 2, "a little before the store would take it back");
     dropped.notified().await;
     still_works(&tenure, running).await;
@@ -268,7 +318,7 @@ async fn a_blocking_handler_that_hangs_loses_its_attempt_at_its_max_runtime(tenu
     let job = tenure.enqueue(BadAndBlocking {}).max_runtime(limit).max_attempts(1);
     let handle = job.await.unwrap();
     let (reason, _) = death(&tenure, &handle).await;
-    assert_eq!(reason, TOO_LONG);
+    tells_of_max_runtime(&reason, limit);
     // Its thread is lost for as long as it hangs. The rest goes on.
     assert_eq!(tenure.enqueue(Good {}).await.unwrap().wait().await.unwrap(), 1);
     drop(release);
@@ -297,7 +347,7 @@ async fn a_short_max_runtime_is_a_failed_attempt_and_never_a_crash(tenure: Tenur
             assert!(handle.wait().await.is_err());
             let found = tenure.job(handle.id()).await.unwrap().unwrap();
             assert_eq!(found.job.crashes, 0, "{limit:?}: {found:?}");
-            assert_eq!(found.job.reason.as_deref(), Some(TOO_LONG), "{limit:?}");
+            tells_of_max_runtime(found.job.reason.as_deref().unwrap(), limit);
         }
     }
     busy.abort();
@@ -358,4 +408,70 @@ async fn a_job_that_is_left_when_the_worker_ends_is_given_back(tenure: Tenure) {
     let found = tenure.job(handle.id()).await.unwrap().unwrap();
     assert_eq!((found.job.state, found.job.attempt), (State::Queued, 0), "{found:?}");
     assert_eq!(found.timeline.last().unwrap().verb, Verb::Release);
+}
+
+async fn a_step_that_its_handler_gave_up_is_tried_again_under_its_name(tenure: Tenure) {
+    let handler = |_: Bad, cx: Context| async move {
+        let limit = Duration::from_millis(20);
+        for _ in 0..2 {
+            let hangs = cx.step("slow", std::future::pending::<Result<u8, Fault>>);
+            assert!(tokio::time::timeout(limit, hangs).await.is_err(), "it hangs");
+        }
+        let output = cx.step("slow", || async { Ok(7) }).await?;
+        assert!(cx.step("slow", || async { Ok(8) }).await.is_err(), "now the name is used up");
+        Ok(output)
+    };
+    let running = worker(&tenure).handle(handler).start().await.unwrap();
+    let handle = tenure.enqueue(bad("slow")).max_attempts(1).await.unwrap();
+    assert_eq!(handle.wait().await.unwrap(), 7);
+    still_works(&tenure, running).await;
+}
+
+/// Its future is dropped right after it has sent what is to be remembered.
+async fn a_step_that_was_remembered_before_it_was_dropped_is_not_done_again(tenure: Tenure) {
+    let handler = |_: Bad, cx: Context| async move {
+        let mut step = Box::pin(cx.step("once", || async { Ok(7) }));
+        let pending =
+            std::future::poll_fn(|task| Poll::Ready(step.as_mut().poll(task).is_pending()));
+        assert!(pending.await, "the store has not answered yet");
+        drop(step);
+        cx.step("once", || async { panic!("it was done") }).await
+    };
+    let running = worker(&tenure).handle(handler).start().await.unwrap();
+    let handle = tenure.enqueue(bad("dropped")).max_attempts(1).await.unwrap();
+    assert_eq!(handle.wait().await.unwrap(), 7);
+    still_works(&tenure, running).await;
+}
+
+/// Nothing but the next attempt's policy says whether it may be sent again.
+async fn an_effect_that_its_handler_gave_up_is_in_doubt_in_the_next_attempt(tenure: Tenure) {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let sending = Arc::clone(&sent);
+    let handler = move |_: Bad, cx: Context| {
+        let sent = Arc::clone(&sending);
+        async move {
+            let effect = || {
+                cx.effect("charge", |_| async {
+                    sent.lock().unwrap().push(cx.attempt());
+                    if cx.attempt() == 1 {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(7)
+                })
+                .resend()
+            };
+            if cx.attempt() == 1 {
+                let limit = Duration::from_millis(200);
+                let hangs = tokio::time::timeout(limit, effect().into_future()).await;
+                assert!(hangs.is_err(), "it hangs");
+            }
+            effect().await
+        }
+    };
+    let running = worker(&tenure).handle(handler).start().await.unwrap();
+    let retry = RetryPolicy::Fixed { ms: 1 };
+    let handle = tenure.enqueue(bad("dropped")).retry(retry).max_attempts(2).await.unwrap();
+    assert_eq!(handle.wait().await.unwrap(), 7);
+    assert_eq!(*sent.lock().unwrap(), [1, 2], "once in each attempt");
+    still_works(&tenure, running).await;
 }

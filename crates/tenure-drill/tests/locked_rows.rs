@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::job::State;
-use tenure::postgres::tokio_postgres::{self, Client, NoTls};
+use tenure::postgres::tokio_postgres::{self, Client, NoTls, Transaction};
+use tenure::store::Error;
 use tenure::telemetry::Exit;
-use tenure::{Context, Tenure, Worker, postgres};
+use tenure::{Context, Fault, Tenure, Worker, postgres};
 use tenure_drill::servers;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -108,5 +110,198 @@ fn a_handler_that_holds_its_job_for_longer_than_its_lease_completes_it() {
         assert_eq!(running.shut_down().await, Exit::Shutdown);
         let found = tenure.job(handle.id()).await.unwrap().unwrap();
         assert_eq!((found.job.attempt, found.timeline.len()), (1, 0), "{:?}", found.timeline);
+    });
+}
+
+/// A transaction that has taken a key and neither commits nor rolls back.
+async fn taking<'a>(client: &'a mut Client, tenure: &Tenure, key: &str) -> Transaction<'a> {
+    let tx = client.transaction().await.unwrap();
+    postgres::enqueue(&tx, tenure.enqueue_kind("work", &()).key(key)).await.unwrap();
+    tx
+}
+
+/// Waits until a session waits for a lock.
+async fn until_blocked(client: &Client) {
+    let count = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    while client.query_one(count, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Half of the time for which a call waits for a lock.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what} had to wait"))
+}
+
+/// Those that ask for the key wait. Those that were sent with them, and those that come later, do not.
+#[test]
+fn a_key_that_an_open_transaction_holds_keeps_no_other_enqueue_waiting() {
+    on_a_server("contended", async |tenure, address| {
+        let (mut holder, watcher) = (connect(&address).await, connect(&address).await);
+        let tx = taking(&mut holder, &tenure, "K").await;
+        let same = || tokio::spawn(tenure.enqueue_kind("work", &()).key("K").into_future());
+        let same = [same(), same()];
+        let others = |round: &'static str| {
+            let other = |n: u8| {
+                let job = tenure.enqueue_kind("other", &n).tenant("another");
+                let job = if n.is_multiple_of(2) { job } else { job.key(&format!("{round}{n}")) };
+                tokio::spawn(job.into_future())
+            };
+            (0..29).map(other).collect::<Vec<_>>()
+        };
+        for round in ["sent with it", "later"] {
+            soon(round, async {
+                for other in others(round) {
+                    assert!(other.await.unwrap().unwrap().is_new(), "{round}");
+                }
+            })
+            .await;
+            until_blocked(&watcher).await;
+        }
+        assert!(same.iter().all(|same| !same.is_finished()), "the key is not free");
+        tx.commit().await.unwrap();
+        soon("who asked for the key", async {
+            for same in same {
+                assert!(!same.await.unwrap().unwrap().is_new());
+            }
+        })
+        .await;
+    });
+}
+
+/// Two keys are held, and one of them becomes free: its caller is not kept waiting by the other.
+#[test]
+fn a_key_that_becomes_free_is_not_kept_waiting_by_one_that_does_not() {
+    on_a_server("freed", async |tenure, address| {
+        let (mut first, mut second) = (connect(&address).await, connect(&address).await);
+        let watcher = connect(&address).await;
+        let stays = taking(&mut first, &tenure, "stays").await;
+        let goes = taking(&mut second, &tenure, "goes").await;
+        let ask = |key| tokio::spawn(tenure.enqueue_kind("work", &()).key(key).into_future());
+        let waiting = ask("stays");
+        until_blocked(&watcher).await;
+        let freed = ask("goes");
+        goes.rollback().await.unwrap();
+        assert!(soon("the free one", freed).await.unwrap().unwrap().is_new());
+        assert!(!waiting.is_finished());
+        stays.rollback().await.unwrap();
+        assert!(soon("the last one", waiting).await.unwrap().unwrap().is_new());
+    });
+}
+
+#[test]
+fn a_key_that_stays_taken_is_told_as_busy() {
+    on_a_server("busy", async |tenure, address| {
+        let mut holder = connect(&address).await;
+        let tx = taking(&mut holder, &tenure, "K").await;
+        let busy = tenure.enqueue_kind("work", &()).key("K").await.unwrap_err();
+        assert!(matches!(busy, Error::Busy { .. }) && busy.is_transient(), "{busy}");
+        tx.rollback().await.unwrap();
+        assert!(tenure.enqueue_kind("work", &()).key("K").await.unwrap().is_new());
+    });
+}
+
+#[test]
+fn a_key_that_an_open_transaction_holds_keeps_no_step_waiting() {
+    on_a_server("unrelated", async |tenure, address| {
+        let (mut holder, watcher) = (connect(&address).await, connect(&address).await);
+        let tx = taking(&mut holder, &tenure, "K").await;
+        let ask = || tokio::spawn(tenure.enqueue_kind("work", &()).key("K").into_future());
+        let asking = [ask(), ask()];
+        until_blocked(&watcher).await;
+        let step = |_, cx: Context| async move {
+            for name in ["one", "two", "three"] {
+                cx.step(name, || async { Ok(()) }).await?;
+            }
+            cx.progress(1.0, "done").await?;
+            Ok(None)
+        };
+        let running = Worker::new(&tenure).handle_any(step).start().await.unwrap();
+        let job = soon("an enqueue", tenure.enqueue_kind("other", &()).into_future());
+        let job = job.await.unwrap();
+        soon("a step", job.wait()).await.unwrap();
+        assert!(asking.iter().all(|asking| !asking.is_finished()), "the key is not free");
+        tx.commit().await.unwrap();
+        assert_eq!(running.shut_down().await, Exit::Shutdown);
+    });
+}
+
+/// Its own step waits for its own transaction, and nothing else does.
+#[test]
+fn a_handler_that_holds_its_job_keeps_no_step_of_another_waiting() {
+    on_a_server("holding", async |tenure, address| {
+        let watcher = connect(&address).await;
+        let (held, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let handler = {
+            let (held, go) = (Arc::clone(&held), Arc::clone(&go));
+            move |_, cx: Context| {
+                let (held, go) = (Arc::clone(&held), Arc::clone(&go));
+                let address = address.clone();
+                async move {
+                    if cx.kind().as_str() == "holds" {
+                        let mut client = connect(&address).await;
+                        let tx = client.transaction().await?;
+                        postgres::hold(&tx, &cx).await?;
+                        held.add_permits(1);
+                        let free = async {
+                            drop(go.acquire().await);
+                            tx.rollback().await.map_err(Fault::from)
+                        };
+                        let step = cx.step("own", || async { Ok(()) });
+                        tokio::try_join!(step, free)?;
+                    } else {
+                        for name in ["one", "two", "three"] {
+                            cx.step(name, || async { Ok(()) }).await?;
+                        }
+                    }
+                    Ok(None)
+                }
+            }
+        };
+        let running =
+            Worker::new(&tenure).concurrency(8).handle_any(handler).start().await.unwrap();
+        let holding = tenure.enqueue_kind("holds", &()).await.unwrap();
+        drop(held.acquire().await);
+        until_blocked(&watcher).await;
+        let others = (0..6).map(|_| tenure.enqueue_kind("free", &()));
+        let others = soon("enqueues", tenure.enqueue_many(others)).await.unwrap();
+        for other in &others {
+            soon("another handler's step", other.wait()).await.unwrap();
+        }
+        assert_eq!(holding.state().await.unwrap(), Some(State::Running));
+        go.add_permits(1);
+        soon("its own step", holding.wait()).await.unwrap();
+        assert_eq!(running.shut_down().await, Exit::Shutdown);
+    });
+}
+
+/// What docs/operations.md says: one connection for each sort of call, when it is first made.
+#[test]
+fn a_program_has_a_connection_for_each_sort_of_call_that_it_makes() {
+    on_a_server("few", async |tenure, address| {
+        let watcher = connect(&address).await;
+        let count = async || {
+            let count = "SELECT count(*) FROM pg_stat_activity \
+                WHERE datname = current_database() AND application_name = 'tenure'";
+            watcher.query_one(count, &[]).await.unwrap().get::<_, i64>(0)
+        };
+        let before = count().await - 1;
+        let job = tenure.enqueue_kind("work", &()).await.unwrap();
+        assert_eq!(count().await - before, 1, "the one that it was opened with");
+        tenure.enqueue_kind("work", &()).key("K").await.unwrap();
+        assert_eq!(count().await - before, 2, "keys");
+        job.state().await.unwrap();
+        assert_eq!(count().await - before, 3, "looking");
+        job.cancel().await.unwrap();
+        assert_eq!(count().await - before, 4, "anything else");
+        for n in 0..20_u8 {
+            tenure.enqueue_kind("work", &n).await.unwrap();
+            tenure.enqueue_kind("work", &n).key(&n.to_string()).await.unwrap();
+            job.state().await.unwrap();
+        }
+        assert_eq!(count().await - before, 4, "no more for more of the same");
     });
 }

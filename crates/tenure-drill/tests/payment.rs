@@ -129,7 +129,7 @@ fn parked(store: &mut dyn Store, place: &str, directory: &Path) {
     let effect = effect_name("charge").unwrap();
     assert_eq!(store.resolve(second.job, &effect, &found).unwrap(), Resolved::Yes(State::Queued));
     let third = claim(store);
-    assert_eq!(ask(store, third, Act::Open), Answer::Committed(json("\"found in the book\"")));
+    assert_eq!(ask(store, third, Act::Open), Answer::Decided(json("\"found in the book\"")));
     assert_refused(store, zombie);
     complete(store, third);
     assert_eq!(Bank(&book).requests().len(), 1, "asked once");

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::clock::monotonic;
@@ -18,7 +19,7 @@ use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
 use tenure_drill::disk;
 use tenure_drill::engines::Engine;
-use tenure_drill::explorer::{Engines, SCOPES, Scope, WIDE_SCOPES, Ways, explore};
+use tenure_drill::explorer::{Engines, Merging, SCOPES, Scope, WIDE_SCOPES, Ways, explore};
 use tenure_drill::holders::{Holder, sweep};
 use tenure_drill::processes::contend;
 use tenure_drill::sessions;
@@ -26,6 +27,7 @@ use tenure_drill::simulation::{self, Scenario};
 use tenure_drill::stepper;
 use tenure_drill::stories::{Scene, race};
 use tenure_drill::workers::attack::attack;
+use tenure_drill::workers::fleet::{Calls, Fleet, time_at_work};
 use tenure_drill::workers::takeover::takeovers;
 use tenure_drill::workers::{Bench, Program};
 
@@ -51,6 +53,38 @@ fn explore_all(scopes: &[Scope], engines: Engines) {
 #[test]
 fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
     explore_all(&WIDE_SCOPES, Engines::Sqlite);
+}
+
+/// What the search takes for one state is one: with workers told apart and every word, time and line of the dump compared, all
+/// scopes hold as well, and put the same invariants to the test. There are many more states: so with two ticks, and up to a
+/// bound, which few scopes reach.
+#[test]
+fn every_interleaving_keeps_the_invariants_if_no_two_states_are_taken_for_one() {
+    let scopes = SCOPES.map(|scope| Scope { ticks: scope.ticks.min(2), ..scope });
+    let left = Mutex::new(scopes.iter());
+    let work = || {
+        let mut whole = 0;
+        loop {
+            let next = left.lock().unwrap().next();
+            let Some(scope) = next else { return whole };
+            let go = |merging| {
+                let ways = Ways { merging, most: 120_000, ..Ways::on(Engines::Sqlite) };
+                explore(scope, ways, &mut |_| {}).unwrap()
+            };
+            let (merged, apart) = (go(Merging::Alike), go(Merging::Nothing));
+            println!("{}: {} states, and {} of all", scope.name, merged.states, apart.states);
+            assert!(merged.whole && merged.states < apart.states, "{}", scope.name);
+            if apart.whole {
+                assert_eq!(merged.vacuous, apart.vacuous, "{}", scope.name);
+                whole += 1;
+            }
+        }
+    };
+    let whole: usize = std::thread::scope(|threads| {
+        let two = [threads.spawn(work), threads.spawn(work)];
+        two.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(whole >= 8, "only {whole} scopes were gone through whole");
 }
 
 #[test]
@@ -242,6 +276,7 @@ fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
         let report = sessions::contend(8, 1_000, seed);
         println!("seed {seed}: {report:?}");
         assert!(report.wrong.is_empty(), "seed {seed}: {:#?}", report.wrong);
+        assert!(report.claims > 200 && report.effects > 20, "nothing happened: {report:?}");
     }
 }
 
@@ -349,4 +384,44 @@ fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
     }
     println!("20 times all sessions of a pooler ended: {taken} taken from living workers");
     assert_eq!(taken, 0);
+}
+
+/// The machines of a thousand workers, over a few connections. How long the server is at work for them is printed: it is a
+/// twentieth of a core or so, more on a busy machine.
+#[test]
+fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
+    let settings = Settings::new().config("fsync", "off");
+    let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
+    let address = Address::parse(&cluster.url()).unwrap();
+    Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
+    let mut calls = Calls::count(&cluster.url());
+    // Until all have made themselves known and have found nothing for a while, and then until it is measured.
+    let (first, then) = (Duration::from_secs(60), Duration::from_secs(30));
+    let (url, is_over) = (cluster.url(), AtomicBool::new(false));
+    let (at_work, lasted) = std::thread::scope(|threads| {
+        for _ in 1..10 {
+            threads.spawn(|| {
+                let mut fleet = Fleet::new(&url, 100);
+                while !is_over.load(Ordering::Relaxed) {
+                    fleet.run(Duration::from_secs(1));
+                }
+            });
+        }
+        let mut fleet = Fleet::new(&url, 100);
+        fleet.run(first);
+        let (before, begun) = (time_at_work(&cluster.data_dir()), monotonic());
+        fleet.run(then);
+        let at_work = time_at_work(&cluster.data_dir()).saturating_sub(before);
+        let lasted = begun.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        (at_work, lasted)
+    });
+    let share = 100.0 * at_work.as_secs_f64() / lasted.as_secs_f64();
+    let calls = calls.all();
+    println!("1,000 idle workers: {share:.1} % of a core; from the beginning: {calls:?}");
+    let seconds = i64::try_from(lasted.as_secs()).unwrap() + 60;
+    let count = |function: &str| calls.get(function).copied().unwrap_or(0);
+    assert!(count("claim_many") <= 1_000 * 12 + 34 * seconds, "{}", count("claim_many"));
+    assert!(count("beat") <= 1_000 * 3 + 110 * seconds, "{}", count("beat"));
+    assert_eq!((count("overdue"), count("vanished")), (0, 0), "no lease is out");
 }

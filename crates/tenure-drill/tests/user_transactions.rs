@@ -191,9 +191,10 @@ fn a_transaction_that_is_sent_again_writes_nothing_twice() {
     let shown = running(&mut lab);
     let mut user = User::of(lab.database());
     user.complete(shown).unwrap();
-    let reason = Reason::AlreadySettled;
-    let expected = Stale { shown, current: shown.token, state: State::Succeeded, reason };
-    assert_eq!(stale(user.complete(shown)), expected);
+    let again = user.complete(shown);
+    assert!(matches!(again, Err(Error::AlreadyDone(fence)) if fence == shown), "{again:?}");
+    let words = again.unwrap_err().to_string();
+    assert!(words.contains("has completed job 1 before"), "{words}");
     assert_eq!(counts(&mut lab), (1, 1));
 }
 

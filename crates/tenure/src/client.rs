@@ -1,7 +1,8 @@
 //! How a job gets in: the handle that a program holds, typed jobs, and what comes back.
 //!
-//! [`Tenure`] is cheap to clone and safe to share. Behind it is one connection on a thread of its own; jobs that are
-//! enqueued at the same time go out together. Nothing here runs a job: [`crate::Worker`] does.
+//! [`Tenure`] is cheap to clone and safe to share. Behind it are a few connections, each on a thread of its own and for one
+//! sort of call, so that a key that another transaction holds does not hold up the rest. Jobs that are enqueued at the same
+//! time go out together. Nothing here runs a job: [`crate::Worker`] does.
 
 mod enqueue;
 mod handle;
@@ -23,7 +24,7 @@ use crate::job::{BATCH_LIMIT, JobId, Json, Limits, Name, NewJob};
 use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
-use crate::store::{Changed, Enqueued, Error, Result, Store};
+use crate::store::{Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
 use crate::telemetry::{Event, Fact, Observer};
 
 /// A kind of job: its args are the value itself, and its handler returns the output.
@@ -137,8 +138,8 @@ impl Options {
         let Options { store: options, observer } = self;
         let place = Arc::new(Place::parse(url, &options)?);
         let (there, how) = (Arc::clone(&place), options.clone());
-        let link = Link::open(move || there.connect(&how)).await?;
-        let Identity { installation, .. } = link.call(|engine| engine.store().identity()).await?;
+        let open = Link::open(move || there.connect(&how), |engine| engine.store().identity());
+        let (link, Identity { installation, .. }) = open.await?;
         let waiters = Waiters::default();
         Ok(Tenure(Arc::new(Inner { place, options, link, observer, installation, waiters })))
     }
@@ -202,8 +203,13 @@ impl Tenure {
         Enqueue::new(self, kind, "default", serde_json::to_string(args))
     }
 
-    /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts. A key
-    /// that belongs to another request is an error, but only told: the other jobs of its part are stored.
+    /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts.
+    ///
+    /// # Errors
+    ///
+    /// A job that makes no sense is an error before any is sent. After that, if some were not enqueued,
+    /// [`Error::Incomplete`] has a [`Verdict`] for each: a key that belongs to another request costs its own job only, and
+    /// a part that fails is the last one that is sent. If there is one part only and it fails, that error is the answer.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -226,19 +232,34 @@ impl Tenure {
     ) -> Result<Vec<Handle<T>>> {
         // All are checked before any is stored.
         let jobs: Vec<NewJob> = jobs.into_iter().map(Enqueue::build).collect::<Result<_>>()?;
-        let mut handles = Vec::with_capacity(jobs.len());
+        let mut verdicts = Vec::with_capacity(jobs.len());
+        let mut cause = None;
         for part in jobs.chunks(BATCH_LIMIT) {
-            let answers = self.0.link.enqueue(part.to_vec()).await?;
-            for (job, answer) in part.iter().zip(answers) {
-                handles.push(self.enqueued(job, answer)?);
+            match self.0.link.enqueue(part.to_vec()).await {
+                Ok(answers) => {
+                    part.iter().zip(&answers).for_each(|(job, answer)| self.tell(job, *answer));
+                    verdicts.extend(answers.into_iter().map(Verdict::Answered));
+                }
+                Err(error) if jobs.len() <= BATCH_LIMIT => return Err(error),
+                Err(error) => {
+                    cause = Some(error);
+                    verdicts.resize(verdicts.len() + part.len(), Verdict::Failed);
+                    verdicts.resize(jobs.len(), Verdict::NotSent);
+                    break;
+                }
             }
         }
-        Ok(handles)
+        let handle = |verdict: &Verdict| match verdict {
+            Verdict::Answered(answer) => self.handle_on(*answer).ok(),
+            Verdict::Failed | Verdict::NotSent => None,
+        };
+        let handles: Option<Vec<_>> = verdicts.iter().map(handle).collect();
+        handles.ok_or_else(|| Error::Incomplete(Box::new(Incomplete { verdicts, cause })))
     }
 
     /// What is known of a job, and its timeline.
     pub async fn job(&self, id: JobId) -> Result<Option<JobDetail>> {
-        self.0.link.call(move |engine| engine.store().job(id)).await
+        self.0.link.look(move |engine| engine.store().job(id)).await
     }
 
     /// A handle on a job that was enqueued elsewhere. If it is of another type, its result will not decode.
@@ -266,7 +287,8 @@ impl Tenure {
         Ok(changed.first().copied().unwrap_or(Changed::Gone))
     }
 
-    /// Anything else that a store can do, on the store's own thread; `work` holds up others while it runs.
+    /// Anything else that a store can do, on a thread of the store's. While `work` runs, it holds up other calls of this
+    /// kind and [`cancel`](Tenure::cancel), and neither enqueues nor handlers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -286,11 +308,16 @@ impl Tenure {
 
     /// A handle on what an enqueue was answered with. A key that is taken by another request is an error.
     pub(crate) fn enqueued<T>(&self, job: &NewJob, answer: Enqueued) -> Result<Handle<T>> {
+        self.tell(job, answer);
+        self.handle_on(answer)
+    }
+
+    /// Tells of a job that is new.
+    fn tell(&self, job: &NewJob, answer: Enqueued) {
         if let Enqueued::Created(id) = answer {
             let fact = Fact::enqueued(job);
             self.0.observer.tell(&Event { fact, job: Some(id), token: None, worker: None });
         }
-        self.handle_on(answer)
     }
 
     /// The same without a word to anybody.
@@ -333,7 +360,7 @@ impl Waiters {
 
     /// A job has ended here, if this event says so.
     pub(crate) fn hear(&self, event: &Event) {
-        if let (Fact::JobSucceeded { .. } | Fact::JobDead { .. }, Some(job)) =
+        if let (Fact::JobSucceeded { .. } | Fact::JobDead { .. } | Fact::JobCancelled, Some(job)) =
             (&event.fact, event.job)
         {
             for wake in self.all().range((job, 0)..=(job, u64::MAX)) {

@@ -4,6 +4,8 @@
 //! It exists with the feature `drill` alone. No command, address or environment variable of the
 //! product reaches it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -11,7 +13,7 @@ use crate::inspect::{QueueSettings, TimelineEntry};
 use crate::job::{Fingerprint, JobId, JobRecord, Name, NewJob, Tenant};
 use crate::lease::WorkerId;
 use crate::ledger::{Effect, Step};
-use crate::store::{Attempt, Result, Store};
+use crate::store::{Attempt, GUARD_GAP, Result, Store};
 
 pub use crate::inspect::WorkerRecord;
 pub use crate::store::sealed::Sealed;
@@ -68,6 +70,13 @@ pub struct Dump {
     /// Since when the store's time has run without a break: a server's start, or the last jump of a
     /// machine's clock.
     pub started_at: Timestamp,
+    /// The end of the last gap in the workers' pulse, and of the one before it. The pulse itself is not part
+    /// of the state, and a store that is put into a state has none: there, a gap is something that happens to it.
+    pub broke: Timestamp,
+    /// See `broke`.
+    pub broke_before: Timestamp,
+    /// How long a worker's lock must have been free before its process counts as gone.
+    pub guard_gap: Duration,
     /// The epoch that tokens and ids are issued in, whether or not it is written down yet.
     pub epoch: u32,
     /// The id that the next job gets.
@@ -96,6 +105,9 @@ impl Dump {
         Dump {
             now,
             started_at: Timestamp::from_millis(0),
+            broke: Timestamp::from_millis(0),
+            broke_before: Timestamp::from_millis(0),
+            guard_gap: GUARD_GAP,
             epoch: 0,
             next_id: 1,
             jobs: vec![],

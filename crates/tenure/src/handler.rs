@@ -6,6 +6,7 @@
 
 mod context;
 mod effect;
+mod names;
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};

@@ -1,11 +1,14 @@
 //! How jobs are seen: the answers to questions that change nothing.
 
+mod unknown;
+
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
+pub use self::unknown::UnknownName;
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobRecord, Name, State, Tenant};
+use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::Effect;
 use crate::lifecycle::Verb;
@@ -26,9 +29,9 @@ pub struct TimelineEntry {
     pub refused: bool,
     /// The token that was shown, or that the job had before.
     pub token: Token,
-    /// The attempt's number.
+    /// The attempt's number. Of a refusal: the attempt that had the token, or 0 if that is not known any more.
     pub attempt: u16,
-    /// Who held the job.
+    /// The worker that held the job; of a refusal, the one that had the token.
     pub worker: Option<WorkerId>,
     /// When the attempt that this ended had begun.
     pub from: Option<Timestamp>,
@@ -36,9 +39,23 @@ pub struct TimelineEntry {
     pub became: State,
     /// The reason or the error, in words.
     pub note: Option<String>,
+    /// How many older lines of this verb have been dropped by then.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub earlier: u64,
+}
+
+fn is_none(earlier: &u64) -> bool {
+    *earlier == 0
 }
 
 impl TimelineEntry {
+    /// How many lines of one verb a job keeps: those of the highest tokens. Refusals are all kept.
+    pub fn kept(verb: Verb) -> usize {
+        const KEPT: usize = 20;
+        // A worker's return is looked up for as long as the line that tells of its crash is there, and is written later.
+        if verb == Verb::Return { 3 * KEPT } else { KEPT }
+    }
+
     /// The name of the event: the verb, or `stale_write_blocked`.
     pub fn event(&self) -> &'static str {
         if self.refused { "stale_write_blocked" } else { self.verb.name() }
@@ -54,6 +71,26 @@ pub struct JobDetail {
     /// What happened to it, oldest first. A job that simply succeeded has no lines: its own times
     /// tell that story.
     pub timeline: Vec<TimelineEntry>,
+}
+
+/// Where a job stands: what a worker needs to know of a job that may have ended without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Current {
+    /// Its latest token.
+    pub token: Token,
+    /// Its state.
+    pub state: State,
+}
+
+/// What a job has come to, for callers that wait for it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct JobOutcome {
+    /// Where it is in its life.
+    pub state: State,
+    /// What it returned, if it has succeeded and returned something.
+    pub result: Option<Json>,
+    /// Why it is dead or parked.
+    pub reason: Option<String>,
 }
 
 /// Which jobs to show, newest first.
@@ -304,8 +341,7 @@ pub struct Wrong {
 }
 
 /// What must be true of everything that is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// Succeeded means completed, by the last claim.
     I3,
@@ -317,14 +353,16 @@ pub enum Rule {
     Ledger,
     /// Keys belong to the jobs that carry them.
     Keys,
-    /// A job stands in the lane that its names give.
+    /// A job stands in the lane that its names give, and in a suspect's only after enough crashes.
     Lane,
     /// No number is from an epoch that has not begun.
     Epoch,
+    /// What the functions of a newer release hold jobs against, by its name.
+    Unknown(UnknownName),
 }
 
 impl Rule {
-    /// All rules.
+    /// All rules of this release.
     pub const ALL: [Rule; 7] =
         [Rule::I3, Rule::I9, Rule::I11, Rule::Ledger, Rule::Keys, Rule::Lane, Rule::Epoch];
 
@@ -338,9 +376,22 @@ impl Rule {
             Rule::Keys => "keys",
             Rule::Lane => "lane",
             Rule::Epoch => "epoch",
+            Rule::Unknown(name) => name.as_str(),
         }
+    }
+
+    /// The rule of this name. A name that this release does not know is kept.
+    pub fn named(name: &str) -> Rule {
+        let known = Rule::ALL.into_iter().find(|rule| rule.name() == name);
+        known.unwrap_or_else(|| Rule::Unknown(UnknownName::new(name)))
     }
 
     /// For how long a lease may be over before nobody seems to be there to take the job back.
     pub const OVERDUE: Duration = Duration::from_secs(60);
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }

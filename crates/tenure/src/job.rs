@@ -242,8 +242,12 @@ pub struct JobRecord {
     pub attempt: u16,
     /// The limit of attempts.
     pub max_attempts: u16,
-    /// How many leases lapsed since the job was enqueued or requeued.
+    /// How many leases lapsed since the job was enqueued or requeued, or since its handler came back an hour after the last.
     pub crashes: u16,
+    /// When the last of them did, while the job is owed.
+    pub crashed_at: Option<Timestamp>,
+    /// It has crashed, not only once, and its handler has not come back since: its next attempt may kill its worker too.
+    pub is_suspect: bool,
     /// The limit of crashes.
     pub max_crashes: u16,
     /// How long to wait between tries.
@@ -279,6 +283,10 @@ pub struct JobRecord {
     /// How far its latest attempt had come when its holder last said so. The next claim begins
     /// anew, and what has ended has none.
     pub progress: Option<Progress>,
+    /// Until when the worker that lost the job by its lease may come back without a crash being
+    /// counted.
+    #[serde(skip)]
+    pub returns_until: Option<Timestamp>,
 }
 
 /// What is wrong with a value from outside, and what would be right.

@@ -67,7 +67,8 @@ pub enum Act {
         /// What went wrong.
         error: String,
     },
-    /// `effect_resolve`: it was in doubt, and this is how it is to be taken.
+    /// `effect_resolve`: it was in doubt, and this is how it is to be taken; or a person decided this, and the attempt goes
+    /// on with it.
     Resolve(Resolution),
     /// `step_get`: what is remembered of this step?
     Recall,
@@ -172,7 +173,7 @@ pub struct Effect {
     pub name: Name,
     /// Where it stands.
     pub standing: Standing,
-    /// The attempt that wrote this last; none if it was a person's word.
+    /// The attempt that wrote this last, or went on with a person's word; none if that is still to come.
     pub token: Token,
     /// When the intent was written, or last sent again.
     pub opened_at: Timestamp,
@@ -180,8 +181,23 @@ pub struct Effect {
     pub ended_at: Option<Timestamp>,
     /// What came back.
     pub result: Option<Json>,
-    /// What went wrong.
+    /// What went wrong; or, where it is committed or to be sent again, that a person decided so.
     pub note: Option<String>,
+}
+
+impl Effect {
+    /// The note of what a person decided.
+    pub const DECIDED: &'static str = "a person decided";
+
+    /// Whether it stands so by a person's word.
+    pub fn is_decided(&self) -> bool {
+        matches!(self.standing, Standing::Committed | Standing::Resend) && self.note.is_some()
+    }
+
+    /// Whether a person may still say something else: no attempt has gone on with it.
+    pub fn can_be_corrected(&self) -> bool {
+        self.is_decided() && self.token == Token::NONE
+    }
 }
 
 /// A remembered step.
@@ -204,6 +220,9 @@ pub enum Answer {
     Opened,
     /// It has happened already; this is what came back. Do not do it again.
     Committed(Json),
+    /// A person decided that it happened, and that this came back. If the attempt can go on with it, it says so by
+    /// [`Act::Resolve`] with the same result; from then on it cannot be corrected.
+    Decided(Json),
     /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's
     /// policy decides.
     InDoubt(Doubt),
@@ -260,8 +279,16 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
             let doubt = Doubt { token: effect.token, since: effect.opened_at };
             (Answer::InDoubt(doubt), None)
         }
-        (Act::Open, Some(Effect { result: Some(result), .. }), Some(Committed)) => {
-            (Answer::Committed(result.clone()), None)
+        (Act::Open, Some(effect @ Effect { result: Some(result), .. }), Some(Committed)) => {
+            let result = result.clone();
+            let told = if effect.can_be_corrected() { Answer::Decided } else { Answer::Committed };
+            (told(result), None)
+        }
+        // The attempt goes on with what a person decided.
+        (Act::Resolve(Resolution::Committed { result }), Some(effect), Some(Committed))
+            if effect.can_be_corrected() && effect.result.as_ref() == Some(result) =>
+        {
+            (Answer::Recorded, Some(Change { note: effect.note.clone(), ..becomes(Committed) }))
         }
         // Whoever wrote the intent may say how it ended, and committed is final.
         (Act::Commit { .. }, _, Some(Open | Failed)) if ours => {
@@ -334,6 +361,7 @@ mod tests {
             let word = match answer {
                 Answer::Opened => "opened".into(),
                 Answer::Committed(result) => format!("committed {}", result.as_str()),
+                Answer::Decided(result) => format!("decided {}", result.as_str()),
                 Answer::InDoubt(doubt) => format!("doubt {}", doubt.token),
                 Answer::Recorded => "yes".into(),
                 Answer::No(_) => "no".into(),
@@ -419,6 +447,25 @@ mod tests {
                 expected.iter().map(|(word, becomes)| ((*word).to_owned(), *becomes)).collect();
             assert_eq!(table(found.as_ref(), token), expected, "{standing:?} under token {token}");
         }
+    }
+
+    #[test]
+    fn what_a_person_decided_is_corrected_until_an_attempt_goes_on_with_it() {
+        let decided = Effect {
+            token: Token::NONE,
+            note: Some(Effect::DECIDED.into()),
+            ..left(Standing::Committed)
+        };
+        let word = |at: usize, found: &Effect| table(Some(found), 2)[at].0.clone();
+        assert!(decided.can_be_corrected());
+        assert_eq!(word(0, &decided), "decided 42");
+        assert_eq!(word(3, &decided), "no", "it was something else that a person decided");
+        let goes_on = Act::Resolve(Resolution::Committed { result: json("42") });
+        let (answer, change) = decide(Some(&decided), Token(2), &goes_on);
+        assert_eq!(answer, Answer::Recorded);
+        let used = Effect { token: Token(2), note: change.unwrap().note, ..decided };
+        assert!(used.is_decided() && !used.can_be_corrected());
+        assert_eq!(word(0, &used), "committed 42");
     }
 
     #[test]

@@ -7,9 +7,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::clock::Jitter;
+use crate::clock::{Jitter, Timestamp};
+use crate::inspect::UnknownName;
 use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten};
 
 /// How an attempt ends, by the word of its holder.
@@ -47,8 +48,7 @@ pub enum Outcome {
 }
 
 /// What can happen to a job, as the timeline and the events name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Verb {
     Complete,
@@ -75,10 +75,12 @@ pub enum Verb {
     EffectResolve,
     StepGet,
     StepPut,
+    /// What a newer release has done, by its name. It is only shown.
+    Unknown(UnknownName),
 }
 
 impl Verb {
-    /// All verbs.
+    /// All verbs of this release.
     pub const ALL: [Verb; 21] = [
         Verb::Complete,
         Verb::Retry,
@@ -127,7 +129,26 @@ impl Verb {
             Verb::EffectResolve => "effect_resolve",
             Verb::StepGet => "step_get",
             Verb::StepPut => "step_put",
+            Verb::Unknown(name) => name.as_str(),
         }
+    }
+
+    /// The verb of this name. A name that this release does not know is kept.
+    pub fn named(name: &str) -> Verb {
+        let known = Verb::ALL.into_iter().find(|verb| verb.name() == name);
+        known.unwrap_or_else(|| Verb::Unknown(UnknownName::new(name)))
+    }
+}
+
+impl Serialize for Verb {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Verb {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Verb, D::Error> {
+        Ok(Verb::named(&String::deserialize(deserializer)?))
     }
 }
 
@@ -224,7 +245,7 @@ impl Next {
 /// use tenure::job::{RetryPolicy, State};
 /// use tenure::lifecycle::{Next, Outcome, Standing, after_settling};
 ///
-/// let last = Standing { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 3, retry: RetryPolicy::default() };
+/// let last = Standing { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 5, retry: RetryPolicy::default() };
 /// let failed = Outcome::Retry { after: Duration::from_secs(1), error: "timeout".into() };
 /// assert_eq!(after_settling(&last, &failed), Next::End(State::Dead));
 /// ```
@@ -247,20 +268,53 @@ pub fn attempt_counts(verb: Verb) -> bool {
     !matches!(verb, Verb::Snooze | Verb::Release | Verb::Park)
 }
 
-/// What becomes of a job whose holder vanished, and why, in words for the timeline. `standing` is
-/// from before the crash. There is no jitter in it, so that SQL and Rust agree.
-pub fn after_lapse(standing: &Standing) -> (Next, &'static str) {
+/// What becomes of a job that is taken from its holder by `verb`, and why, in words for the timeline: by [`Verb::Lapse`]
+/// because its lease was over, by [`Verb::Vanish`] because the holder's process is gone. `standing` is from before the
+/// crash. There is no jitter in it, so that SQL and Rust agree.
+pub fn after_lapse(standing: &Standing, verb: Verb) -> (Next, &'static str) {
     let crashes = standing.crashes.saturating_add(1);
+    let by_word = |vanished, lapsed| if verb == Verb::Vanish { vanished } else { lapsed };
     if crashes >= standing.max_crashes {
-        (Next::End(State::Dead), "crashed too often: its worker vanished max_crashes times")
+        let why = "crashed too often: max_crashes times its lease was over or its worker vanished";
+        (Next::End(State::Dead), why)
     } else if standing.attempt >= standing.max_attempts {
-        (Next::End(State::Dead), "its worker vanished during the last attempt")
+        let why = by_word(
+            "its worker vanished during the last attempt",
+            "its lease was over during the last attempt",
+        );
+        (Next::End(State::Dead), why)
     } else if crashes == 1 {
-        (Next::Queue(Again::AsBefore), "its worker vanished")
+        (Next::Queue(Again::AsBefore), by_word("its worker vanished", "its lease was over"))
     } else {
         let delay = Duration::from_millis(base_delay(&standing.retry, crashes - 1));
-        (Next::Queue(Again::In(delay)), "its worker vanished again")
+        let why = by_word(
+            "its worker vanished, after an earlier crash",
+            "its lease was over, after an earlier crash",
+        );
+        (Next::Queue(Again::In(delay)), why)
     }
+}
+
+/// For how long a crash counts at the least. The count goes when a handler returns by itself and the last crash is as old as
+/// this: a job that lives long outlives many machines, and one that returns and kills in turns is still buried.
+pub const CRASH_MEMORY: Duration = Duration::from_secs(60 * 60);
+
+/// Whether so many crashes make a job a suspect: from its second crash on. The first may be anybody's fault, and then the
+/// jobs of a lost machine run again at once. A job with few crashes to lose is a suspect after its first.
+///
+/// The number does not grow with `max_crashes`: jobs that run beside it have limits of their own.
+pub fn makes_suspect(crashes: u16, max_crashes: u16) -> bool {
+    crashes >= if max_crashes > 3 { 2 } else { 1 }
+}
+
+/// Whether the handler itself has come back, and so did not kill its worker. A release is the worker's word.
+pub fn is_own_return(verb: Verb) -> bool {
+    matches!(verb, Verb::Complete | Verb::Retry | Verb::Snooze | Verb::Bury | Verb::Park)
+}
+
+/// How many crashes still count when a handler has come back and its job goes on.
+pub fn crashes_after_return(crashes: u16, crashed_at: Option<Timestamp>, now: Timestamp) -> u16 {
+    if crashed_at.is_some_and(|at| at > now - CRASH_MEMORY) { crashes } else { 0 }
 }
 
 /// What went wrong in a handler, and what it asks for. Any other error is turned into one by `?`, and means
@@ -426,14 +480,41 @@ mod tests {
 
     #[test]
     fn a_first_crash_is_due_at_once_and_later_ones_back_off() {
-        assert_eq!(after_lapse(&standing(1, 0)).0, Next::Queue(Again::AsBefore));
-        assert_eq!(after_lapse(&standing(1, 1)).0, Next::Queue(Again::In(Duration::from_secs(1))));
+        assert_eq!(after_lapse(&standing(1, 0), Verb::Lapse).0, Next::Queue(Again::AsBefore));
+        assert_eq!(
+            after_lapse(&standing(1, 1), Verb::Lapse).0,
+            Next::Queue(Again::In(Duration::from_secs(1)))
+        );
     }
 
     #[test]
     fn a_crash_that_uses_up_attempts_or_crashes_buries() {
-        assert_eq!(after_lapse(&standing(3, 0)).0, Next::End(State::Dead));
-        assert_eq!(after_lapse(&standing(1, 2)).0, Next::End(State::Dead));
+        assert_eq!(after_lapse(&standing(3, 0), Verb::Lapse).0, Next::End(State::Dead));
+        assert_eq!(after_lapse(&standing(1, 2), Verb::Lapse).0, Next::End(State::Dead));
+    }
+
+    #[test]
+    fn a_job_is_a_suspect_from_its_second_crash_on_or_from_its_first_if_it_has_few_to_lose() {
+        let first = |max| (1..=max).find(|crashes| makes_suspect(*crashes, max));
+        assert_eq!([1, 2, 3].map(first), [Some(1); 3]);
+        assert_eq!([4, 5, 50, u16::MAX].map(first), [Some(2); 4]);
+        assert!(!makes_suspect(0, 1));
+    }
+
+    #[test]
+    fn a_release_is_no_return_and_what_ends_a_handler_is() {
+        let own = Verb::ALL.into_iter().filter(|verb| is_own_return(*verb)).collect::<Vec<_>>();
+        assert_eq!(own, [Verb::Complete, Verb::Retry, Verb::Snooze, Verb::Bury, Verb::Park]);
+    }
+
+    #[test]
+    fn crashes_count_until_the_last_of_them_is_an_hour_old() {
+        let at = Timestamp::from_millis(5_000);
+        let left = |after| crashes_after_return(3, Some(at), at + after);
+        assert_eq!(left(Duration::ZERO), 3);
+        assert_eq!(left(CRASH_MEMORY - Duration::from_millis(1)), 3);
+        assert_eq!(left(CRASH_MEMORY), 0);
+        assert_eq!(crashes_after_return(0, None, at), 0);
     }
 
     #[test]

@@ -43,9 +43,10 @@
 //! ```
 //!
 //! **Write first, then complete, then commit.** After a COMMIT whose answer was lost, let the handler fail: the next attempt finds
-//! what is true, or there is none.
+//! what is true, or there is none. A handler may also send the whole transaction again. If it had gone through, [`complete`]
+//! fails: roll back and return the error. The worker knows then that the job is done.
 //!
-//! At REPEATABLE READ and above, call [`hold`] or [`complete`] first. A renewal after the transaction's first look would
+//! At REPEATABLE READ and above, call [`hold`] first. A renewal after the transaction's first look would
 //! otherwise end it with SQLSTATE 40001, which means *try again* and never that the job is lost.
 
 pub mod raw;
@@ -81,6 +82,9 @@ pub async fn enqueue<T>(
 
 /// Ends the handler's job well, together with everything else in this transaction: commit it before you return. If the job
 /// has become somebody else's, it fails and takes all of it down, and the refusal is recorded.
+///
+/// If an earlier transaction of this attempt has completed the job already, it fails as well, so that nothing is written twice:
+/// roll back, and return the error. For the worker the job has succeeded.
 pub async fn complete(
     client: &impl GenericClient,
     cx: &Context,
@@ -125,6 +129,10 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
             Err(cx.refused(verb, &stale))
         }
         Err(Error::Gone(_)) => Err(cx.lost()),
+        Err(done @ Error::AlreadyDone(_)) => {
+            cx.set_committed(Committed::Yes);
+            Err(Fault::retry(done))
+        }
         Err(Error::Invalid(invalid)) => Err(Fault::fatal(invalid)),
         Err(error @ Error::Driver(_)) => Err(error.into()),
     }

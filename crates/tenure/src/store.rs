@@ -8,6 +8,7 @@
 mod checks;
 mod error;
 pub(crate) mod lane;
+mod limits;
 pub mod migrate;
 pub(crate) mod place;
 #[cfg(feature = "postgres")]
@@ -21,15 +22,19 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 pub use self::checks::{
-    LEASE_LIMIT, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    LEASE_LIMIT, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
     check_resolution, check_settlements,
 };
-pub use self::error::{Error, Result};
+pub use self::error::{Error, Incomplete, Result, Verdict};
+pub use self::limits::{
+    AFTER_STALL, GROUP_LIMIT, GUARD_GAP, GUARD_GAP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT,
+    PULSE, STALL, STALLED_GAP, SUSPICION, WORKER_MEMORY,
+};
 pub use self::place::is_meant_as_a_server;
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{
-    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
-    QueueSettings, WorkerView,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, QueueSettings, WorkerView,
 };
 use crate::job::{JobId, JobRecord, Json, Name, NewJob, Progress, State, Tenant};
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
@@ -100,6 +105,12 @@ pub trait Store: sealed::Sealed + Send {
     /// their leases say. One look is not enough to tell: call it a few times a second.
     fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>>;
 
+    /// Says that the store can be reached and written to, while leases are out. A gap in what workers
+    /// say here is a stall of the store: no worker could renew, and leases from before it get their
+    /// length again. Answers whether it is this caller's turn to call [`Store::vanished`] and
+    /// [`Store::overdue`] for all workers. To be called several times a second.
+    fn beat(&mut self) -> Result<Beat>;
+
     /// Running jobs whose lease has been over for `grace`, longest first. It changes nothing, so
     /// that looking is cheap. Who comes late to look, because the machine stood still, passes a grace:
     /// others may have stood still with it.
@@ -136,12 +147,23 @@ pub trait Store: sealed::Sealed + Send {
     /// on all tokens and ids are above every one that was ever issued. Answers the new epoch.
     fn raise_epoch(&mut self, reason: &str) -> Result<u32>;
 
+    /// Says for the whole installation how long a worker's lock must have been free before its process counts as gone:
+    /// [`GUARD_GAP`] to [`GUARD_GAP_LIMIT`]. Answers what was said before.
+    fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration>;
+
     /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired
     /// keys.
     fn prune(&mut self, limit: usize) -> Result<Pruned>;
 
     // ── how they are seen
     // ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The token and the state of each job, and nothing else; `None` for a job that the store does not know,
+    /// or no longer. It is what a worker asks whose handler may have completed the job itself.
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>>;
+
+    /// What a job has come to, for callers that wait for it.
+    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>>;
 
     /// One job and its timeline.
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>>;
@@ -164,6 +186,9 @@ pub trait Store: sealed::Sealed + Send {
     /// The workers that have made themselves known.
     fn workers(&mut self) -> Result<Vec<WorkerView>>;
 
+    /// How long a worker's lock must have been free before its process counts as gone.
+    fn guard_gap(&mut self) -> Result<Duration>;
+
     /// Which installation this is, and how often it may have gone back in time.
     fn identity(&mut self) -> Result<Identity>;
 
@@ -174,24 +199,12 @@ pub trait Store: sealed::Sealed + Send {
     /// Blocks until something has changed in the store, or until `until`. It may wake for nothing,
     /// never the reverse.
     fn wait(&mut self, until: Instant) -> Result<Wake>;
+
+    /// What a person should know of a store that answers well: something that it relies on does not work.
+    fn caution(&mut self) -> Option<String> {
+        None
+    }
 }
-
-/// How many waiting jobs one claim makes ready at most.
-pub const PROMOTE_LIMIT: usize = 1_000;
-/// How many leases one claim lapses at most.
-pub const LAPSE_LIMIT: usize = 32;
-/// How many (queue, tenant) groups one claim serves at a time; it goes on to the next ones while it
-/// has room.
-pub const GROUP_LIMIT: usize = 64;
-/// For how long the attempt after a crash is under suspicion. A worker holds at most one suspect at
-/// a time, so that a job that kills its process meets its next crash alone.
-pub const SUSPICION: Duration = Duration::from_secs(60);
-
-/// How long a worker's lock must have been free, at the least, before its process counts as gone. A
-/// connection that broke is made again in this time.
-pub const GUARD_GAP: Duration = Duration::from_millis(300);
-/// For how long a worker that cannot be guarded is remembered after it was last heard of.
-pub const WORKER_MEMORY: Duration = LEASE_LIMIT;
 
 /// The answer to one enqueued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -227,7 +240,30 @@ pub struct Claim {
 /// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim
 /// answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Cursor(pub i64);
+pub struct Cursor {
+    /// The claim begins after this group.
+    pub group: i64,
+    /// The claim goes on with a round that began after this group, and ends with it. `None`: the
+    /// claim begins a round.
+    pub round: Option<i64>,
+}
+
+impl Cursor {
+    /// A round that begins after this group.
+    pub fn after(group: i64) -> Cursor {
+        Cursor { group, round: None }
+    }
+
+    /// Whether groups are left that no claim of this round has looked at, because of [`PASS_LIMIT`].
+    pub fn is_midway(self) -> bool {
+        self.round.is_some()
+    }
+
+    /// The group that ends the round.
+    pub fn end(self) -> i64 {
+        self.round.unwrap_or(self.group)
+    }
+}
 
 /// The answer to a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -379,6 +415,19 @@ pub enum Lapsed {
     No,
     /// The row is locked by an open transaction. Ask again.
     Busy,
+}
+
+/// The answer to a beat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Beat {
+    /// Whether this caller now looks for what is over and for lost workers, for all workers.
+    pub leads: bool,
+    /// Whether any job is running.
+    pub leases_are_out: bool,
+    /// How many workers have made themselves known; counting ends at 1,000.
+    pub workers: usize,
+    /// Whether [`Store::wait`] ends when something changes. If not, one must look by oneself.
+    pub wakes: bool,
 }
 
 /// A worker that makes itself known.

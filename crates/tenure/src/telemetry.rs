@@ -45,7 +45,7 @@ pub struct Event {
     /// The token of the attempt that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
-    /// The worker that tells of it. For `lease_lapsed` it is the one that took the job back.
+    /// The worker that tells of it. For `lease_lapsed` and `holder_vanished` it is the one that took the job back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
 }
@@ -71,12 +71,14 @@ pub enum Fact {
         reason: Reason,
         state: State,
     },
-    /// A job was taken back from a worker that let its lease run out or vanished.
+    /// A job was taken back because its lease was over.
     LeaseLapsed {
         #[serde(skip_serializing_if = "Option::is_none")]
         from: Option<WorkerId>,
         became: State,
     },
+    /// A job was taken back because the process of its worker is gone, whatever its lease says.
+    HolderVanished { from: WorkerId, became: State },
     /// The attempt failed, and there will be another.
     RetryScheduled { after_ms: i64, error: String },
     /// Not now; the attempt does not count.
@@ -89,25 +91,33 @@ pub enum Fact {
     JobSucceeded { kind: Name, ran_ms: i64 },
     /// It will not be tried again.
     JobDead { reason: String },
+    /// Its worker has learned that it was cancelled.
+    JobCancelled,
     /// An earlier attempt may have done it, and nobody knows.
     EffectInDoubt { effect: Name, opened_by: Token },
+    /// What came of an effect is known, and the store does not take it down.
+    EffectUnrecorded { effect: Name, verb: Verb, given_up: bool, error: String },
     /// A worker begins.
     WorkerStarted { queues: Vec<Name>, kinds: Option<Vec<Name>>, concurrency: usize },
-    /// A worker ends.
-    WorkerExit { reason: Exit },
+    /// A worker ends, after so many settlements of each sort.
+    WorkerExit { reason: Exit, succeeded: u64, retried: u64, dead: u64 },
     /// The store does not answer. Workers go on trying.
     StoreLost { error: String },
     /// The store answers again.
     StoreBack,
+    /// The store answers, but something that it relies on does not work.
+    StoreCaution { problem: String },
+    /// The store refuses the worker a right that it needs, and the worker ends.
+    StoreForbidden { error: String },
 }
 
 /// Why a worker ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exit {
-    /// There was nothing more to do.
-    Success,
-    /// There was nothing more to do, and something it or a handler of its wanted to write was refused.
+    /// It drained: nothing more was due and nothing ran. How its jobs ended is told beside it.
+    Drained,
+    /// It drained, and something that the worker or a handler wanted to write was refused.
     Stale,
     /// It was asked to.
     Shutdown,
@@ -128,24 +138,29 @@ pub enum Level {
 
 impl Fact {
     /// The names of all events, in the order of a job's life.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 22] = [
         "job_enqueued",
         "lease_acquired",
         "execution_started",
         "lease_renewed",
         "stale_write_blocked",
         "lease_lapsed",
+        "holder_vanished",
         "retry_scheduled",
         "job_snoozed",
         "job_released",
         "job_parked",
         "job_succeeded",
         "job_dead",
+        "job_cancelled",
         "effect_in_doubt",
+        "effect_unrecorded",
         "worker_started",
         "worker_exit",
         "store_lost",
         "store_back",
+        "store_caution",
+        "store_forbidden",
     ];
 
     /// The name, as every layer spells it.
@@ -157,17 +172,22 @@ impl Fact {
             Fact::LeaseRenewed { .. } => 3,
             Fact::StaleWriteBlocked { .. } => 4,
             Fact::LeaseLapsed { .. } => 5,
-            Fact::RetryScheduled { .. } => 6,
-            Fact::JobSnoozed { .. } => 7,
-            Fact::JobReleased => 8,
-            Fact::JobParked { .. } => 9,
-            Fact::JobSucceeded { .. } => 10,
-            Fact::JobDead { .. } => 11,
-            Fact::EffectInDoubt { .. } => 12,
-            Fact::WorkerStarted { .. } => 13,
-            Fact::WorkerExit { .. } => 14,
-            Fact::StoreLost { .. } => 15,
-            Fact::StoreBack => 16,
+            Fact::HolderVanished { .. } => 6,
+            Fact::RetryScheduled { .. } => 7,
+            Fact::JobSnoozed { .. } => 8,
+            Fact::JobReleased => 9,
+            Fact::JobParked { .. } => 10,
+            Fact::JobSucceeded { .. } => 11,
+            Fact::JobDead { .. } => 12,
+            Fact::JobCancelled => 13,
+            Fact::EffectInDoubt { .. } => 14,
+            Fact::EffectUnrecorded { .. } => 15,
+            Fact::WorkerStarted { .. } => 16,
+            Fact::WorkerExit { .. } => 17,
+            Fact::StoreLost { .. } => 18,
+            Fact::StoreBack => 19,
+            Fact::StoreCaution { .. } => 20,
+            Fact::StoreForbidden { .. } => 21,
         };
         Fact::NAMES[at]
     }
@@ -178,11 +198,15 @@ impl Fact {
             Fact::LeaseRenewed { .. } => Level::Debug,
             Fact::StaleWriteBlocked { .. }
             | Fact::LeaseLapsed { .. }
+            | Fact::HolderVanished { .. }
             | Fact::RetryScheduled { .. }
             | Fact::JobParked { .. }
             | Fact::JobDead { .. }
             | Fact::EffectInDoubt { .. }
-            | Fact::StoreLost { .. } => Level::Warn,
+            | Fact::EffectUnrecorded { .. }
+            | Fact::StoreLost { .. }
+            | Fact::StoreCaution { .. }
+            | Fact::StoreForbidden { .. } => Level::Warn,
             _ => Level::Info,
         }
     }
@@ -205,6 +229,31 @@ impl Fact {
             reason: stale.reason,
             state: stale.state,
         }
+    }
+}
+
+/// How many settlements of a worker the store has heard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    succeeded: u64,
+    retried: u64,
+    dead: u64,
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, fact: &Fact) {
+        match fact {
+            Fact::JobSucceeded { .. } => self.succeeded += 1,
+            Fact::RetryScheduled { .. } => self.retried += 1,
+            Fact::JobDead { .. } => self.dead += 1,
+            _ => {}
+        }
+    }
+
+    /// What a worker tells at its end.
+    pub(crate) fn at_exit(self, reason: Exit) -> Fact {
+        let Tally { succeeded, retried, dead } = self;
+        Fact::WorkerExit { reason, succeeded, retried, dead }
     }
 }
 
@@ -345,18 +394,28 @@ mod tests {
             Fact::ExecutionStarted { kind: name("k"), attempt: 1 },
             Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
             refusal().fact,
-            Fact::LeaseLapsed { from: Some(worker), became: State::Queued },
+            Fact::LeaseLapsed { from: Some(worker.clone()), became: State::Queued },
+            Fact::HolderVanished { from: worker, became: State::Queued },
             Fact::RetryScheduled { after_ms: 1, error: String::new() },
             Fact::JobSnoozed { after_ms: 1 },
             Fact::JobReleased,
             Fact::JobParked { reason: String::new() },
             Fact::JobSucceeded { kind: name("k"), ran_ms: 1 },
             Fact::JobDead { reason: String::new() },
+            Fact::JobCancelled,
             Fact::EffectInDoubt { effect: name("e"), opened_by: Token(1) },
+            Fact::EffectUnrecorded {
+                effect: name("e"),
+                verb: Verb::EffectCommit,
+                given_up: true,
+                error: String::new(),
+            },
             Fact::WorkerStarted { queues: vec![], kinds: None, concurrency: 1 },
-            Fact::WorkerExit { reason: Exit::Success },
+            Fact::WorkerExit { reason: Exit::Drained, succeeded: 1, retried: 0, dead: 0 },
             Fact::StoreLost { error: String::new() },
             Fact::StoreBack,
+            Fact::StoreCaution { problem: String::new() },
+            Fact::StoreForbidden { error: String::new() },
         ];
         assert_eq!(facts.len(), Fact::NAMES.len());
         for fact in facts {

@@ -138,7 +138,9 @@ impl Sandbox {
             let Some(hold) = desk.hold(&attempt, Moment::now(), LEASE_LIMIT) else { break };
             let fence = hold.fence;
             let around = worker.surroundings(&plan, &desk);
-            match execute(&around, attempt, hold, Jitter(u32::MAX)).await {
+            let returned = execute(&around, attempt, hold, Jitter(u32::MAX)).await;
+            desk.outcomes_answered().await;
+            match returned {
                 Returned::Settle(outcome) => {
                     let verb = outcome.verb();
                     ran.count(self.settle(Settlement::new(fence, outcome)).await?, verb);

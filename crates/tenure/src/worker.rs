@@ -88,9 +88,16 @@ impl Plan {
         self.observer.of_worker(&self.worker, fact);
     }
 
-    /// Tells when the store is lost and when it is back, each once, whoever noticed.
+    /// Tells when the store is lost and when it is back, each once, whichever machine noticed. A right that the worker lacks
+    /// does not come back by itself: that is told once, and the worker ends.
     fn tell_of_store(&self, desk: &Desk, problem: Option<&Error>) {
+        if let Some(problem) = problem {
+            desk.note_problem(problem);
+        }
         let fact = match problem {
+            Some(problem) if problem.is_forbidden() => {
+                return tell_forbidden(&self.observer, &self.worker, desk, problem);
+            }
             Some(problem) if desk.store_lost() => Fact::StoreLost { error: problem.to_string() },
             None if desk.store_back() => Fact::StoreBack,
             _ => return,
@@ -98,17 +105,29 @@ impl Plan {
         self.observer.of_worker(&self.worker, fact);
     }
 
-    fn tell_lapse(&self, lapse: &Lapse) {
-        let Lapse { fence, worker, became } = lapse;
-        self.tell_lapsed(*fence, Some(worker.clone()), *became);
-    }
-
-    /// A job was taken back. If that was once too often, it is dead.
+    /// A job was taken back because its lease was over. If that was once too often, it is dead.
     fn tell_lapsed(&self, fence: Fence, from: Option<WorkerId>, became: State) {
         self.tell(fence, Fact::LeaseLapsed { from, became });
+        self.tell_if_dead(fence, became, "its lease was over, and it may not be tried again");
+    }
+
+    /// A job was taken back because its worker's process is gone. If that was once too often, it is dead.
+    fn tell_vanished(&self, lapse: &Lapse) {
+        let Lapse { fence, worker, became } = lapse;
+        self.tell(*fence, Fact::HolderVanished { from: worker.clone(), became: *became });
+        self.tell_if_dead(*fence, *became, "its worker vanished, and it may not be tried again");
+    }
+
+    fn tell_if_dead(&self, fence: Fence, became: State, reason: &str) {
         if became == State::Dead {
-            let reason = "its worker vanished, and it may not be tried again".into();
-            self.tell(fence, Fact::JobDead { reason });
+            self.tell(fence, Fact::JobDead { reason: reason.to_owned() });
         }
+    }
+}
+
+/// A worker that lacks a right gives back what it has, and ends.
+pub(crate) fn tell_forbidden(observer: &Observer, worker: &WorkerId, desk: &Desk, problem: &Error) {
+    if desk.fail(problem) {
+        observer.of_worker(worker, Fact::StoreForbidden { error: problem.to_string() });
     }
 }

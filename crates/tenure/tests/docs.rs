@@ -55,17 +55,27 @@ fn facts() -> [Fact; Fact::NAMES.len()] {
             state: State::Running,
         },
         Fact::LeaseLapsed { from: Some(WorkerId::unique()), became: State::Queued },
+        Fact::HolderVanished { from: WorkerId::unique(), became: State::Queued },
         Fact::RetryScheduled { after_ms: 1, error: error() },
         Fact::JobSnoozed { after_ms: 1 },
         Fact::JobReleased,
         Fact::JobParked { reason: error() },
         Fact::JobSucceeded { kind: name(), ran_ms: 1 },
         Fact::JobDead { reason: error() },
+        Fact::JobCancelled,
         Fact::EffectInDoubt { effect: name(), opened_by: Token(1) },
+        Fact::EffectUnrecorded {
+            effect: name(),
+            verb: Verb::EffectCommit,
+            given_up: false,
+            error: error(),
+        },
         Fact::WorkerStarted { queues: vec![name()], kinds: None, concurrency: 1 },
-        Fact::WorkerExit { reason: Exit::Success },
+        Fact::WorkerExit { reason: Exit::Drained, succeeded: 1, retried: 0, dead: 0 },
         Fact::StoreLost { error: error() },
         Fact::StoreBack,
+        Fact::StoreCaution { problem: error() },
+        Fact::StoreForbidden { error: error() },
     ]
 }
 

@@ -20,7 +20,7 @@ cell() { # title, tenants, waiting, unhandled, held horizon, clients, batch, scr
         holder=$!
         until [ "$(psql -Atc "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'")" -gt 0 ]; do :; done
     fi
-    lane=$(psql -Atc "SELECT tenure.lane('default', '', 'work', 0)")
+    lane=$(psql -Atc "SELECT tenure.lane('default', '', 'work', false)")
     transactions=$((jobs / $7 / $6 - 2))
     rate=$(pgbench -n -M prepared -c "$6" -j 2 -t "$transactions" -D ids='{}' -D tokens='{}' -D verbs='{}' -D none='{}' \
         -D marks='{}' -D cursor=0 -D n="$7" -D lane="$lane" -f "$here/$8.pgbench" 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p')

@@ -2,15 +2,19 @@
 //! by the [`crate::target`], what is in it by the files below.
 
 mod check;
+mod durability;
 mod epoch;
+mod guard_gap;
 mod schema;
 mod work;
 mod workers;
 
+use std::time::Duration;
+
 use anyhow::Result;
 use serde::Serialize;
 use tenure::inspect::{Due, Overview};
-use tenure::store::Store;
+use tenure::store::{Error, Store};
 
 use crate::output::{Column, Table};
 use crate::target::Target;
@@ -26,17 +30,26 @@ After a backup was restored in a way that cannot be noticed:
   tenure doctor --raise-epoch --reason 'volume snapshot of Monday'")]
 pub(crate) struct Args {
     /// Go through all jobs and hold what is stored against what must be true of it
-    #[arg(long, conflicts_with = "raise_epoch")]
+    #[arg(long, conflicts_with_all = ["raise_epoch", "durability", "guard_gap"])]
     check: bool,
 
     /// Say that the store may have gone back in time: tokens and ids go on above all that were ever issued
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["durability", "guard_gap"])]
     raise_epoch: bool,
 
     /// Why, for those who ask later
     #[arg(long, value_name = "TEXT", requires = "raise_epoch", value_parser = epoch::reason)]
     #[arg(default_value = "an operator said so", hide_default_value = true)]
     reason: String,
+
+    /// On PostgreSQL, say for the installation whether commits wait for the disk whatever a session or role says
+    #[arg(long, value_name = "HOW", conflicts_with = "guard_gap")]
+    durability: Option<durability::How>,
+
+    /// Say for the installation how long a worker's lock must have been free before its process counts as gone: 300ms to
+    /// 60s. A worker whose connections are cut for longer loses its jobs
+    #[arg(long, value_name = "LENGTH", value_parser = crate::time::duration)]
+    guard_gap: Option<Duration>,
 }
 
 /// One thing that was looked at.
@@ -77,6 +90,12 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     if args.raise_epoch {
         return epoch::raise(&args.reason, session);
     }
+    if let Some(how) = args.durability {
+        return durability::set(how, session);
+    }
+    if let Some(gap) = args.guard_gap {
+        return guard_gap::set(gap, session);
+    }
     let findings = examine(session)?;
     if session.out.is_json() {
         session.out.document(&findings)?;
@@ -97,17 +116,38 @@ fn examine(session: &Session) -> Result<Vec<Finding>> {
     findings.extend(examined.findings);
     findings.push(schema::look(&target.status()?));
     findings.push(epoch::look(store, now())?);
+    match allowed(look_at_work(store, examined.due))? {
+        Some(more) => findings.extend(more),
+        None => {
+            let found = "not looked at: this role may not, one with the rights of a reader may";
+            findings.push(Finding::well("work", found));
+        }
+    }
+    Ok(findings)
+}
+
+fn look_at_work(store: &mut dyn Store, due: Option<Vec<Due>>) -> Result<Vec<Finding>> {
     let overview = store.overview()?;
     let queues = store.queues()?;
     let workers = store.workers()?;
-    findings.push(workers::look(&workers, now()));
-    let demand = workers::demand(examined.due, &overview, &queues);
-    findings.push(workers::kinds(&demand, &workers, &workers::holders(store)?));
-    findings.push(work::queues(&queues, now()));
-    findings.push(work::leases(store)?);
-    findings.push(work::effects(store)?);
-    findings.push(work::dead(&overview));
-    Ok(findings)
+    let demand = workers::demand(due, &overview, &queues);
+    Ok(vec![
+        workers::look(&workers, now()),
+        guard_gap::look(store)?,
+        workers::kinds(&demand, &workers, &workers::holders(store)?),
+        work::queues(&queues, now()),
+        work::leases(store)?,
+        work::effects(store)?,
+        work::dead(&overview),
+    ])
+}
+
+/// What was found, or nothing where this role may not look.
+pub(crate) fn allowed<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(error) if error.downcast_ref().is_some_and(Error::is_forbidden) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Which due jobs no worker takes, and what to do; nothing if all are taken.

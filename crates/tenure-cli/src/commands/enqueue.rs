@@ -146,16 +146,18 @@ fn check_args(text: String) -> Result<Json, Invalid> {
 /// What became of one job, for programs.
 #[derive(Serialize)]
 struct View {
-    id: JobId,
+    /// None if it is not known to be stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<JobId>,
     verdict: &'static str,
 }
 
 impl View {
     fn of(answer: Enqueued) -> View {
         match answer {
-            Enqueued::Created(id) => View { id, verdict: "created" },
-            Enqueued::Existing(id) => View { id, verdict: "existing" },
-            Enqueued::Conflict(id) => View { id, verdict: "conflict" },
+            Enqueued::Created(id) => View { id: Some(id), verdict: "created" },
+            Enqueued::Existing(id) => View { id: Some(id), verdict: "existing" },
+            Enqueued::Conflict(id) => View { id: Some(id), verdict: "conflict" },
         }
     }
 }

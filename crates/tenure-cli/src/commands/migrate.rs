@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tenure::clock::Timestamp;
 use tenure::store::migrate::{Standing, Status};
-use tenure::store::postgres::{Contents, Roles};
+use tenure::store::postgres::{Brought, Contents, Newer, Roles};
 
 use crate::output::{Column, Table};
 use crate::target::{Removable, Target};
@@ -25,6 +25,10 @@ pub(crate) enum Command {
         /// On PostgreSQL, make the roles SCHEMA_worker, SCHEMA_enqueuer and SCHEMA_reader with their rights
         #[arg(long)]
         roles: bool,
+
+        /// On PostgreSQL, put this binary's functions back over newer ones
+        #[arg(long)]
+        force: bool,
     },
     /// Remove the schema with all jobs, on PostgreSQL
     #[command(after_help = DOWN)]
@@ -48,18 +52,20 @@ file is removed by deleting the file.";
 
 pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
     match command {
-        Command::Up { roles: true } => up(Roles::Make, session),
-        Command::Up { roles: false } => up(Roles::Leave, session),
+        Command::Up { roles, force } => {
+            let roles = if *roles { Roles::Make } else { Roles::Leave };
+            up(roles, if *force { Newer::Replace } else { Newer::Leave }, session)
+        }
         Command::Down { yes } => down(*yes, session),
         Command::Status => status(session),
     }
 }
 
-fn up(roles: Roles, session: &mut Session) -> Result<Answer> {
+fn up(roles: Roles, newer: Newer, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     // Where that cannot be told, the next call says why.
     let before = target.status().unwrap_or_default();
-    target.migrate_up(roles)?;
+    let brought = target.migrate_up(roles, newer)?;
     let after = target.status()?;
     let grants = target.grants().filter(|_| roles == Roles::Leave);
     if session.out.is_json() {
@@ -68,6 +74,12 @@ fn up(roles: Roles, session: &mut Session) -> Result<Answer> {
         return Ok(Answer::Yes);
     }
     let name = target.name();
+    if let Brought::LeftNewer { installed, own } = brought {
+        session.out.say(&format!(
+            "{name} has the functions of release {installed}, which are newer than those of this binary ({own}) and were \
+             left in place; upgrade tenure here too, or if older ones are meant: tenure migrate up --force"
+        ))?;
+    }
     match after.iter().filter(|step| !before.contains(step)).count() {
         0 => session.out.say(&format!("{name} is up to date"))?,
         n => session.out.say(&format!("{name}: applied {n} of {} migrations", after.len()))?,

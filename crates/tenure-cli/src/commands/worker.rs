@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tenure::job::{BATCH_LIMIT, Invalid, Json, Limits, Name};
+use tenure::store::Error;
 use tenure::telemetry::Exit;
 use tenure::worker::Running;
 use tenure::{Context, Fault, Tenure, Worker};
@@ -77,7 +78,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let program = Arc::new(Program::find(args.command.clone())?.patience(args.patience));
     let (url, log) = (session.url()?, session.log);
-    let exit = runtime()?.block_on(async {
+    let (exit, failure) = runtime()?.block_on(async {
         let tenure = Tenure::options().open(&url).await?;
         let show = log.format == Format::Text;
         let db: Arc<str> = url.as_str().into();
@@ -102,10 +103,15 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         }
         // Heard from before the first job is taken.
         let signals = Signals::new()?;
-        anyhow::Ok(signals.obeyed_by(worker.start().await?, args.grace, log.format).await)
+        let mut running = worker.start().await?;
+        let exit = signals.obeyed_by(&mut running, args.grace, log.format).await;
+        anyhow::Ok((exit, running.failure()))
     })?;
+    if let Some(forbidden) = failure.filter(Error::is_forbidden) {
+        return Err(forbidden.into());
+    }
     Ok(match exit {
-        Exit::Success | Exit::Shutdown | Exit::Stale => Answer::Yes,
+        Exit::Drained | Exit::Shutdown | Exit::Stale => Answer::Yes,
         Exit::Error => Answer::No(
             "the worker ended without giving everything back; other workers take it over".into(),
         ),
@@ -175,7 +181,7 @@ impl Signals {
     }
 
     /// The first lets jobs finish, the second gives them back at once.
-    async fn obeyed_by(mut self, mut worker: Running, grace: Duration, log: Format) -> Exit {
+    async fn obeyed_by(mut self, worker: &mut Running, grace: Duration, log: Format) -> Exit {
         tokio::select! {
             biased;
             exit = worker.ended() => return exit,

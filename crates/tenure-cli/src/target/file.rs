@@ -6,7 +6,7 @@ use anyhow::Result;
 use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
-use tenure::store::postgres::Roles;
+use tenure::store::postgres::{Brought, Newer, Roles};
 use tenure::store::sqlite::{Beside, Options, Sqlite};
 
 use super::Removable;
@@ -28,13 +28,18 @@ pub(super) fn status(file: &Path) -> Result<Vec<Status>> {
     Ok(Sqlite::status(file)?)
 }
 
-pub(super) fn migrate_up(file: &Path, roles: Roles) -> Result<()> {
+pub(super) fn migrate_up(file: &Path, roles: Roles, newer: Newer) -> Result<Brought> {
     if roles == Roles::Make {
         let why = "--roles: a file has no roles; leave it out, and see to who may write the file";
         return Err(BadInput(why.into()).into());
     }
+    if newer == Newer::Replace {
+        let why =
+            "--force: a file has no functions that could be newer than this binary; leave it out";
+        return Err(BadInput(why.into()).into());
+    }
     Sqlite::adopt(file, &Options::default())?;
-    Ok(())
+    Ok(Brought::Current)
 }
 
 /// A file is its owner's to delete, and one that holds other tables is not for us to take apart.
@@ -87,8 +92,16 @@ pub(super) fn due(file: &Path) -> Result<Option<Vec<Due>>> {
 }
 
 /// What tells of a restored file, and of workers that are gone.
-fn witness(Beside { witness, is_witnessed, guards }: &Beside) -> Finding {
+fn witness(Beside { witness, is_witnessed, problem, guards }: &Beside) -> Finding {
     let name = |file: &Path| file.file_name().unwrap_or_default().display().to_string();
+    if let Some(problem) = problem {
+        let found = format!("{problem}, so that an older file would not be noticed");
+        let next = format!(
+            "see that there is space, and that {} is a plain file which you may write, or nothing; it is made again;              and after a restore say so with `tenure doctor --raise-epoch`",
+            name(witness)
+        );
+        return Finding::ill("witness", found, next);
+    }
     if !is_witnessed {
         let found = format!("{} is missing, or of another store", name(witness));
         let next =

@@ -7,11 +7,12 @@ use tenure::inspect::Due;
 use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::{
-    Address, Facts, Health, Holder, Migrations, Options, Postgres, Roles, Rows, Transaction,
+    Address, Brought, Durability, Facts, Health, Holder, Migrations, Newer, Options, Postgres,
+    Rights, Roles, Rows, Terms, Transaction,
 };
 
 use super::Removable;
-use crate::commands::doctor::{Examined, Finding};
+use crate::commands::doctor::{Examined, Finding, allowed};
 use crate::time::{now, relative, show};
 
 pub(super) fn open(address: &Address) -> Result<Box<dyn Store>> {
@@ -22,8 +23,8 @@ pub(super) fn status(address: &Address) -> Result<Vec<Status>> {
     Ok(Migrations::connect(address)?.status()?)
 }
 
-pub(super) fn migrate_up(address: &Address, roles: Roles) -> Result<()> {
-    Ok(Migrations::connect(address)?.up(roles)?)
+pub(super) fn migrate_up(address: &Address, roles: Roles, newer: Newer) -> Result<Brought> {
+    Ok(Migrations::connect(address)?.bring(roles, newer)?)
 }
 
 pub(super) fn grants(address: &Address) -> String {
@@ -39,6 +40,14 @@ pub(super) fn migrate_down(address: &Address) -> Result<()> {
     Ok(Migrations::connect(address)?.down()?)
 }
 
+/// Says whether commits wait for the disk, and answers what was said before.
+pub(super) fn set_durability(address: &Address, durability: Durability) -> Result<Durability> {
+    let mut store = Postgres::open(address, &Options::default())?;
+    let was = store.terms()?.durability;
+    store.set_durability(durability)?;
+    Ok(was)
+}
+
 pub(super) fn due(address: &Address) -> Result<Option<Vec<Due>>> {
     Ok(Postgres::open(address, &Options::default())?.due()?)
 }
@@ -47,6 +56,11 @@ pub(super) fn examine(address: &Address) -> Result<Examined> {
     let mut store = Postgres::open(address, &Options::default())?;
     let facts = store.facts().clone();
     let mut findings = findings(&facts);
+    findings.push(rights(&store.rights()?));
+    match allowed(store.terms().map_err(Into::into))? {
+        Some(terms) => findings.extend([commits(terms), failover(terms)]),
+        None => findings.push(Finding::well("commits", "not looked at: this role may not")),
+    }
     findings.push(match (facts.is_direct, facts.is_replica) {
         (false, _) => Finding::well(NOTIFICATIONS, "none through a pooler: workers look for work"),
         (_, true) => Finding::well(NOTIFICATIONS, "none on a replica, where nobody works"),
@@ -57,6 +71,29 @@ pub(super) fn examine(address: &Address) -> Result<Examined> {
     findings.push(vacuum(jobs));
     findings.push(clock(ahead_ms, uncertain));
     Ok(Examined { findings, due: store.due()? })
+}
+
+/// What this role lacks for what it is meant to do.
+fn rights(rights: &Rights) -> Finding {
+    let Rights { role, owner, .. } = rights;
+    if rights.is_owner {
+        return Finding::well("rights", "the owner's: this role may do everything");
+    }
+    let parts = rights.parts();
+    let lacks = parts.iter().find(|part| !rights.missing(**part).is_empty());
+    if let Some(part) = lacks {
+        let missing = rights.missing(*part).join(", ");
+        let found = format!("as a {}, the role {role} may not call {missing}", part.name());
+        return Finding::ill("rights", found, format!("have {owner} run: {}", rights.grant(*part)));
+    }
+    let names: Vec<_> = parts.iter().map(|part| part.name()).collect();
+    if names.is_empty() {
+        let found =
+            format!("the role {role} may do nothing that a worker, an enqueuer or a reader does");
+        let next = format!("have {owner} give it the rights that `tenure migrate up` prints");
+        return Finding::ill("rights", found, next);
+    }
+    Finding::well("rights", format!("the role {role} has all of {}", names.join(" and ")))
 }
 
 const NOTIFICATIONS: &str = "notifications";
@@ -156,18 +193,48 @@ fn findings(facts: &Facts) -> Vec<Finding> {
     } else {
         Finding::well("writes", "possible")
     };
-    let commits = if facts.is_synced {
-        Finding::well("commits", "on disk before they are acknowledged")
-    } else {
-        let next = "set fsync and synchronous_commit to on, or a power cut loses jobs";
-        Finding::ill("commits", "acknowledged before they are on disk", next)
+    vec![Finding::well("postgresql", &facts.version), Finding::well("session", session), writes]
+}
+
+/// It is not for anybody to mend, but those who run the server should know.
+fn failover(Terms { tells_timeline, tells_system, .. }: Terms) -> Finding {
+    let found = match (tells_timeline, tells_system) {
+        (true, true) => "noticed, and so is a restored dump",
+        (true, false) => {
+            "noticed, but not a dump from another server, which does not tell its system identifier; after a restore: \
+             tenure doctor --raise-epoch"
+        }
+        (false, true) => {
+            "not noticed: the server does not tell its WAL timeline; after a failover that may have lost something: \
+             tenure doctor --raise-epoch"
+        }
+        (false, false) => {
+            "not noticed, nor is a dump from another server: this one tells neither its WAL timeline nor its system \
+             identifier; after either: tenure doctor --raise-epoch"
+        }
     };
-    vec![
-        Finding::well("postgresql", &facts.version),
-        Finding::well("session", session),
-        writes,
-        commits,
-    ]
+    Finding::well("failover", found)
+}
+
+fn commits(Terms { durability, is_synced, .. }: Terms) -> Finding {
+    match (durability, is_synced) {
+        (Durability::On, true) => Finding::well("commits", "on disk before they are acknowledged"),
+        (Durability::On, false) => {
+            let next = "set fsync to on, or a power cut loses jobs";
+            Finding::ill("commits", "acknowledged before they are on disk", next)
+        }
+        (Durability::Off, true) => {
+            let found = "on disk before they are acknowledged, unless a session or role says otherwise, as this \
+                         installation lets them";
+            Finding::well("commits", found)
+        }
+        (Durability::Off, false) => {
+            let found = "acknowledged before they are on disk, as this installation lets sessions and roles say";
+            let next = "a crash of the server loses jobs and may issue a token twice; if that must not be: tenure \
+                        doctor --durability on, with fsync on";
+            Finding::ill("commits", found, next)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -181,7 +248,6 @@ mod tests {
             encoding: "UTF8".into(),
             is_replica: false,
             is_read_only: false,
-            is_synced: true,
             is_direct: true,
         };
         change(&mut facts);
@@ -192,9 +258,24 @@ mod tests {
     fn what_the_promises_rest_on_is_looked_at() {
         assert_eq!(verdicts(|_| {}), [""; 0]);
         assert_eq!(verdicts(|facts| facts.is_direct = false), [""; 0]);
-        assert_eq!(verdicts(|facts| facts.is_synced = false), ["commits"]);
         assert_eq!(verdicts(|facts| facts.is_read_only = true), ["writes"]);
         assert_eq!(verdicts(|facts| facts.is_replica = true), ["writes"]);
+    }
+
+    #[test]
+    fn commits_that_do_not_wait_for_the_disk_are_something_to_do() {
+        for durability in [Durability::On, Durability::Off] {
+            let terms = |is_synced| Terms {
+                durability,
+                is_synced,
+                tells_timeline: true,
+                tells_system: true,
+            };
+            assert!(commits(terms(true)).ok && !commits(terms(false)).ok);
+            assert!(failover(terms(true)).found.starts_with("noticed"));
+            let blind = failover(Terms { tells_timeline: false, ..terms(true) });
+            assert!(blind.ok && blind.found.contains("--raise-epoch"), "{blind:?}");
+        }
     }
 
     fn oldest(age: Duration, holder: Holder) -> Finding {

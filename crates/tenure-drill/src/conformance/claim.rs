@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tenure::job::{RetryPolicy, State};
 use tenure::lease::Token;
-use tenure::store::{Claim, LAPSE_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION};
+use tenure::store::{
+    Claim, Claimed, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION,
+};
 
 use super::{
-    LEASE, ask, complete, job, key, name, of_tenant, promises, retry, secs, tenant, worker,
+    LEASE, World, ask, complete, job, key, name, of_tenant, promises, retry, secs, tenant, worker,
 };
 
 promises! { "claim":
@@ -222,6 +224,39 @@ promises! { "claim":
         assert_eq!(w.claim_ids(&ask("ann", 150)).len(), 50);
     }
 
+    "G9" a_claim_passes_a_bounded_number_of_lanes_by_and_the_next_goes_on_from_there(w) {
+        let other = |n: usize| job("other").tenant(tenant(&format!("t{n}")));
+        w.store.enqueue(&(0..PASS_LIMIT * 5 / 2).map(other).collect::<Vec<_>>()).unwrap();
+        let mut claim = Claim { kinds: Some(vec![name("work")]), ..ask("ann", 1) };
+        let mut round = |w: &mut World| {
+            let mut claims = Vec::new();
+            while claims.last().is_none_or(|last: &Claimed| last.cursor.is_midway()) {
+                claims.push(w.claim(&claim));
+                claim.cursor = claims.last().unwrap().cursor;
+                assert!(claims.len() < 10, "it never comes around");
+            }
+            claims
+        };
+        // From wherever it begins: a hundred, a hundred, and the rest.
+        for _ in 0..3 {
+            assert_eq!(round(w).len(), 3);
+        }
+        for n in [0, 7, 120, 249] {
+            let id = w.put(job("work").tenant(tenant(&format!("t{n}"))));
+            let claims = round(w);
+            assert!(claims.len() <= 3, "{claims:?}");
+            assert_eq!(claims.last().unwrap().attempts[0].lease.job(), id);
+        }
+        assert_eq!(round(w).len(), 3);
+    }
+
+    "G9" lanes_of_kinds_that_are_asked_for_are_not_passed_by(w) {
+        let jobs = (0..PASS_LIMIT + 50).map(|n| of_tenant(&format!("t{n}")));
+        w.store.enqueue(&jobs.collect::<Vec<_>>()).unwrap();
+        let claimed = w.claim(&ask("ann", PASS_LIMIT + 40));
+        assert_eq!((claimed.attempts.len(), claimed.cursor.is_midway()), (PASS_LIMIT + 40, false));
+    }
+
     "G7" after_a_claim_whose_answer_was_lost_held_tells_the_same(w) {
         w.put_one();
         w.put_one();
@@ -304,7 +339,7 @@ promises! { "claim":
         // Found by search: the first 15 bits of its SHA-256 are all ones, so its lanes come last.
         let last = name("q4400");
         let in_last = |who| Claim { queues: vec![name("q4400")], ..ask(who, 1) };
-        let id = w.put(job("work").queue(last));
+        let id = w.put(job("work").queue(last).max_crashes(NonZeroU16::new(2).unwrap()));
         assert_eq!(w.claim_ids(&in_last("ann")), [id]);
         w.pass(LEASE);
         assert_eq!(w.claim_ids(&in_last("bob")), [id]);

@@ -21,7 +21,7 @@ promises! { "enqueue":
         let id = w.put_one();
         let stored = w.record(id);
         assert_eq!((stored.queue.as_str(), stored.tenant.as_str(), stored.priority), ("default", "", 0));
-        assert_eq!((stored.attempt, stored.max_attempts, stored.crashes, stored.max_crashes), (0, 6, 0, 3));
+        assert_eq!((stored.attempt, stored.max_attempts, stored.crashes, stored.max_crashes), (0, 6, 0, 5));
         assert_eq!((stored.retry, stored.max_runtime_ms), (RetryPolicy::default(), None));
         assert_eq!((stored.token, stored.run_at, stored.enqueued_at), (Token::NONE, w.now(), w.now()));
         assert!(!stored.waiting && stored.key.is_none() && stored.tags.is_empty());

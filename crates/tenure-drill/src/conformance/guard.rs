@@ -5,7 +5,10 @@ use std::time::Duration;
 use tenure::drill::Dump;
 use tenure::job::State;
 use tenure::lifecycle::Verb;
-use tenure::store::{Claim, GUARD_GAP, Guarded, Lapsed, Registration, Renewed, WORKER_MEMORY};
+use tenure::store::{
+    Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Lapsed, Registration, Renewed, STALLED_GAP,
+    WORKER_MEMORY,
+};
 
 use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
 
@@ -55,6 +58,7 @@ promises! { "guard":
         assert_eq!(w.verbs(fence.job), [Verb::Vanish]);
         let line = w.timeline(fence.job).remove(0);
         assert_eq!((line.token, line.worker, line.became), (fence.token, Some(worker("ann")), State::Queued));
+        assert_eq!(line.note.as_deref(), Some("its worker vanished"));
         let again = w.take("bob");
         assert!(again.lease.token() > fence.token && again.crashes == 1);
         assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
@@ -69,6 +73,50 @@ promises! { "guard":
         w.pass(GUARD_GAP - Duration::from_millis(1));
         assert!(vanished(w).is_empty());
         assert_eq!(w.state(fence.job), State::Running);
+    }
+
+    "G5" an_installation_says_for_how_long_a_lock_must_have_been_free(w) {
+        let gap = secs(5);
+        assert_eq!(w.store.guard_gap().unwrap(), GUARD_GAP);
+        assert_eq!(w.store.set_guard_gap(gap).unwrap(), GUARD_GAP);
+        assert_eq!(w.store.guard_gap().unwrap(), gap);
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        assert!(vanished(w).is_empty());
+        w.pass(gap - Duration::from_millis(1));
+        assert!(vanished(w).is_empty(), "a connection that was cut for less costs nothing");
+        assert_eq!(w.state(fence.job), State::Running);
+        w.pass(Duration::from_millis(1));
+        assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+        assert_eq!(w.store.set_guard_gap(GUARD_GAP).unwrap(), gap);
+        busy(w, "bob");
+        assert_eq!(dies_and_is_noticed(w, "bob").len(), 1);
+    }
+
+    "G5" after_a_stall_the_longer_of_both_gaps_holds(w) {
+        for (gap, holds) in [(secs(1), STALLED_GAP), (secs(8), secs(8))] {
+            w.store.set_guard_gap(gap).unwrap();
+            let fence = busy(w, "ann");
+            dies(w, "ann");
+            w.surroundings(|state| state.broke = state.now);
+            assert!(vanished(w).is_empty());
+            w.pass(holds - Duration::from_millis(1));
+            assert!(vanished(w).is_empty(), "{gap:?}");
+            w.pass(Duration::from_millis(1));
+            assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)], "{gap:?}");
+            let again = w.take("bob").lease.fence();
+            w.settle(again, complete());
+        }
+    }
+
+    "G5" a_guard_gap_that_makes_no_sense_is_refused_and_nothing_changes(w) {
+        let (little, much) = (GUARD_GAP - Duration::from_millis(1), GUARD_GAP_LIMIT + Duration::from_millis(1));
+        for gap in [Duration::ZERO, little, much] {
+            let refusal = w.store.set_guard_gap(gap).unwrap_err();
+            assert!(refusal.is_invalid() && refusal.to_string().contains("300 ms to 60 s"), "{refusal}");
+        }
+        assert_eq!(w.store.guard_gap().unwrap(), GUARD_GAP);
+        w.store.set_guard_gap(GUARD_GAP_LIMIT).unwrap();
     }
 
     "I8" a_lock_that_was_seen_held_in_between_begins_anew(w) {

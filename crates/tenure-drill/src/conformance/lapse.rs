@@ -41,6 +41,18 @@ promises! { "lapse":
         assert_eq!((line.from, line.at), (Some(w.now() - LEASE), w.now()));
     }
 
+    "G5" the_timeline_says_that_a_lease_was_over_and_not_that_a_worker_vanished(w) {
+        let id = w.put(job("work").max_attempts(NonZeroU16::new(3).unwrap()));
+        for _ in 0..3 {
+            crash(w, "ann");
+            w.pass(secs(10));
+        }
+        let notes: Vec<_> = w.timeline(id).into_iter().filter_map(|line| line.note).collect();
+        let over = ["its lease was over", "its lease was over, after an earlier crash", "its lease was over during the last attempt"];
+        assert_eq!(notes, over);
+        assert_eq!(w.record(id).reason.as_deref(), Some(over[2]));
+    }
+
     "G5" after_its_first_crash_a_job_is_due_at_once_in_its_old_place(w) {
         let id = w.put_one();
         w.take("ann");
@@ -76,15 +88,16 @@ promises! { "lapse":
 
     "G4" a_job_that_crashes_too_often_is_buried_with_the_evidence(w) {
         let id = w.put_one();
-        assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
-        assert_eq!(crash(w, "bob"), Lapsed::Yes(State::Queued));
-        w.pass(secs(1));
-        assert_eq!(crash(w, "cid"), Lapsed::Yes(State::Dead));
+        for who in ["ann", "bob", "cid", "dan"] {
+            assert_eq!(crash(w, who), Lapsed::Yes(State::Queued));
+            w.pass(secs(4));
+        }
+        assert_eq!(crash(w, "eve"), Lapsed::Yes(State::Dead));
         let dead = w.record(id);
-        assert_eq!((dead.state, dead.crashes, dead.worker), (State::Dead, 3, Some(worker("cid"))));
+        assert_eq!((dead.state, dead.crashes, dead.worker), (State::Dead, 5, Some(worker("eve"))));
         assert!(dead.reason.unwrap().contains("crashed too often"));
         let workers: Vec<_> = w.timeline(id).into_iter().filter_map(|line| line.worker).collect();
-        assert_eq!(workers, [worker("ann"), worker("bob"), worker("cid")]);
+        assert_eq!(workers, ["ann", "bob", "cid", "dan", "eve"].map(worker));
     }
 
     "I11" a_crash_in_the_last_attempt_buries_the_job(w) {

@@ -5,9 +5,9 @@ use tenure::job::{JobId, State};
 use tenure::lease::{Fence, Token};
 use tenure::ledger::{Act, Answer, Doubt, Entry, Resolution, Standing, effect_name};
 use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{AsSeen, QueueChange, Resolved, Settled};
+use tenure::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
 
-use super::{LEASE, World, complete, json, name, promises, retry, secs};
+use super::{LEASE, World, ask, complete, json, name, promises, retry, secs};
 
 fn commit(result: &str) -> Act {
     Act::Commit { result: json(result) }
@@ -374,6 +374,10 @@ promises! { "ledger":
             let fence = w.take("ann").lease.fence();
             w.open(fence, "charge");
             w.act(fence, "load", remember("1"));
+            if !keep {
+                // In doubt, it would be kept. A person may delete it all the same.
+                w.act(fence, "charge", commit("1"));
+            }
             w.settle(fence, complete());
             if keep {
                 w.store.purge(&[AsSeen::any(id)]).unwrap();
@@ -391,7 +395,8 @@ promises! { "ledger":
         let line = w.timeline(id).pop().unwrap();
         assert_eq!((line.verb, line.note.as_deref()), (Verb::Resume, Some("effect charge resolved: committed")));
         let third = w.take("cid").lease.fence();
-        assert_eq!(w.open(third, "charge"), Answer::Committed(json("9")));
+        assert_eq!(w.open(third, "charge"), Answer::Decided(json("9")));
+        assert_eq!(w.act(third, "charge", Act::Resolve(committed("9"))), Answer::Recorded);
         assert!(matches!(w.act(zombie, "charge", commit("1")), Answer::Stale(_)));
         assert!(matches!(w.act(second, "charge", Act::Resolve(committed("1"))), Answer::Stale(_)));
         assert_eq!(w.open(third, "charge"), Answer::Committed(json("9")));
@@ -408,12 +413,54 @@ promises! { "ledger":
 
     "G7" a_persons_word_repeated_is_answered_alike(w) {
         let (_, second) = parked_in_doubt(w);
-        for how in [committed("1"), committed("2")] {
-            assert_eq!(resolve(w, second.job, "charge", &how), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Yes(State::Queued));
+        let before = w.dump();
+        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Yes(State::Queued));
+        assert_eq!(w.dump(), before);
+        let third = w.take("cid").lease.fence();
+        w.open(third, "charge");
+        for _ in 0..2 {
+            assert_eq!(w.act(third, "charge", Act::Resolve(committed("1"))), Answer::Recorded);
         }
-        assert_eq!(w.dump().ledger[0].result, Some(json("1")));
-        let other = resolve(w, second.job, "charge", &Resolution::Resend);
-        assert_eq!(other, Resolved::No(Standing::Committed));
+        let used = w.dump();
+        assert_eq!(resolve(w, third.job, "charge", &committed("1")), Resolved::Yes(State::Running));
+        assert_eq!(w.dump(), used);
+    }
+
+    "G8" a_decision_can_be_corrected_until_an_attempt_goes_on_with_it(w) {
+        let (_, second) = parked_in_doubt(w);
+        let id = second.job;
+        for how in [committed("1"), Resolution::Resend, committed("2")] {
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::Yes(State::Queued));
+        }
+        let third = w.take("cid").lease.fence();
+        assert_eq!(w.open(third, "charge"), Answer::Decided(json("2")));
+        assert_eq!(resolve(w, id, "charge", &committed("3")), Resolved::Held, "its holder has it now");
+        let other = w.act(third, "charge", Act::Resolve(committed("3")));
+        assert_eq!(other, Answer::No(Some(Standing::Committed)), "nobody decided that");
+        // It cannot make sense of it, and says so.
+        assert_eq!(w.settle(third, Outcome::Park { reason: "not a string".into() }), Settled::Yes(State::Parked));
+        assert_eq!(resolve(w, id, "charge", &committed("4")), Resolved::Yes(State::Queued));
+        let fourth = w.take("dan").lease.fence();
+        assert_eq!(w.open(fourth, "charge"), Answer::Decided(json("4")));
+        assert_eq!(w.act(fourth, "charge", Act::Resolve(committed("4"))), Answer::Recorded);
+        assert_eq!(w.settle(fourth, Outcome::Park { reason: "something else".into() }), Settled::Yes(State::Parked));
+        for how in [committed("5"), Resolution::Resend] {
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::No(Standing::Committed), "it was used");
+        }
+        let effect = &w.dump().ledger[0];
+        assert_eq!((effect.result.clone(), effect.token), (Some(json("4")), fourth.token));
+    }
+
+    "G8" a_person_cannot_correct_what_an_attempt_has_written(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.open(fence, "charge");
+        w.act(fence, "charge", commit("1"));
+        w.settle(fence, retry(secs(0)));
+        for how in [committed("1"), committed("2"), Resolution::Resend] {
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::No(Standing::Committed));
+        }
     }
 
     "G8" a_person_does_not_decide_over_the_head_of_a_holder(w) {
@@ -502,5 +549,44 @@ promises! { "ledger":
         assert_eq!(page(w, all.clone(), 3), [of(5, "a"), of(5, "b"), of(4, "a")]);
         let older = EffectFilter { before: Some(JobId(2)), ..all };
         assert_eq!(page(w, older, 100), [of(1, "a"), of(1, "b")]);
+    }
+
+    "G8" a_queue_that_keeps_nothing_keeps_a_job_until_its_effects_are_decided(w) {
+        w.store.configure(&name("default"), &QueueChange { keep: Some(secs(0)), ..QueueChange::default() }).unwrap();
+        let (known, doubtful) = (w.put_one(), w.put_one());
+        let fences: Vec<_> = w.claim(&ask("ann", 2)).attempts.iter().map(|attempt| attempt.lease.fence()).collect();
+        for fence in &fences {
+            w.open(*fence, "charge");
+        }
+        w.act(fences[0], "charge", commit("1"));
+        let both = fences.iter().map(|fence| Settlement::new(*fence, complete())).collect::<Vec<_>>();
+        assert_eq!(w.store.settle(&both).unwrap(), [Settled::Yes(State::Succeeded); 2]);
+        assert!(w.store.job(known).unwrap().is_none());
+        assert_eq!((w.state(doubtful), doubts(w)), (State::Succeeded, vec![format!("{doubtful}/charge")]));
+        assert_eq!(w.store.settle(&both[1..]).unwrap(), [Settled::Yes(State::Succeeded)]);
+        assert_eq!(w.store.prune(100).unwrap().jobs, 0);
+        assert_eq!(resolve(w, doubtful, "charge", &committed("2")), Resolved::Yes(State::Succeeded));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 1);
+        let state = w.dump();
+        assert!(state.jobs.is_empty() && state.ledger.is_empty());
+    }
+
+    "G8" an_effect_in_doubt_keeps_its_job_however_old_it_is_and_holds_up_no_other(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.open(fence, "charge");
+        w.settle(fence, Outcome::Bury { reason: "no".into() });
+        let cancelled = in_doubt(w).0.job;
+        w.store.cancel(&[cancelled]).unwrap();
+        w.ended(Outcome::Bury { reason: "no".into() });
+        w.pass(secs(400 * 86_400));
+        // One at a time: what is kept takes nobody else's place.
+        assert_eq!(w.store.prune(1).unwrap().jobs, 1);
+        assert_eq!(w.store.prune(1).unwrap().jobs, 0);
+        assert_eq!(w.dump().jobs.len(), 2);
+        assert_eq!(resolve(w, fence.job, "charge", &committed("1")), Resolved::Yes(State::Dead));
+        assert_eq!(resolve(w, cancelled, "charge", &committed("1")), Resolved::Yes(State::Cancelled));
+        assert_eq!(w.store.prune(100).unwrap().jobs, 2);
+        assert!(w.dump().ledger.is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! How jobs are seen.
 
 use tenure::clock;
-use tenure::inspect::{Filter, OverviewLine};
-use tenure::job::{JobId, State};
+use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
+use tenure::job::{JobId, Json, State};
 use tenure::lifecycle::Outcome;
 use tenure::store::Wake;
 
@@ -16,6 +16,46 @@ promises! { "look":
     "G1" an_unknown_job_is_not_there(w) {
         assert!(w.store.job(JobId(404)).unwrap().is_none());
         assert!(w.store.job(JobId(i64::MIN)).unwrap().is_none());
+    }
+
+    "G2" where_jobs_stand_is_told_by_token_and_state_alone(w) {
+        let ended = w.ended(complete());
+        let dead = w.ended(Outcome::Bury { reason: "no".into() });
+        let id = w.put_one();
+        let (_, second) = w.taken_over();
+        let token = second.lease.token();
+        let asked = [id, JobId(404), ended, dead, id, JobId(i64::MIN)];
+        let found = w.store.current(&asked).unwrap();
+        assert_eq!(found.len(), asked.len(), "one answer for each, in the order asked");
+        let running = Some(Current { token, state: State::Running });
+        assert_eq!((found[0], found[4]), (running, running));
+        assert_eq!((found[1], found[5]), (None, None));
+        for (found, id) in [(found[2], ended), (found[3], dead)] {
+            let job = w.store.job(id).unwrap().unwrap().job;
+            assert_eq!(found, Some(Current { token: job.token, state: job.state }));
+        }
+        assert!(w.store.current(&[]).unwrap().is_empty());
+        assert!(w.store.current(&[id; 1_001]).unwrap_err().is_invalid());
+    }
+
+    "G1" what_a_job_has_come_to_is_told_without_the_rest_of_it(w) {
+        assert_eq!(w.store.outcome(JobId(404)).unwrap(), None);
+        let result = Json::check("result", "{\"n\":7}", 100).unwrap();
+        let of = |state| JobOutcome { state, result: None, reason: None };
+        let succeeded = w.ended(Outcome::Complete { result: Some(result.clone()) });
+        assert_eq!(w.store.outcome(succeeded).unwrap(), Some(JobOutcome { result: Some(result), ..of(State::Succeeded) }));
+        let dead = w.ended(Outcome::Bury { reason: "no".into() });
+        assert_eq!(w.store.outcome(dead).unwrap(), Some(JobOutcome { reason: Some("no".into()), ..of(State::Dead) }));
+        let parked = w.ended(Outcome::Park { reason: "ask Ann".into() });
+        assert_eq!(w.store.outcome(parked).unwrap(), Some(JobOutcome { reason: Some("ask Ann".into()), ..of(State::Parked) }));
+        let cancelled = w.put_one();
+        w.store.cancel(&[cancelled]).unwrap();
+        assert_eq!(w.store.outcome(cancelled).unwrap().unwrap().state, State::Cancelled);
+        let waiting = w.put(job("work").delay(secs(9)));
+        assert_eq!(w.store.outcome(waiting).unwrap(), Some(of(State::Queued)));
+        let running = w.put_one();
+        w.take("ann");
+        assert_eq!(w.store.outcome(running).unwrap(), Some(of(State::Running)));
     }
 
     "G2" a_timeline_tells_the_story_in_order(w) {

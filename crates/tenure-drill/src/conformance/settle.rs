@@ -100,6 +100,27 @@ promises! { "settle":
         assert_eq!(line.note.as_deref(), Some("token_mismatch: the job's token is 3"));
     }
 
+    "G2" a_refusal_names_the_attempt_and_the_worker_that_had_the_token(w) {
+        let id = w.put_one();
+        let (first, second) = w.taken_over();
+        w.settle(first.lease.fence(), complete());
+        let line = w.timeline(id).pop().unwrap();
+        assert_eq!((line.verb, line.refused, line.token), (Verb::Complete, true, first.lease.token()));
+        assert_eq!((line.attempt, line.worker), (1, Some(worker("ann"))), "though the job is in its second attempt");
+
+        // One that has completed its job is named by the job.
+        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Yes(State::Succeeded));
+        w.settle(second.lease.fence(), Outcome::Release);
+        let line = w.timeline(id).pop().unwrap();
+        assert_eq!((line.verb, line.refused, line.token), (Verb::Release, true, second.lease.token()));
+        assert_eq!((line.attempt, line.worker), (2, Some(worker("bob"))));
+
+        // Of a token that nobody had there is nothing to tell.
+        w.settle(Fence { job: id, token: Token(77) }, complete());
+        let line = w.timeline(id).pop().unwrap();
+        assert_eq!((line.token, line.refused, line.attempt, line.worker), (Token(77), true, 0, None));
+    }
+
     "G7" a_repeated_settlement_is_heard_again_and_changes_nothing(w) {
         for outcome in outcomes() {
             let id = w.put_one();
@@ -401,8 +422,8 @@ promises! { "settle":
             assert_eq!((after.state, after.finished_at), (state, Some(w.now())));
             assert_eq!(after.result, (state == State::Succeeded).then(|| json("7")));
             // What an end changes, and nothing else.
-            let JobRecord { state, token, crashes, leased_at, lease_ms, lease_until, .. } = before.clone();
-            let same = JobRecord { state, token, crashes, leased_at, lease_ms, lease_until, finished_at: None, result: None, reason: None, ..after };
+            let JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, .. } = before.clone();
+            let same = JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, finished_at: None, result: None, reason: None, ..after };
             assert_eq!(same, before);
         }
     }
@@ -444,5 +465,42 @@ promises! { "settle":
         let line = w.timeline(id).remove(0);
         assert_eq!((line.verb, line.refused, line.became), (Verb::Follow, true, State::Running));
         assert_eq!((line.token, line.worker), (fence.token, Some(worker("ann"))));
+    }
+
+    "G7" a_job_that_snoozes_for_ever_keeps_its_last_lines_and_counts_the_rest(w) {
+        let id = w.put_one();
+        let snooze = Outcome::Snooze { after: Duration::ZERO };
+        let mut fences = Vec::new();
+        for _ in 0..1_000 {
+            let fence = w.take("ann").lease.fence();
+            assert_eq!(w.settle(fence, snooze.clone()), Settled::Yes(State::Queued));
+            fences.push(fence);
+        }
+        let lines = w.timeline(id);
+        let tokens: Vec<_> = lines.iter().map(|line| line.token).collect();
+        let last: Vec<_> = fences[980..].iter().map(|fence| fence.token).collect();
+        assert_eq!(tokens, last, "the twenty last");
+        assert_eq!(lines.last().map(|line| line.earlier), Some(980));
+        for fence in &fences[980..] {
+            assert_eq!(w.settle(*fence, snooze.clone()), Settled::Yes(State::Queued), "heard before");
+        }
+        assert_eq!(w.timeline(id), lines);
+        assert!(matches!(w.settle(fences[979], snooze), Settled::Stale(_)), "nobody repeats that any more");
+    }
+
+    "G7" lines_of_other_verbs_and_refusals_stay_beside_many_of_one(w) {
+        let (id, first) = taken(w);
+        w.settle(first, retry(Duration::ZERO));
+        for _ in 0..50 {
+            let fence = w.take("ann").lease.fence();
+            w.settle(fence, Outcome::Snooze { after: Duration::ZERO });
+            assert!(matches!(w.settle(fence, complete()), Settled::Stale(_)));
+        }
+        let lines = w.timeline(id);
+        let of = |verb, refused| lines.iter().filter(|line| line.verb == verb && line.refused == refused).count();
+        assert_eq!(of(Verb::Retry, false), 1);
+        assert_eq!(of(Verb::Snooze, false), 20);
+        assert_eq!(of(Verb::Complete, true), 50, "each refusal is evidence");
+        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Yes(State::Queued), "it was heard");
     }
 }

@@ -16,7 +16,7 @@ use super::Step;
 impl Step {
     pub(super) fn random(chance: &mut Chance) -> Step {
         let at = |chance: &mut Chance| chance.below(1_000) as usize;
-        match chance.below(158) {
+        match chance.below(174) {
             0..15 => Step::Pass(
                 one_of(chance, &[1, 300, 500, 1_000, 5_000, 20_000, 61_000, 90_000_000])
                     .into_duration(),
@@ -55,10 +55,15 @@ impl Step {
             135 => Step::Retire(random_worker(chance)),
             136..142 => Step::Die(random_worker(chance), chance.below(2) == 0),
             142..146 => Step::Vanish(one_of(chance, &[0, 1, 1_000])),
+            146 if chance.below(3) == 0 => {
+                Step::GuardGap(one_of(chance, &[0_u64, 300, 1_000, 60_000, 60_001]).into_duration())
+            }
             146 => Step::Restart,
             147 => Step::Backup,
             148 => Step::GoBack,
-            149..152 => Step::Check(1 + chance.below(20) as usize),
+            149..154 => Step::Check(1 + chance.below(20) as usize),
+            154..158 => Step::Beat,
+            158..168 => Step::Decide(random_effect(chance), random_resolution(chance)),
             _ => Step::Progress((0..1 + chance.below(4)).map(|_| random_report(chance)).collect()),
         }
     }
@@ -221,7 +226,7 @@ fn random_result(chance: &mut Chance) -> Json {
 }
 
 fn random_resolution(chance: &mut Chance) -> Resolution {
-    match chance.below(2) {
+    match chance.below(3) {
         0 => Resolution::Resend,
         _ => Resolution::Committed { result: random_result(chance) },
     }

@@ -111,12 +111,12 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// A job that is held, one that is queued, and a name that nobody has used.
-struct Given {
+pub(super) struct Given {
     held: Fence,
     fresh: String,
 }
 
-fn given(store: &mut Sqlite, number: usize) -> Result<Given> {
+pub(super) fn given(store: &mut Sqlite, number: usize) -> Result<Given> {
     store.enqueue(&[job(), job()])?;
     let claimed = store.claim(&claim("ann", vec![Name::default_queue()], 1))?;
     let held = claimed.attempts.first().expect("one was enqueued just now").lease.fence();
@@ -128,12 +128,12 @@ fn job() -> NewJob {
 }
 
 /// A call, and whether it was heard.
-struct Verb {
-    name: &'static str,
-    call: fn(&mut Sqlite, &Given) -> Result<bool>,
+pub(super) struct Verb {
+    pub(super) name: &'static str,
+    pub(super) call: fn(&mut Sqlite, &Given) -> Result<bool>,
 }
 
-const VERBS: [Verb; 8] = [
+pub(super) const VERBS: [Verb; 8] = [
     Verb {
         name: "enqueue",
         call: |store, _| Ok(matches!(store.enqueue(&[job()])?[..], [Enqueued::Created(_)])),
@@ -228,7 +228,7 @@ fn invite(store: &Sqlite, stranger: &Arc<Mutex<Connection>>, moment: usize) -> A
     visit
 }
 
-fn see_off(store: &Sqlite) {
+pub(super) fn see_off(store: &Sqlite) {
     store
         .with_connection(|connection| connection.progress_handler(0, None::<fn() -> bool>))
         .expect("a handler is removed");

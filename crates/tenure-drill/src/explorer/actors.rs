@@ -146,6 +146,7 @@ pub(crate) struct Actors {
     /// How often a living worker's lock may still be freed.
     breaks: u8,
     restarts: u8,
+    stalls: u8,
     backups: u8,
     failovers: u8,
     outages: u8,
@@ -172,6 +173,7 @@ impl Actors {
             resolutions: u8::from(scope.effects),
             breaks: scope.guard.unwrap_or(0),
             restarts: scope.restarts,
+            stalls: scope.stalls,
             backups: scope.failovers,
             failovers: scope.failovers,
             outages: scope.outages,
@@ -222,6 +224,7 @@ impl Actors {
             may(self.breaks > 0, Actor::Fate, Call::Free(mind.identity));
         }
         may(self.restarts > 0, Actor::Fate, Call::Restart);
+        may(self.stalls > 0, Actor::Fate, Call::Stall);
         may(self.outages > 0, Actor::Fate, Call::Down);
         for jump in [Jump::Ahead, Jump::Noticed, Jump::Back] {
             may(self.jumps > 0, Actor::Fate, Call::Jump(jump));
@@ -316,6 +319,7 @@ impl Actors {
                 self.restarts -= 1;
                 self.workers.iter_mut().for_each(|mind| mind.unguarded = true);
             }
+            Call::Stall => self.stalls -= 1,
             Call::Down => {
                 self.outages -= 1;
                 self.down = Actors::OUTAGE;

@@ -51,6 +51,8 @@ pub(crate) enum Call {
     Free(u8),
     /// The server starts again, and no lock survives it.
     Restart,
+    /// Nothing reaches the store for longer than a lease, from nobody, and the gap in the workers' pulse tells.
+    Stall,
     /// The store cannot be reached for a while.
     Down,
     /// Somebody makes a copy of the database: the store does not notice.
@@ -181,6 +183,10 @@ pub(crate) fn perform(store: &mut dyn Explorable, clock: &Clock, call: &Call) ->
         Call::Restart => surroundings(store, |state| {
             state.started_at = state.now;
             state.held.clear();
+        })?,
+        Call::Stall => surroundings(store, |state| {
+            state.now = state.now + TICK * Jump::AHEAD;
+            (state.broke_before, state.broke) = (state.broke, state.now);
         })?,
         Call::Write(_) | Call::Down | Call::Backup | Call::GoBack(_) | Call::Nothing => {
             Answer::Nothing

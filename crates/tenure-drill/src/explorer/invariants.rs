@@ -8,13 +8,13 @@ mod effect;
 mod ghost;
 mod key;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tenure::drill::Dump;
-use tenure::job::JobId;
+use tenure::job::{JobId, State};
 use tenure::lease::Fence;
 
 use self::ghost::Ghost;
@@ -168,8 +168,21 @@ impl Ghosts {
             ghost.took_effect(before, seen, &mut check)?;
             ghost.holds(after, &mut check)?;
         }
-        Ok(())
+        one_suspect_each(new, &mut check)
     }
+}
+
+/// I5: a worker holds one suspect at a time. No scope is as long as a suspect that has run for long.
+fn one_suspect_each(state: &Dump, check: &mut Check<'_>) -> Checked {
+    let suspects = || {
+        let held = state.jobs.iter().filter(|job| job.state == State::Running && job.is_suspect);
+        held.filter_map(|job| job.worker.as_ref())
+    };
+    let workers: BTreeSet<_> = suspects().collect();
+    let alone = workers.len() == suspects().count();
+    check.that(Invariant::I5, !workers.is_empty(), alone, || {
+        "a worker holds two suspects at a time".to_owned()
+    })
 }
 
 pub(super) struct Check<'a> {

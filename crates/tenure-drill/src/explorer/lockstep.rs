@@ -74,6 +74,18 @@ impl Lockstep {
         Ok(Lockstep { stands })
     }
 
+    /// A store of the caller's, beside the model.
+    pub(super) fn beside_the_model(
+        name: &'static str,
+        store: Box<dyn Explorable>,
+        clock: Clock,
+    ) -> Lockstep {
+        let own = Clock::manual(START);
+        let model = Box::new(Model::new(own.clone(), Limits::default()));
+        let model = Stand { name: "the model", store: model, clock: own };
+        Lockstep { stands: vec![model, Stand { name, store, clock }] }
+    }
+
     /// A store that lacks something, beside the model.
     #[cfg(test)]
     pub(super) fn patched_beside_the_model(patches: &[Patch]) -> Result<Lockstep> {

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Engines;
 use super::lockstep::Lockstep;
 use super::scope::Scope;
 use super::search::{Node, Search};
 use super::words;
+use super::{Engines, Merging};
 use crate::verdict::{Invariant, Violation};
 
 /// A schedule that was gone through.
@@ -83,7 +83,7 @@ pub(super) fn replay_on(
     codes: &[&str],
     command: Option<&str>,
 ) -> Result<Replayed, Unplayable> {
-    let mut search = Search::new(scope, stores, false);
+    let mut search = Search::new(scope, stores, Merging::Essence);
     let mut node = search.first();
     let mut replayed = Replayed {
         beginning: words::state(search.dump(&node)),

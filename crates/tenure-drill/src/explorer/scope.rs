@@ -31,6 +31,8 @@ pub struct Scope {
     pub operations: u8,
     /// How often the server starts again.
     pub restarts: u8,
+    /// How often no call reaches the store for longer than a lease.
+    pub stalls: u8,
     /// How often the database goes back to an earlier state.
     pub failovers: u8,
     /// How often the store is down for a lease's length.
@@ -68,7 +70,7 @@ pub struct Scope {
 pub type Bound = (&'static str, fn(&mut Scope) -> &mut u8);
 
 /// All of them.
-pub const BOUNDS: [Bound; 12] = [
+pub const BOUNDS: [Bound; 13] = [
     ("workers", |scope| &mut scope.workers),
     ("jobs", |scope| &mut scope.jobs),
     ("ticks", |scope| &mut scope.ticks),
@@ -77,6 +79,7 @@ pub const BOUNDS: [Bound; 12] = [
     ("give-backs", |scope| &mut scope.give_backs),
     ("operations", |scope| &mut scope.operations),
     ("restarts", |scope| &mut scope.restarts),
+    ("stalls", |scope| &mut scope.stalls),
     ("failovers", |scope| &mut scope.failovers),
     ("outages", |scope| &mut scope.outages),
     ("jumps", |scope| &mut scope.jumps),
@@ -117,8 +120,10 @@ const fn limit(n: u16) -> NonZeroU16 {
 }
 
 /// The scopes of the daily test.
-pub const SCOPES: [Scope; 12] =
-    [LEASE, SETTLE, EFFECTS, OPERATE, BATCH, FAILOVER, GUARD, PROGRESS, KEYS, OUTAGE, CLOCK, CROWD];
+pub const SCOPES: [Scope; 13] = [
+    LEASE, SETTLE, EFFECTS, OPERATE, BATCH, FAILOVER, GUARD, PROGRESS, KEYS, OUTAGE, CLOCK, STALL,
+    CROWD,
+];
 
 /// One job whose holders renew, stall and die.
 const LEASE: Scope = Scope {
@@ -132,6 +137,7 @@ const LEASE: Scope = Scope {
     give_backs: 0,
     operations: 0,
     restarts: 0,
+    stalls: 0,
     failovers: 0,
     outages: 0,
     jumps: 0,
@@ -180,7 +186,7 @@ const EFFECTS: Scope = Scope {
     effects: true,
     endings: &[Ending::Complete, Ending::Park],
     max_attempts: limit(2),
-    max_crashes: limit(3),
+    max_crashes: limit(4),
     ..LEASE
 };
 
@@ -287,6 +293,19 @@ const CLOCK: Scope = Scope {
     writes: true,
     max_attempts: limit(2),
     tests: &[I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I16],
+    ..LEASE
+};
+
+const STALL: Scope = Scope {
+    name: "stall",
+    about: "no call reaches the store for longer than a lease, twice, and the pulse tells",
+    ticks: 3,
+    crashes: 1,
+    stalls: 2,
+    guard: Some(0),
+    endings: &[Ending::Complete],
+    max_attempts: limit(2),
+    max_crashes: limit(3),
     ..LEASE
 };
 

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use tenure::drill::Dump;
 use tenure::lease::WorkerId;
 
+use super::Merging;
 use super::actors::{Actors, Ending, Move};
 use super::call::{Answer, Call, HEALER, identity, worker};
 use super::invariants::{Broken, Ghosts, Seen, Tally};
@@ -66,12 +67,14 @@ pub(super) struct Search<'a> {
     /// Dumps from which it was seen that every job comes to its end.
     healed: HashSet<usize>,
     renamings: Vec<Renaming>,
+    /// Dumps are the same only if all of them is.
+    whole: bool,
     pub(super) tally: Tally,
 }
 
 impl<'a> Search<'a> {
-    /// A search that takes states that differ only in who is who for one, if `merging`.
-    pub(super) fn new(scope: &'a Scope, stores: Lockstep, merging: bool) -> Search<'a> {
+    /// A search that takes such states for one.
+    pub(super) fn new(scope: &'a Scope, stores: Lockstep, merging: Merging) -> Search<'a> {
         Search {
             scope,
             stores,
@@ -81,7 +84,8 @@ impl<'a> Search<'a> {
             answers: HashMap::new(),
             origins: Vec::new(),
             healed: HashSet::new(),
-            renamings: renamings(scope, merging),
+            renamings: renamings(scope, merging == Merging::Alike),
+            whole: merging == Merging::Nothing,
             tally: Tally::default(),
         }
     }
@@ -197,11 +201,14 @@ impl<'a> Search<'a> {
     }
 
     fn number(&mut self, dump: Dump) -> usize {
-        let prints: Vec<_> = self
-            .renamings
-            .iter()
-            .map(|renaming| fingerprint(&essence(&dump, &renaming.names)))
-            .collect();
+        let print = |renaming: &Renaming| {
+            if self.whole {
+                fingerprint(&dump)
+            } else {
+                fingerprint(&essence(&dump, &renaming.names))
+            }
+        };
+        let prints: Vec<_> = self.renamings.iter().map(print).collect();
         let next = self.dumps.len();
         // The first renaming is none.
         let number = *self.numbers.entry(prints[0]).or_insert(next);
@@ -318,7 +325,7 @@ fn essence(dump: &Dump, names: &HashMap<WorkerId, WorkerId>) -> impl Hash + use<
     let effects = dump.ledger.iter().map(|it| (it.job, it.standing, it.token));
     let guards = dump.workers.iter().map(|it| (named(&it.worker), it.under, it.free_since));
     (
-        (dump.now, dump.started_at, dump.epoch, dump.next_id),
+        (dump.now, dump.started_at, dump.broke, dump.broke_before, dump.epoch, dump.next_id),
         jobs,
         heard.collect::<BTreeSet<_>>(),
         effects.collect::<Vec<_>>(),

@@ -8,17 +8,14 @@ use super::replay::replay_on;
 use super::*;
 
 /// The sweeper believes what it has seen, and does not look again.
-const NO_RECHECK: &[Patch] = &[Patch {
-    file: "lapse",
-    find: "   AND lease_until <= :now",
-    replace: "   AND lease_until != -:now",
-}];
+const NO_RECHECK: &[Patch] =
+    &[Patch { file: "lapse", find: "   AND {over}", replace: "   AND ({over} OR true)" }];
 
 fn named(name: &str) -> Scope {
     Scope::named(name).expect("there is such a scope")
 }
 
-fn hunt(merging: bool) -> Found {
+fn hunt(merging: Merging) -> Found {
     let stores = Lockstep::patched(Patched::Sqlite(NO_RECHECK)).expect("it opens");
     let found = search(&named("lease"), stores, merging, usize::MAX, &mut |_| {});
     *found.expect_err("it is noticed")
@@ -26,7 +23,7 @@ fn hunt(merging: bool) -> Found {
 
 #[test]
 fn a_schedule_that_was_found_repeats_exactly_by_its_codes() {
-    let found = hunt(true);
+    let found = hunt(Merging::Alike);
     assert_eq!(found.broken.0, Invariant::I8);
     let codes: Vec<_> = found.steps.iter().map(|(code, _)| code.as_str()).collect();
     let stores = Lockstep::patched(Patched::Sqlite(NO_RECHECK)).expect("it opens");
@@ -41,8 +38,8 @@ fn a_schedule_that_was_found_repeats_exactly_by_its_codes() {
 #[test]
 fn a_store_that_leaves_the_model_is_told_by_the_invariant_it_breaks() {
     let stores = Lockstep::patched_beside_the_model(NO_RECHECK).expect("it opens");
-    let found = search(&named("lease"), stores, true, usize::MAX, &mut |_| {});
-    let (beside, alone) = (*found.expect_err("it is noticed"), hunt(true));
+    let found = search(&named("lease"), stores, Merging::Alike, usize::MAX, &mut |_| {});
+    let (beside, alone) = (*found.expect_err("it is noticed"), hunt(Merging::Alike));
     assert_eq!((beside.broken, beside.steps), (alone.broken, alone.steps));
 }
 
@@ -54,7 +51,7 @@ fn a_store_that_breaks_no_invariant_but_leaves_the_model_is_told_in_words() {
         replace: "   AND state = 0 AND crashes = 0",
     }];
     let stores = Lockstep::patched_beside_the_model(SHORT_OF_A_JOB).expect("it opens");
-    let found = search(&named("lease"), stores, true, usize::MAX, &mut |_| {});
+    let found = search(&named("lease"), stores, Merging::Alike, usize::MAX, &mut |_| {});
     let (invariant, what) = found.expect_err("it is noticed").broken;
     assert_eq!(invariant, Invariant::Lockstep);
     assert!(what.starts_with("the model answers \"") && what.contains("SQLite \""), "{what}");
@@ -62,7 +59,7 @@ fn a_store_that_breaks_no_invariant_but_leaves_the_model_is_told_in_words() {
 
 #[test]
 fn a_sound_store_goes_through_the_schedule_that_breaks_another() {
-    let found = hunt(true);
+    let found = hunt(Merging::Alike);
     let codes: Vec<_> = found.steps.iter().map(|(code, _)| code.as_str()).collect();
     let again = replay(&named("lease"), Engines::Sqlite, &codes).expect("every step is possible");
     assert!(again.violation.is_none(), "{:?}", again.violation);
@@ -84,7 +81,7 @@ fn what_is_not_possible_is_told_with_what_is() {
 
 #[test]
 fn taking_workers_for_one_another_finds_the_same_and_only_shrinks_the_search() {
-    let (merged, apart) = (hunt(true), hunt(false));
+    let (merged, apart) = (hunt(Merging::Alike), hunt(Merging::Essence));
     assert_eq!((merged.broken.0, merged.steps.len()), (apart.broken.0, apart.steps.len()));
     assert!(merged.states < apart.states, "{} and {}", merged.states, apart.states);
     for name in ["progress", "guard", "crowd"] {
@@ -93,18 +90,33 @@ fn taking_workers_for_one_another_finds_the_same_and_only_shrinks_the_search() {
             let ways = Ways { merging, ..Ways::on(Engines::Sqlite) };
             explore(&scope, ways, &mut |_| {}).expect("it holds")
         };
-        let (merged, apart) = (go(true), go(false));
+        let (merged, apart) = (go(Merging::Alike), go(Merging::Essence));
         let orders: usize = (1..=usize::from(scope.workers)).product();
         assert!(merged.states < apart.states && apart.states <= merged.states * orders);
         assert_eq!(merged.schedules, apart.schedules, "{name}: the same schedules are covered");
     }
 }
 
+/// What the essence leaves out changes nothing: with every word and time of the dump, the same holds.
+#[test]
+fn telling_all_dumps_apart_finds_the_same_in_more_states() {
+    let (merged, apart) = (hunt(Merging::Alike), hunt(Merging::Nothing));
+    assert_eq!((merged.broken.0, merged.steps.len()), (apart.broken.0, apart.steps.len()));
+    let scope = named("progress");
+    let go = |merging| {
+        let ways = Ways { merging, ..Ways::on(Engines::Sqlite) };
+        explore(&scope, ways, &mut |_| {}).expect("it holds")
+    };
+    let (merged, apart) = (go(Merging::Essence), go(Merging::Nothing));
+    assert!(merged.states < apart.states, "{} and {}", merged.states, apart.states);
+    assert_eq!(merged.vacuous, apart.vacuous);
+}
+
 #[test]
 fn no_two_moves_that_are_possible_at_once_have_the_same_code() {
     for scope in SCOPES.iter().chain(&WIDE_SCOPES) {
         let stores = Lockstep::new(Engines::Sqlite).expect("it opens");
-        let mut search = Search::new(scope, stores, true);
+        let mut search = Search::new(scope, stores, Merging::Alike);
         let mut nodes = vec![search.first()];
         for at in 0..400 {
             let Some(node) = nodes.get(at).cloned() else { break };

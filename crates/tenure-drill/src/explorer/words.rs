@@ -94,6 +94,7 @@ fn code(call: &Call) -> String {
         Call::Jump(Jump::Back) => "jump.back".into(),
         Call::Free(identity) => format!("free.{}", WORKERS[place(*identity)].0),
         Call::Restart => "restart".into(),
+        Call::Stall => "stall".into(),
         Call::Down => "down".into(),
         Call::Backup => "backup".into(),
         Call::GoBack(_) => "restore".into(),
@@ -159,6 +160,9 @@ fn act(call: &Call) -> String {
         Call::Jump(Jump::Back) => format!("the store's clock jumps back by {} s", Jump::BACK),
         Call::Free(identity) => format!("the lock of {} is freed", worker(*identity).as_str()),
         Call::Restart => "the server starts again".into(),
+        Call::Stall => {
+            format!("no call reaches the store for {} s, and its pulse tells", Jump::AHEAD)
+        }
         Call::Down => "the store goes down for the length of a lease".into(),
         Call::Backup => "somebody makes a copy of the database".into(),
         Call::GoBack(_) => "somebody restores the copy".into(),
@@ -273,6 +277,7 @@ fn ledger_said(said: &ledger::Answer) -> String {
     match said {
         ledger::Answer::Opened => "it may go on and do it".into(),
         ledger::Answer::Committed(_) => "it has happened already".into(),
+        ledger::Answer::Decided(_) => "a person decided that it has happened".into(),
         ledger::Answer::InDoubt(doubt) => format!("in doubt since token {}", doubt.token),
         ledger::Answer::Recorded => "written".into(),
         ledger::Answer::Remembered(_) => "remembered".into(),

@@ -1,14 +1,17 @@
 //! What the specification says of workers, their locks, and breaks in time.
 
+use tenure::clock::Timestamp;
 use tenure::drill::WorkerRecord;
-use tenure::inspect::{Checked, Rule, WorkerView, Wrong};
+use tenure::inspect::{Checked, Rule, TimelineEntry, WorkerView, Wrong};
 use tenure::job::{JobId, JobRecord, State};
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::Standing;
-use tenure::lifecycle::Verb;
-use tenure::store::{GUARD_GAP, Lapse, Registration, WORKER_MEMORY};
+use tenure::lifecycle::{CRASH_MEMORY, Verb};
+use tenure::store::{
+    AFTER_STALL, Beat, Lapse, PULSE, Registration, STALL, STALLED_GAP, WORKER_MEMORY,
+};
 
-use super::Model;
+use super::{Model, suspect};
 
 impl Model {
     pub(super) fn register_one(&mut self, worker: &Registration) {
@@ -34,9 +37,46 @@ impl Model {
         self.held.remove(worker);
     }
 
+    /// The end of the last gap in the pulse, and of the one before. A pulse that is too old while leases
+    /// are out means that a gap ends now.
+    pub(super) fn breaks(&self) -> (Timestamp, Timestamp) {
+        let (now, never) = (self.now(), Timestamp::from_millis(0));
+        let past = |at: Timestamp| if at <= now { at } else { never };
+        let (broke, broke_before) = (past(self.broke), past(self.broke_before));
+        let old = |job: &JobRecord| job.leased_at.is_some_and(|at| at < now - STALL);
+        let stalled = self.pulse > never
+            && self.pulse.max(broke) < now - STALL
+            && self.jobs.values().any(old);
+        if stalled { (now, broke) } else { (broke, broke_before) }
+    }
+
+    /// Writes down a gap that ends now.
+    pub(super) fn note_breaks(&mut self) {
+        let breaks = self.breaks();
+        if breaks.0 == self.now() {
+            (self.broke, self.broke_before) = breaks;
+        }
+    }
+
+    pub(super) fn beat_now(&mut self) -> Beat {
+        let now = self.now();
+        let leases_are_out = self.jobs.values().any(|job| job.state == State::Running);
+        let jobs_are_due = self.jobs.values().any(|job| job.waiting && job.run_at <= now);
+        let early = self.pulse <= now && now < self.pulse + PULSE;
+        let leads = !early && (leases_are_out || jobs_are_due);
+        if leads {
+            self.note_breaks();
+            self.pulse = now;
+            self.promote();
+        }
+        Beat { leads, leases_are_out, workers: self.workers.len().min(1_000), wakes: true }
+    }
+
     /// Looks at every worker's lock, and takes back the jobs of those that are gone.
     pub(super) fn vanished_now(&mut self, limit: usize) -> Vec<Lapse> {
         let now = self.now();
+        let stalled = self.breaks().0 > now - AFTER_STALL;
+        let gap = if stalled { self.guard_gap.max(STALLED_GAP) } else { self.guard_gap };
         let mut lapses = Vec::new();
         let ids: Vec<_> = self.workers.keys().cloned().collect();
         for id in ids {
@@ -51,7 +91,7 @@ impl Model {
                 continue;
             }
             let since = *worker.free_since.get_or_insert(now);
-            if since + GUARD_GAP > now {
+            if since + gap > now {
                 continue;
             }
             let left = limit - lapses.len();
@@ -75,32 +115,48 @@ impl Model {
         lapses
     }
 
-    /// A worker that was taken for gone has shown its token again: the crash does not count.
+    /// A worker that was taken for gone has shown its token again: the crash does not count. One whose
+    /// lease was over may come back too, within a lease's length and while the job waits.
     pub(super) fn take_crash_back(&mut self, shown: Fence) {
-        if self.heard(shown, Verb::Vanish).is_none() || self.heard(shown, Verb::Return).is_some() {
+        let lapsed = self.heard(shown, Verb::Vanish).is_none();
+        if lapsed && self.heard(shown, Verb::Lapse).is_none()
+            || self.heard(shown, Verb::Return).is_some()
+        {
             return;
         }
-        // A requeue has begun to count anew since.
-        if self.timeline.iter().any(|line| {
-            line.job == shown.job
-                && line.verb == Verb::Requeue
-                && !line.refused
-                && line.token > shown.token
+        // After a lapse, nothing else may have happened. Else a requeue has begun to count anew since, or a handler that came back so long after the crash that it may have.
+        let ours = |line: &&TimelineEntry| line.job == shown.job && !line.refused;
+        let crash = self
+            .timeline
+            .iter()
+            .filter(ours)
+            .find(|line| (line.token, line.verb) == (shown.token, Verb::Vanish));
+        let forgiven = crash.map(|crash| crash.at + CRASH_MEMORY);
+        if self.timeline.iter().filter(ours).any(|line| {
+            line.token > shown.token
+                && match line.verb {
+                    _ if lapsed => true,
+                    Verb::Requeue => true,
+                    Verb::Retry | Verb::Snooze | Verb::Park => Some(line.at) >= forgiven,
+                    _ => false,
+                }
         }) {
             return;
         }
+        let now = self.now();
+        let may_return =
+            |job: &JobRecord| !lapsed || job.returns_until.is_some_and(|until| until >= now);
         let Some(job) = self.jobs.get_mut(&shown.job).filter(|job| !job.state.has_ended()) else {
             return;
         };
-        job.crashes = job.crashes.saturating_sub(1);
-        let (state, attempt) = (job.state, job.attempt);
-        let seen = JobRecord {
-            token: shown.token,
-            attempt,
-            worker: None,
-            started_at: None,
-            ..job.clone()
-        };
+        if !may_return(job) {
+            return;
+        }
+        job.returns_until = None;
+        suspect::did_not_crash(job);
+        let (state, seen) = (job.state, job.clone());
+        let (attempt, worker) = self.shown_by(shown);
+        let seen = JobRecord { token: shown.token, attempt, worker, started_at: None, ..seen };
         let words = "its worker is back: the crash does not count";
         self.note(&seen, Verb::Return, state, Some(words.into()));
     }

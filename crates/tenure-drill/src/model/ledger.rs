@@ -33,7 +33,7 @@ impl Model {
                 let again = self.mine(&place, fence.token)
                     && self.ledger[&place].standing == Standing::Open
                     && *how == Resolution::Resend;
-                if doubtful {
+                if doubtful || self.goes_on_with(&place, how) {
                     self.take_over(&place, fence.token, how);
                     Answer::Recorded
                 } else if again || self.was_written(&place, fence.token, act) {
@@ -55,6 +55,12 @@ impl Model {
         }
     }
 
+    /// Whether an intent of this job has no outcome. Such a job is not deleted by itself.
+    pub(super) fn is_in_doubt(&self, job: JobId) -> bool {
+        let open = |effect: &Effect| effect.job == job && effect.standing == Standing::Open;
+        self.ledger.values().any(open)
+    }
+
     fn mine(&self, place: &(JobId, Name), token: Token) -> bool {
         self.ledger.get(place).is_some_and(|effect| effect.token == token)
     }
@@ -62,8 +68,11 @@ impl Model {
     fn open(&mut self, place: (JobId, Name), token: Token) -> Answer {
         let now = self.now();
         match self.ledger.get(&place) {
+            // Until an attempt goes on with it, a person's word is told apart.
             Some(effect) if effect.standing == Standing::Committed => {
-                effect.result.clone().map_or(Answer::Opened, Answer::Committed)
+                let by_person = effect.token == Token::NONE;
+                let told = if by_person { Answer::Decided } else { Answer::Committed };
+                effect.result.clone().map_or(Answer::Opened, told)
             }
             Some(effect) if effect.standing == Standing::Open && effect.token == token => {
                 Answer::Opened
@@ -106,6 +115,16 @@ impl Model {
         } else {
             Answer::No(Some(standing))
         }
+    }
+
+    /// Whether the attempt says that it goes on with what a person decided.
+    fn goes_on_with(&self, place: &(JobId, Name), how: &Resolution) -> bool {
+        let Resolution::Committed { result } = how else { return false };
+        self.ledger.get(place).is_some_and(|effect| {
+            effect.token == Token::NONE
+                && effect.standing == Standing::Committed
+                && effect.result.as_ref() == Some(result)
+        })
     }
 
     /// Makes a doubtful intent of somebody else's this attempt's own.
@@ -153,16 +172,16 @@ impl Model {
         let now = self.now();
         let place = (id, name.clone());
         let Some(effect) = self.ledger.get_mut(&place) else { return Resolved::Unknown };
-        let said_before = effect.token == Token::NONE
-            && effect.standing
-                == match how {
-                    Resolution::Committed { .. } => Standing::Committed,
-                    Resolution::Resend => Standing::Resend,
-                };
-        if said_before {
+        let by_person = effect.note.as_deref() == Some("a person decided");
+        let (standing, result) = match how {
+            Resolution::Committed { result } => (Standing::Committed, Some(result)),
+            Resolution::Resend => (Standing::Resend, None),
+        };
+        if by_person && effect.standing == standing && effect.result.as_ref() == result {
             return Resolved::Yes(job.state);
         }
-        if effect.standing != Standing::Open {
+        // A person's word can be corrected until an attempt has gone on with it.
+        if effect.standing != Standing::Open && effect.token != Token::NONE {
             return Resolved::No(effect.standing);
         }
         if job.state == State::Running {
@@ -173,13 +192,9 @@ impl Model {
         }
         effect.token = Token::NONE;
         effect.ended_at = Some(now);
-        match how {
-            Resolution::Resend => effect.standing = Standing::Resend,
-            Resolution::Committed { result } => {
-                effect.standing = Standing::Committed;
-                effect.result = Some(result.clone());
-            }
-        }
+        effect.standing = standing;
+        effect.result = result.cloned();
+        effect.note = Some("a person decided".into());
         let in_doubt = self
             .ledger
             .values()

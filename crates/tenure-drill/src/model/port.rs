@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tenure::clock::millis;
+use tenure::clock::{Timestamp, millis};
 use tenure::drill::{self, Dump, Explorable, KeyRecord};
 use tenure::inspect::{
-    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
-    OverviewLine, QueueSettings, Raise, WorkerView,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, OverviewLine, QueueSettings, Raise, WorkerView,
 };
 use tenure::job::{JobId, JobRecord, Name, NewJob, State, Tenant};
 use tenure::lease::{self, Fence, WorkerId, first_of};
 use tenure::ledger::{self, Entry, Resolution};
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
     QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
     check_resolution, check_settlements,
 };
 
@@ -46,12 +46,16 @@ impl Store for Model {
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
         check_batch(fences.len())?;
         check_lease(length)?;
-        self.changing(|model| fences.iter().map(|fence| model.renew_one(*fence, length)).collect())
+        self.changing(|model| {
+            in_order(fences, |fence| *fence, |fence| model.renew_one(*fence, length))
+        })
     }
 
     fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>> {
         check_batch(reports.len())?;
-        self.changing(|model| reports.iter().map(|report| model.progress_one(report)).collect())
+        self.changing(|model| {
+            in_order(reports, |report| report.fence, |report| model.progress_one(report))
+        })
     }
 
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -101,6 +105,13 @@ impl Store for Model {
         self.changing(|model| model.vanished_now(limit))
     }
 
+    fn beat(&mut self) -> Result<Beat> {
+        let before = (self.pulse, self.broke);
+        let beat = self.beat_now();
+        self.changed |= (self.pulse, self.broke) != before;
+        Ok(beat)
+    }
+
     fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
         check_batch(limit)?;
         Ok(self.overdue_now(limit, grace))
@@ -110,7 +121,10 @@ impl Store for Model {
         check_batch(fences.len())?;
         let answer =
             |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
-        self.changing(|model| fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect())
+        self.changing(|model| {
+            model.note_breaks();
+            fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect()
+        })
     }
 
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
@@ -157,6 +171,11 @@ impl Store for Model {
         })
     }
 
+    fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration> {
+        check_guard_gap(gap)?;
+        self.changing(|model| std::mem::replace(&mut model.guard_gap, gap))
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
         self.prune_workers();
@@ -164,6 +183,7 @@ impl Store for Model {
         let old = |job: &&JobRecord| {
             let keep = self.settings_of(&job.queue).keep(job.state);
             job.finished_at.is_some_and(|finished| finished + keep <= now)
+                && !self.is_in_doubt(job.id)
         };
         let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
         jobs.sort_by_key(|job| (job.queue.clone(), job.state, job.finished_at, job.id));
@@ -174,6 +194,21 @@ impl Store for Model {
         jobs.iter().for_each(|id| self.forget(*id));
         keys.iter().for_each(|place| drop(self.keys.remove(place)));
         self.changing(|_| Pruned { jobs: jobs.len(), keys: keys.len() })
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        let current = |job: &JobRecord| Current { token: job.token, state: job.state };
+        Ok(jobs.iter().map(|id| self.jobs.get(id).map(current)).collect())
+    }
+
+    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
+        let outcome = |job: &JobRecord| JobOutcome {
+            state: job.state,
+            result: job.result.clone(),
+            reason: job.reason.clone(),
+        };
+        Ok(self.jobs.get(&id).map(outcome))
     }
 
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
@@ -258,6 +293,10 @@ impl Store for Model {
         Ok(self.workers_now())
     }
 
+    fn guard_gap(&mut self) -> Result<Duration> {
+        Ok(self.guard_gap)
+    }
+
     fn identity(&mut self) -> Result<Identity> {
         let installation = tenure::clock::unique();
         Ok(Identity { installation, epoch: self.epoch, raises: self.raises.clone() })
@@ -281,6 +320,9 @@ impl Explorable for Model {
         Ok(Dump {
             now: self.now(),
             started_at: self.started_at,
+            broke: self.broke,
+            broke_before: self.broke_before,
+            guard_gap: self.guard_gap,
             epoch: self.epoch,
             next_id: self.next_id().0,
             jobs: self.jobs.values().cloned().collect(),
@@ -297,6 +339,9 @@ impl Explorable for Model {
     fn load(&mut self, state: &Dump) -> Result<()> {
         self.clock.set(state.now);
         self.started_at = state.started_at;
+        (self.broke, self.broke_before) = (state.broke, state.broke_before);
+        self.pulse = Timestamp::from_millis(0);
+        self.guard_gap = state.guard_gap;
         self.epoch = state.epoch;
         self.sequence = state.next_id - first_of(state.epoch);
         self.jobs = state.jobs.iter().map(|job| (job.id, job.clone())).collect();
@@ -320,4 +365,15 @@ impl Explorable for Model {
         self.clock.set(now);
         self.raise_epoch("the database went back in time").map(drop)
     }
+}
+
+/// Item by item in the order of jobs and tokens, answered in the order given.
+fn in_order<T, A>(items: &[T], fence: impl Fn(&T) -> Fence, each: impl FnMut(&T) -> A) -> Vec<A> {
+    let mut sorted: Vec<(usize, &T)> = items.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, item)| (fence(item).job, fence(item).token));
+    let places: Vec<usize> = sorted.iter().map(|(at, _)| *at).collect();
+    let answers = sorted.into_iter().map(|(_, item)| item).map(each);
+    let mut answers: Vec<(usize, A)> = places.into_iter().zip(answers).collect();
+    answers.sort_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }

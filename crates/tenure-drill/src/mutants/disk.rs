@@ -3,7 +3,7 @@
 //! A mutant is a store with another setting, made behind the library's feature `drill`.
 
 use super::{Hunt, Level, Stock};
-use crate::disk::{Begin, Flush, first_broken, meet};
+use crate::disk::{Begin, Flush, Looks, first_broken, meet, replace};
 use crate::verdict::{Invariant, Violation};
 
 /// A seed whose calls begin with jobs that are stored and claimed.
@@ -36,6 +36,12 @@ pub(super) fn hunts() -> impl Iterator<Item = Hunt> {
             "a transaction reads before it has the right to write (BEGIN without IMMEDIATE)",
             &[Invariant::I10],
             Box::new(|| meet(Begin::Deferred).err()),
+        ),
+        hunt(
+            "file not looked for",
+            "a commit is answered without a look whether the file is still at its path",
+            &[Invariant::I9],
+            Box::new(|| replace(Looks::Never).err()),
         ),
     ]
     .into_iter()

@@ -8,12 +8,13 @@
 mod fence;
 mod lapse;
 mod ledger;
+mod suspect;
 mod takeover;
 
 use tenure::drill::Patch;
 
 use super::{Hunt, Level, Stock};
-use crate::explorer::{Patched, Scope, explore_patched};
+use crate::explorer::{Merging, Patched, Scope, explore_patched};
 use crate::verdict::{Invariant, Violation};
 
 /// A store with one safeguard missing.
@@ -35,7 +36,7 @@ const TELLS_WORKERS_APART: &str = "worker clock for expiry";
 
 fn all() -> impl Iterator<Item = &'static Mutant> {
     let all = fence::MUTANTS.iter().chain(&takeover::MUTANTS).chain(&lapse::MUTANTS);
-    all.chain(&ledger::MUTANTS)
+    all.chain(&suspect::MUTANTS).chain(&ledger::MUTANTS)
 }
 
 /// What the mutant of this name takes out of SQLite's files, for another level that looks for it too.
@@ -63,7 +64,9 @@ fn hunt(mutant: &'static Mutant, stock: Stock, target: Patched) -> Hunt {
 
 fn look_for(mutant: &Mutant, target: Patched) -> Option<Violation> {
     let scope = Scope::named(mutant.scope)?;
-    explore_patched(&scope, target, mutant.name != TELLS_WORKERS_APART).err()
+    let apart = mutant.name == TELLS_WORKERS_APART;
+    let merging = if apart { Merging::Essence } else { Merging::Alike };
+    explore_patched(&scope, target, merging).err()
 }
 
 const fn patch(file: &'static str, find: &'static str, replace: &'static str) -> Patch {

@@ -45,7 +45,7 @@ fn look_for(mutant: &Mutant) -> Option<Violation> {
     })
 }
 
-const MUTANTS: [Mutant; 13] = [
+const MUTANTS: [Mutant; 16] = [
     Mutant {
         name: "check-then-act",
         removed: "fence looks at the token once, and nobody looks again at COMMIT",
@@ -67,6 +67,18 @@ const MUTANTS: [Mutant; 13] = [
             "single/settle",
             "IF answer.verdict IN ('stale', 'gone') THEN",
             "IF answer.verdict = 'invalid' THEN",
+        )],
+        is_inside: false,
+    },
+    Mutant {
+        name: "repetition answered with yes",
+        removed: "complete does not raise where an earlier transaction has completed the attempt",
+        broken: &[Invariant::I7],
+        case: ("over", &["complete-write", "complete-write"]),
+        patches: &[patch(
+            "single/settle",
+            "ELSIF answer.verdict = 'repeated' AND NOT tenure.is_settled_here(p_job, p_token, p_verb) THEN",
+            "ELSIF answer.verdict = 'invalid' THEN",
         )],
         is_inside: false,
     },
@@ -161,6 +173,22 @@ const MUTANTS: [Mutant; 13] = [
             "PERFORM pg_advisory_xact_lock('tenure.jobs'::regclass::oid::int, 1);",
             "NULL;",
         )],
+        is_inside: false,
+    },
+    Mutant {
+        name: "refused renewals in any order",
+        removed: "batches that renew a job under several lost tokens wait for each other's lines",
+        broken: &[Invariant::Deadlock],
+        case: ("taken", &["renew-up", "renew-down", "renew-middle"]),
+        patches: &[patch("verbs/renew", "ORDER BY u.id, u.token, u.n", "ORDER BY u.id, u.n")],
+        is_inside: false,
+    },
+    Mutant {
+        name: "refused progress in any order",
+        removed: "batches that report a job under several lost tokens wait for each other's lines",
+        broken: &[Invariant::Deadlock],
+        case: ("taken", &["progress-up", "progress-down", "progress-middle"]),
+        patches: &[patch("verbs/progress", "ORDER BY u.id, u.token, u.n", "ORDER BY u.id, u.n")],
         is_inside: false,
     },
     Mutant {

@@ -109,7 +109,7 @@ impl<'a> Actor<'a> {
     /// A refusal is expected; whatever else goes wrong is not.
     fn note(&mut self, sql: &str, error: &Error) {
         let code = code(error);
-        if !matches!(code.as_str(), "TN001" | "TN002" | "TN003") {
+        if !matches!(code.as_str(), "TN001" | "TN002" | "TN003" | "TN004") {
             self.report.wrong.push(format!("{}: {sql}: {error:?}", self.worker));
         }
         *self.report.refused.entry(code).or_default() += 1;

@@ -4,7 +4,9 @@
 //! must not be ends the run.
 
 mod ledger;
+mod liveness;
 mod people;
+mod taken;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,15 +14,17 @@ use std::time::Duration;
 use tenure::clock::{Clock, Timestamp};
 use tenure::job::{Fingerprint, JobId, Name, State};
 use tenure::lease::{Fence, WorkerId};
-use tenure::lifecycle::{Outcome, Verb};
+use tenure::lifecycle::{Outcome, Verb, is_own_return, makes_suspect};
 use tenure::store::{
-    Attempt, Claim, Claimed as Answered, Lapse, Lapsed, Renewed, Report, Reported, SUSPICION,
-    Settled, Settlement,
+    Attempt, Claim, Claimed as Answered, Renewed, Report, Reported, SUSPICION, Settled, Settlement,
 };
 use tenure::telemetry::{Event, Fact};
 
+pub(super) use self::liveness::RETRY;
+use self::liveness::{Delays, Turns};
 pub(super) use self::people::Copy;
 use super::ghosts::{Claimed, Ghost};
+use super::orders::ORDER;
 use super::trace::{Rare, Trace};
 use super::witness::Witness;
 use crate::verdict::Invariant;
@@ -52,6 +56,14 @@ pub(super) struct Books {
     held: BTreeMap<WorkerId, BTreeSet<JobId>>,
     keys: BTreeMap<String, (JobId, Fingerprint)>,
     claims: u64,
+    turns: Turns,
+    delays: Delays,
+    /// When all workers were told of a job that has not started.
+    pub(super) told: BTreeMap<JobId, Duration>,
+    /// What is written down comes from a call whose sender has given up on it.
+    pub(super) late: bool,
+    /// How often something befell all.
+    pub(super) disturbances: u64,
     /// The last id that was ever given, also in times that are lost.
     last_id: JobId,
 }
@@ -63,6 +75,10 @@ pub(super) struct Living {
     pub(super) hindered: Duration,
     /// How many of its calls were lost.
     pub(super) losses: u32,
+    /// Since when it lives.
+    pub(super) since: Duration,
+    /// Until when it alone cannot reach the store.
+    pub(super) cut_until: Duration,
 }
 
 /// What must not be.
@@ -94,6 +110,11 @@ impl Books {
             held: BTreeMap::new(),
             keys: BTreeMap::new(),
             claims: 0,
+            turns: Turns::default(),
+            delays: Delays::default(),
+            told: BTreeMap::new(),
+            late: false,
+            disturbances: 0,
             last_id: JobId(0),
         }
     }
@@ -117,6 +138,12 @@ impl Books {
         if let Some(living) = self.workers.get_mut(who) {
             living.hindered = living.hindered.max(until);
         }
+    }
+
+    /// Something befalls all. Until then nobody can be blamed for what it does to leases.
+    pub(super) fn disturb(&mut self, blameless_until: Option<Duration>) {
+        self.disturbances += 1;
+        self.hindered = self.hindered.max(blameless_until.unwrap_or_default());
     }
 
     /// The store's time.
@@ -148,6 +175,7 @@ impl Books {
         let bound = u32::from(attempt.max_attempts) + ghost.given_back;
         let too_often = ghost.starts > bound || attempt.attempt > attempt.max_attempts;
         let starts = ghost.starts;
+        let is_suspect = ghost.unreturned && makes_suspect(attempt.crashes, attempt.max_crashes);
         ghost.claims.push(Claimed {
             number,
             worker: who.clone(),
@@ -156,10 +184,14 @@ impl Books {
             granted: self.trace.now,
             losses: self.workers.get(who).map_or(0, |living| living.losses),
             started_at: attempt.started_at,
+            suspect: is_suspect,
             crashes: attempt.crashes,
             max_crashes: attempt.max_crashes,
             is_limited: attempt.max_runtime_ms.is_some(),
+            attempt: attempt.attempt,
             unheard: false,
+            late: false,
+            missing: false,
             settled: None,
         });
         if token <= highest {
@@ -173,24 +205,26 @@ impl Books {
             return self.fail(Invariant::I5, job, format!("job {job} was started {starts} times"));
         }
         self.moved(job, State::Running);
+        self.started(job);
         let text =
             format!("{who} is given it under token {token}, for attempt {}", attempt.attempt);
         self.tell(job, text);
-        if attempt.crashes > 0 {
+        if is_suspect {
             self.suspect(who, job);
         }
     }
 
-    /// A job with a crash is given out: no other one may be at risk with it.
+    /// A suspect is given out: no other one may be at risk with it.
     fn suspect(&mut self, who: &WorkerId, job: JobId) {
         let since = self.now() - SUSPICION;
-        let is_suspect = |id: &&JobId| {
-            let claim = self.jobs.get(id).and_then(|ghost| ghost.claims.last());
-            claim.is_some_and(|claim| claim.crashes > 0 && claim.started_at > since)
-        };
-        let held = self.held.get(who);
-        let suspects: Vec<JobId> = held.into_iter().flatten().filter(is_suspect).copied().collect();
-        if suspects.len() > 1 {
+        let held = self.held.get(who).into_iter().flatten();
+        let claims = held.filter_map(|id| Some((*id, self.jobs.get(id)?.claims.last()?)));
+        let suspects: Vec<_> = claims.filter(|(_, claim)| claim.suspect).collect();
+        let young = suspects.iter().filter(|(_, claim)| claim.started_at > since).count();
+        let is_last_chance = |claim: &Claimed| claim.crashes + 1 >= claim.max_crashes;
+        let last_chance = suspects.iter().any(|(_, claim)| is_last_chance(claim));
+        if young > 1 || (last_chance && suspects.len() > 1) {
+            let suspects: Vec<JobId> = suspects.iter().map(|(id, _)| *id).collect();
             let what = format!("{who} was given the suspects {suspects:?} at a time");
             return self.fail(Invariant::I5, job, what);
         }
@@ -202,7 +236,7 @@ impl Books {
         for attempt in &answer.attempts {
             let ghost = self.jobs.get_mut(&attempt.lease.job());
             if let Some(claim) = ghost.and_then(Ghost::holder) {
-                claim.unheard = true;
+                (claim.unheard, claim.late) = (true, self.late);
             }
         }
     }
@@ -218,6 +252,7 @@ impl Books {
             if let Some(claim) = self.jobs.get_mut(&job).and_then(Ghost::holder)
                 && std::mem::take(&mut claim.unheard)
             {
+                claim.late = false;
                 self.count(Rare::ClaimTakenUp);
                 self.tell(job, format!("{who} learns that it holds it"));
             }
@@ -343,9 +378,12 @@ impl Books {
         let Some(ghost) = self.jobs.get_mut(&job) else { return };
         let Some(claim) = ghost.holder() else { return };
         claim.settled = Some(verb);
-        let late = claim.until < now;
+        let (late, attempt) = (claim.until < now, claim.attempt);
         let given_back = matches!(verb, Verb::Snooze | Verb::Release | Verb::Park);
         ghost.given_back += u32::from(given_back);
+        if is_own_return(verb) && !became.has_ended() {
+            ghost.came_back(now);
+        }
         ghost.successes += u32::from(became == State::Succeeded);
         let twice = ghost.successes > 1;
         self.moved(job, became);
@@ -369,91 +407,7 @@ impl Books {
         if outcome.note().is_some_and(|note| note.contains("max_runtime")) {
             self.count(Rare::TimedOut);
         }
-    }
-
-    // ── how they are taken back
-
-    pub(super) fn vanished(&mut self, _: &WorkerId, _: usize, answer: &[Lapse]) {
-        for lapse in answer {
-            self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Vanish);
-        }
-    }
-
-    pub(super) fn overdue(&mut self, _: &WorkerId, limit: usize, grace: Duration, over: &[Fence]) {
-        if !self.jumped || over.len() >= limit {
-            return;
-        }
-        let now = self.now();
-        let spared = |job: &JobId| {
-            let claim = self.jobs.get(job).and_then(|ghost| ghost.claims.last());
-            let is_over = claim.is_some_and(|claim| claim.until + grace <= now);
-            is_over && !over.iter().any(|fence| fence.job == *job)
-        };
-        if self.held.values().flatten().any(spared) {
-            self.count(Rare::BrakeEngaged);
-        }
-    }
-
-    pub(super) fn lapse(&mut self, _: &WorkerId, fences: &[Fence], answers: &[Lapsed]) {
-        for (fence, answer) in fences.iter().zip(answers) {
-            if let Lapsed::Yes(became) = answer {
-                self.lapsed(*fence, *became, None, Verb::Lapse);
-            }
-        }
-    }
-
-    fn lapsed(&mut self, fence: Fence, became: State, from: Option<&WorkerId>, verb: Verb) {
-        /// So many lost calls are no excuse: a renewal is tried more often.
-        const FEW: u32 = 3;
-        let (job, now) = (fence.job, self.now());
-        let Some(ghost) = self.jobs.get_mut(&job) else {
-            return self.fail(Invariant::I9, job, format!("job {job} was never enqueued"));
-        };
-        let Some(claim) = ghost.holder().cloned() else {
-            let what = format!("job {job} was taken back, but nobody holds it");
-            return self.fail(Invariant::I8, job, what);
-        };
-        ghost.crashes += 1;
-        let (crashes, capped) = (ghost.crashes, u32::from(claim.max_crashes));
-        let Claimed { worker, token, until, granted, losses, is_limited, .. } = claim;
-        if token != fence.token || from.is_some_and(|from| *from != worker) {
-            let what = format!("job {job} was taken from token {}, not {token}", fence.token);
-            return self.fail(Invariant::I8, job, what);
-        }
-        self.moved(job, became);
-        self.tell(job, format!("it is taken back from {worker} by {verb}, and is {became}"));
-        let living = self.workers.get(&worker).copied();
-        match (verb, living) {
-            (Verb::Vanish, Some(_)) => {
-                let what = format!("job {job} was taken from {worker}, which lives");
-                return self.fail(Invariant::I8, job, what);
-            }
-            (Verb::Lapse, _) if until > now => {
-                let what = format!("job {job} was taken from {worker} while its lease lasts");
-                return self.fail(Invariant::I8, job, what);
-            }
-            // I6, as far as it is the worker's: who lives and is not hindered keeps what it has.
-            (Verb::Lapse, Some(living))
-                if granted > living.hindered.max(self.hindered)
-                    && living.losses - losses <= FEW
-                    && !is_limited =>
-            {
-                let what = format!(
-                    "job {job} was taken from {worker}, which lives, did not stand still and could reach the store"
-                );
-                return self.fail(Invariant::I6, job, what);
-            }
-            (Verb::Vanish, None) => self.count(Rare::Vanished),
-            _ => self.count(Rare::Lapsed),
-        }
-        if crashes > capped || (crashes == capped) && became != State::Dead {
-            let what = format!("job {job} was left {became} after {crashes} crashes of {capped}");
-            return self.fail(Invariant::I5, job, what);
-        }
-        if became == State::Dead {
-            let rare = if crashes == capped { Rare::CrashCap } else { Rare::AttemptsUsedUp };
-            self.count(rare);
-        }
+        self.put_off(job, attempt, outcome);
     }
 
     // ── what workers tell
@@ -465,8 +419,13 @@ impl Books {
             return;
         };
         if let Fact::JobSucceeded { .. } = &event.fact {
-            let claim = self.jobs.get_mut(&job).and_then(|ghost| ghost.claim(worker, token));
-            if claim.and_then(|claim| claim.settled) != Some(Verb::Complete) {
+            let ghost = self.jobs.get_mut(&job);
+            let was_committed = ghost.as_ref().is_none_or(|ghost| ghost.kind.as_str() == ORDER);
+            let claim = ghost.and_then(|ghost| ghost.claim(worker, token));
+            // What a handler has committed itself may be in a time that is lost before its worker tells of it.
+            if !(was_committed && self.went_back > 0)
+                && claim.and_then(|claim| claim.settled) != Some(Verb::Complete)
+            {
                 let what = format!("{worker} takes job {job} for done, but it never completed it");
                 self.fail(Invariant::I10, job, what);
             }
@@ -511,6 +470,9 @@ impl Books {
     pub(super) fn was_refused(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) {
         let Fence { job, token } = fence;
         self.tell(job, format!("{what} of {who} under token {token} is refused"));
+        if let Some(ghost) = self.jobs.get_mut(&job) {
+            ghost.heard_of(who, token);
+        }
         match stood {
             Stood::Holds => {
                 let text = format!("{what} of {who} for job {job} was refused, but it holds it");
@@ -535,10 +497,16 @@ impl Books {
         let Some(ghost) = self.jobs.get_mut(&job) else { return };
         let was = std::mem::replace(&mut ghost.state, to);
         let worker = ghost.claims.last().map(|claim| claim.worker.clone());
+        let first = usize::from(to == State::Running);
+        let was_fresh = was == State::Queued && ghost.claims.len() == first;
+        let tenant = was_fresh.then(|| ghost.tenant.clone());
         if was.has_ended() {
             return self.fail(Invariant::I4, job, format!("job {job} was {was}, and became {to}"));
         }
         self.live -= usize::from(to.has_ended());
+        if let Some(tenant) = tenant {
+            self.is_fresh_no_more(&tenant);
+        }
         self.parked.remove(&job);
         if to == State::Parked {
             self.parked.insert(job);

@@ -17,15 +17,23 @@ pub enum Kind {
     Call,
     /// A call is applied, and its reply is lost.
     Reply,
+    /// A call is applied after its sender has given up on it.
+    Late,
     /// A worker's process is killed.
     Kill,
     /// A worker stands still, for half a lease to three.
     Stall,
+    /// A worker alone cannot reach the store, for half a lease to three.
+    Cut,
     /// A worker is asked to end.
     End,
     /// The store answers nobody for a while.
     Down,
-    /// The store's clock is set, forward or a little back.
+    /// The store keeps all callers waiting, for up to ten leases.
+    Freeze,
+    /// The store can be read, and every write fails, for a while.
+    Full,
+    /// The store's clock is set, forward or back.
     Jump,
     /// Everything sleeps for up to three leases, and wakes up together.
     Sleep,
@@ -41,13 +49,17 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 16] = [
         Kind::Call,
         Kind::Reply,
         Kind::Kill,
+        Kind::Late,
         Kind::Stall,
+        Kind::Cut,
         Kind::End,
         Kind::Down,
+        Kind::Freeze,
+        Kind::Full,
         Kind::Jump,
         Kind::Sleep,
         Kind::Failover,
@@ -61,10 +73,14 @@ impl Kind {
         match self {
             Kind::Call => "call",
             Kind::Reply => "reply",
+            Kind::Late => "late",
             Kind::Kill => "kill",
             Kind::Stall => "stall",
+            Kind::Cut => "cut",
             Kind::End => "end",
             Kind::Down => "down",
+            Kind::Freeze => "freeze",
+            Kind::Full => "full",
             Kind::Jump => "jump",
             Kind::Sleep => "sleep",
             Kind::Failover => "failover",
@@ -134,18 +150,25 @@ impl Iterator for Faults {
         let turn = turn + 1 + chance.below(2 * mean);
         let loses = chance.below(all) < self.losses;
         let throw = chance.below(100);
+        let lost = match throw {
+            0..45 => Kind::Call,
+            45..90 => Kind::Reply,
+            _ => Kind::Late,
+        };
         let kind = match throw {
-            0..50 if loses => Kind::Call,
-            _ if loses => Kind::Reply,
-            0..18 => Kind::Kill,
-            18..40 => Kind::Stall,
-            40..48 => Kind::End,
-            48..56 => Kind::Down,
-            56..62 => Kind::Jump,
-            62..66 => Kind::Sleep,
-            66..69 => Kind::Failover,
-            69..79 => Kind::Cancel,
-            79..88 => Kind::Requeue,
+            _ if loses => lost,
+            0..16 => Kind::Kill,
+            16..33 => Kind::Stall,
+            33..39 => Kind::Cut,
+            39..46 => Kind::End,
+            46..52 => Kind::Down,
+            52..56 => Kind::Freeze,
+            56..60 => Kind::Full,
+            60..66 => Kind::Jump,
+            66..69 => Kind::Sleep,
+            69..72 => Kind::Failover,
+            72..82 => Kind::Cancel,
+            82..90 => Kind::Requeue,
             _ => Kind::Enqueue,
         };
         self.last = Some((number, turn));

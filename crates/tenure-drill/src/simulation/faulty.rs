@@ -1,13 +1,14 @@
 //! A connection on which calls are lost: before they are applied, or after, when the caller never hears the
 //! answer. Whatever is applied is in the books.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure::drill::Sealed;
 use tenure::inspect::{
-    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
-    QueueSettings, WorkerView,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, QueueSettings, WorkerView,
 };
 use tenure::job::{JobId, JobRecord, Name, NewJob, State};
 use tenure::lease::{Fence, WorkerId};
@@ -15,22 +16,33 @@ use tenure::ledger::{Answer, Entry, Resolution};
 use tenure::lifecycle::{Next, Outcome, after_settling};
 use tenure::store::sqlite::Sqlite;
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Error, Guarded, Lapse,
+    Lapsed, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
+    Settled, Settlement, Store, Wake,
 };
 
 use super::books::Books;
+use super::late::{Late, Underway};
+use super::orders;
+use super::trace::Rare;
 use super::workers::Flaw;
 
 /// What becomes of the next calls.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Weather {
     /// How many calls will be lost before they are applied, and how many replies.
     pub(super) calls: u32,
     pub(super) replies: u32,
+    /// How long after the call the next calls are applied that are held up.
+    pub(super) held_up: Vec<Duration>,
+    /// Those that are.
+    pub(super) underway: Vec<Underway>,
     /// Nobody is answered until then.
     pub(super) down_until: Duration,
+    /// Every write fails until then.
+    pub(super) full_until: Duration,
+    /// Workers that alone are not answered, and until when.
+    pub(super) cut: BTreeMap<WorkerId, Duration>,
     /// This call of all calls is lost, before or after it is applied.
     pub(super) nth: Option<(u64, When)>,
 }
@@ -44,28 +56,66 @@ pub enum When {
     After,
 }
 
+/// What becomes of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Lost(When),
+    /// It is applied so long after its sender has given up on it.
+    Late(Duration),
+    /// The store is out of reach, for this caller or for all.
+    OutOfReach,
+    /// The store cannot be written to.
+    Full,
+}
+
 impl Weather {
-    /// Whether this call is lost, and when. A look that nobody waits for is a waste of a fault.
-    fn fate(&mut self, verb: &str, number: u64, now: Duration) -> Option<When> {
+    /// What befalls this call. A look that nobody waits for is a waste of a fault.
+    fn fate(&mut self, who: &WorkerId, verb: &str, number: u64, now: Duration) -> Option<Fate> {
         if let Some((_, when)) = self.nth.filter(|(nth, _)| *nth == number) {
-            return Some(when);
+            return Some(Fate::Lost(when));
         }
-        if now < self.down_until {
-            return Some(When::Before);
+        if now < self.down_until || self.cut.get(who).is_some_and(|until| now < *until) {
+            return Some(Fate::OutOfReach);
+        }
+        if now < self.full_until && !only_reads(verb) {
+            return Some(Fate::Full);
         }
         if matches!(verb, "vanished" | "overdue" | "prune") {
             return None;
         }
-        if self.calls > 0 {
+        if Late::can_be(verb)
+            && let Some(by) = self.held_up.pop()
+        {
+            Some(Fate::Late(by))
+        } else if self.calls > 0 {
             self.calls -= 1;
-            Some(When::Before)
+            Some(Fate::Lost(When::Before))
         } else if self.replies > 0 {
             self.replies -= 1;
-            Some(When::After)
+            Some(Fate::Lost(When::After))
         } else {
             None
         }
     }
+}
+
+/// Whether a full or read-only store answers it.
+fn only_reads(verb: &str) -> bool {
+    matches!(
+        verb,
+        "held"
+            | "overdue"
+            | "job"
+            | "jobs"
+            | "overview"
+            | "leases"
+            | "queues"
+            | "effects"
+            | "workers"
+            | "identity"
+            | "check"
+            | "wait"
+    )
 }
 
 /// What all connections share.
@@ -99,34 +149,78 @@ impl Faulty {
         verb: &'static str,
         call: impl FnOnce(&mut Sqlite) -> Result<T>,
         note: impl FnOnce(&mut Books, &WorkerId, &T, bool),
+        late: impl FnOnce() -> Option<Late>,
     ) -> Result<T> {
-        let fate = {
-            let mut books = self.shared.books();
-            books.calls += 1;
-            let (number, now) = (books.calls, books.trace.now);
-            let mut weather = self.shared.weather();
-            let fate = weather.fate(verb, number, now);
-            if let Some(when) = fate {
-                if let Some(living) = books.workers.get_mut(&self.who) {
-                    living.losses += 1;
-                }
-                let lost = if when == When::Before { "call" } else { "reply" };
-                let text = format!("{} asks to {verb}, and the {lost} is lost", self.who);
-                // While the store is down that is no news.
-                if now < weather.down_until {
-                    books.trace.mix(&text);
-                } else {
-                    books.trace.tell(None, text);
-                }
+        let fate = self.fate(verb);
+        match fate {
+            None | Some(Fate::Lost(When::After)) => {}
+            Some(Fate::Lost(When::Before) | Fate::OutOfReach) => return Err(broken()),
+            Some(Fate::Full) => return Err(self.full()),
+            Some(Fate::Late(by)) => {
+                let now = self.shared.books().trace.now;
+                let who = self.who.clone();
+                let underway = late().map(|call| Underway { at: now + by, who, call });
+                self.shared.weather().underway.extend(underway);
+                return Err(broken());
             }
-            fate
-        };
-        if fate == Some(When::Before) {
-            return Err(broken());
         }
         let answer = self.on_its_clock(verb, call)?;
         note(&mut self.shared.books(), &self.who, &answer, fate.is_some());
         if fate.is_some() { Err(broken()) } else { Ok(answer) }
+    }
+
+    /// What becomes of this call; the books hear of it.
+    fn fate(&self, verb: &str) -> Option<Fate> {
+        let mut books = self.shared.books();
+        books.calls += 1;
+        let (number, now) = (books.calls, books.trace.now);
+        let fate = self.shared.weather().fate(&self.who, verb, number, now)?;
+        let lost = match fate {
+            Fate::Lost(When::Before) | Fate::OutOfReach => "the call is lost",
+            Fate::Lost(When::After) => "the reply is lost",
+            Fate::Late(_) => "the call is held up",
+            Fate::Full => "the store cannot be written to",
+        };
+        let text = format!("{} asks to {verb}, and {lost}", self.who);
+        match fate {
+            // While nobody is answered that is no news, and it excuses nothing: for all, the store's time stands still.
+            Fate::OutOfReach => books.trace.mix(&text),
+            Fate::Full => {
+                books.count(Rare::WriteFailed);
+                books.trace.mix(&text);
+            }
+            Fate::Lost(_) | Fate::Late(_) => {
+                if let Some(living) = books.workers.get_mut(&self.who) {
+                    living.losses += 1;
+                }
+                books.trace.tell(None, text);
+            }
+        }
+        Some(fate)
+    }
+
+    /// A full disk and a read-only file take turns.
+    fn full(&self) -> Error {
+        let (problem, next) = if self.shared.books().calls.is_multiple_of(2) {
+            ("the disk is full; nothing of this call was stored", "free some space and repeat it")
+        } else {
+            ("the file is read-only", "make it writable")
+        };
+        let target = "simulation".to_owned();
+        Error::Unusable { target, problem: problem.to_owned(), next: next.to_owned() }
+    }
+
+    /// Completes a job together with a row of the handler's own, in one transaction, as `Context::commit` does.
+    pub(super) fn commit(&mut self, fence: Fence) -> Result<Settled> {
+        let done = Settlement::new(fence, Outcome::Complete { result: None });
+        self.through(
+            "commit",
+            |store| orders::commit(store, &done),
+            |books, who, answer, _| {
+                books.settle(who, std::slice::from_ref(&done), std::slice::from_ref(answer));
+            },
+            || None,
+        )
     }
 
     /// The store's clock decides; but for a mutant that believes its own, which is ahead.
@@ -145,6 +239,15 @@ impl Faulty {
         let answer = call(&mut self.store);
         clock.set(now);
         answer
+    }
+
+    /// What is asked; a mutant begins every claim at the same place of the ring.
+    fn asked(&self, ask: &Claim) -> Claim {
+        let mut ask = ask.clone();
+        if self.flaw == Some(Flaw::CursorStands) {
+            ask.cursor = Cursor::default();
+        }
+        ask
     }
 
     /// A mutant that takes silence for consent.
@@ -190,10 +293,11 @@ macro_rules! pass {
                     stringify!($name),
                     |store| store.$name($($arg),*),
                     |books, who, answer, _| books.$name(who, $($arg,)* answer),
+                    || None,
                 )
             })*
             $(fn $look(&mut self, $($what: $of),*) -> Result<$seen> {
-                self.through(stringify!($look), |store| store.$look($($what),*), |_, _, _, _| {})
+                self.through(stringify!($look), |store| store.$look($($what),*), |_, _, _, _| {}, || None)
             })*
             $($hand)*
         }
@@ -202,13 +306,9 @@ macro_rules! pass {
 
 pass! {
     noted {
-        renew(fences: &[Fence], length: Duration) -> Vec<Renewed>;
         progress(reports: &[Report]) -> Vec<Reported>;
-        ledger(entries: &[Entry]) -> Vec<Answer>;
         vanished(limit: usize) -> Vec<Lapse>;
         overdue(limit: usize, grace: Duration) -> Vec<Fence>;
-        lapse(fences: &[Fence]) -> Vec<Lapsed>;
-        cancel(jobs: &[JobId]) -> Vec<Changed>;
         requeue(jobs: &[AsSeen]) -> Vec<Changed>;
         resume(jobs: &[JobId]) -> Vec<Changed>;
         resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
@@ -220,7 +320,10 @@ pass! {
         purge(jobs: &[AsSeen]) -> Vec<Changed>;
         configure(queue: &Name, change: &QueueChange) -> QueueSettings;
         raise_epoch(reason: &str) -> u32;
-        prune(limit: usize) -> Pruned;
+        set_guard_gap(gap: Duration) -> Duration;
+        guard_gap() -> Duration;
+        current(jobs: &[JobId]) -> Vec<Option<Current>>;
+        outcome(id: JobId) -> Option<JobOutcome>;
         job(id: JobId) -> Option<JobDetail>;
         jobs(filter: &Filter, limit: usize) -> Vec<JobRecord>;
         overview() -> Overview;
@@ -230,27 +333,91 @@ pass! {
         workers() -> Vec<WorkerView>;
         identity() -> Identity;
         check(from: Option<JobId>, limit: usize) -> Checked;
+        beat() -> Beat;
         wait(until: Instant) -> Wake;
     }
     by hand {
-        fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
-            self.through("claim", |store| store.claim(ask), |books, who, claimed, lost| {
-                books.claim(who, ask, claimed);
-                if lost {
-                    books.unheard(claimed);
-                }
+        fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
+            // A mutant has a limit, and leaves the rest for the next round.
+            let few = self.flaw == Some(Flaw::RenewsFew);
+            let (now, later) = fences.split_at(if few { fences.len().min(16) } else { fences.len() });
+            let answers = self.through(
+                "renew",
+                |store| store.renew(now, length),
+                |books, who, answers, _| books.renew(who, now, length, answers),
+                || Some(Late::Renew(fences.to_vec(), length)),
+            );
+            answers.map(|mut answers| {
+                answers.extend(later.iter().map(|_| Renewed::Busy));
+                answers
             })
+        }
+
+        fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<Answer>> {
+            self.through(
+                "ledger",
+                |store| store.ledger(entries),
+                |books, who, answers, _| books.ledger(who, entries, answers),
+                || Some(Late::Ledger(entries.to_vec())),
+            )
+        }
+
+        fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
+            self.through(
+                "lapse",
+                |store| store.lapse(fences),
+                |books, who, answers, _| books.lapse(who, fences, answers),
+                || Some(Late::Lapse(fences.to_vec())),
+            )
+        }
+
+        fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+            self.through(
+                "cancel",
+                |store| store.cancel(jobs),
+                |books, who, answers, _| books.cancel(who, jobs, answers),
+                || Some(Late::Cancel(jobs.to_vec())),
+            )
+        }
+
+        fn prune(&mut self, limit: usize) -> Result<Pruned> {
+            if self.flaw == Some(Flaw::NeverPrunes) {
+                return Ok(Pruned { jobs: 0, keys: 0 });
+            }
+            self.through("prune", |store| store.prune(limit), |_, _, _, _| {}, || None)
+        }
+
+        fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
+            let ask = &self.asked(ask);
+            self.through(
+                "claim",
+                |store| store.claim(ask),
+                |books, who, claimed, lost| {
+                    books.claim(who, ask, claimed);
+                    if lost {
+                        books.unheard(claimed);
+                    } else {
+                        books.served(who, claimed);
+                    }
+                },
+                || Some(Late::Claim(ask.clone())),
+            )
         }
 
         fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
             if self.flaw == Some(Flaw::ForgetsWhatItHolds) {
                 return Ok(Vec::new());
             }
-            self.through("held", |store| store.held(worker), |books, who, held, lost| {
-                if !lost {
-                    books.held(who, worker, held);
-                }
-            })
+            self.through(
+                "held",
+                |store| store.held(worker),
+                |books, who, held, lost| {
+                    if !lost {
+                        books.held(who, worker, held);
+                    }
+                },
+                || None,
+            )
         }
 
         fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -258,6 +425,7 @@ pass! {
                 "settle",
                 |store| store.settle(settlements),
                 |books, who, answers, _| books.settle(who, settlements, answers),
+                || Some(Late::Settle(settlements.to_vec())),
             );
             answer.or_else(|error| self.consent(settlements).ok_or(error))
         }
@@ -267,6 +435,7 @@ pass! {
             settlements: &[Settlement],
             ask: &Claim,
         ) -> Result<(Vec<Settled>, Claimed)> {
+            let ask = &self.asked(ask);
             let answer = self.through(
                 "settle_and_claim",
                 |store| store.settle_and_claim(settlements, ask),
@@ -274,8 +443,11 @@ pass! {
                     books.settle_and_claim(who, settlements, ask, answers);
                     if lost {
                         books.unheard(&answers.1);
+                    } else {
+                        books.served(who, &answers.1);
                     }
                 },
+                || Some(Late::SettleAndClaim(settlements.to_vec(), ask.clone())),
             );
             let nothing =
                 Claimed { attempts: vec![], lapsed: vec![], cursor: ask.cursor, next_due: None };

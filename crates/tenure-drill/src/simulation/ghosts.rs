@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure::clock::Timestamp;
-use tenure::job::{Json, Name, State};
+use tenure::job::{Json, Name, State, Tenant};
 use tenure::lease::{Token, WorkerId};
-use tenure::lifecycle::Verb;
+use tenure::lifecycle::{CRASH_MEMORY, Verb};
 
 /// A job as it must be.
 #[derive(Debug, Clone)]
 pub(super) struct Ghost {
+    pub(super) kind: Name,
+    pub(super) tenant: Tenant,
     pub(super) state: State,
     /// All claims of it, oldest first, without those of a time that is lost.
     pub(super) claims: Vec<Claimed>,
@@ -26,7 +28,13 @@ pub(super) struct Ghost {
     pub(super) starts: u32,
     pub(super) given_back: u32,
     pub(super) crashes: u32,
+    /// How many of them may count no more, because their workers were heard of again.
+    pub(super) returns: u32,
     pub(super) successes: u32,
+    /// When it crashed last, if that is not forgotten.
+    pub(super) crashed_at: Option<Timestamp>,
+    /// Its handler has not come back since.
+    pub(super) unreturned: bool,
 }
 
 /// One claim of a job.
@@ -43,14 +51,22 @@ pub(super) struct Claimed {
     /// How many of its worker's calls had been lost by then.
     pub(super) losses: u32,
     pub(super) started_at: Timestamp,
+    /// It may kill its worker: it has crashed often enough, and its handler has not come back since.
+    pub(super) suspect: bool,
     /// How often its workers had vanished before.
     pub(super) crashes: u16,
     /// How often they may.
     pub(super) max_crashes: u16,
     /// It may not be renewed for ever.
     pub(super) is_limited: bool,
+    /// Which attempt of the job it is.
+    pub(super) attempt: u16,
     /// Nobody heard of it yet.
     pub(super) unheard: bool,
+    /// It was applied after its worker had given up on it, and the worker does not know of it.
+    pub(super) late: bool,
+    /// The job was taken from it, and its worker has not been heard of since.
+    pub(super) missing: bool,
     /// How it was settled.
     pub(super) settled: Option<Verb>,
 }
@@ -67,8 +83,10 @@ pub(super) struct Effect {
 }
 
 impl Ghost {
-    pub(super) fn new() -> Ghost {
+    pub(super) fn new(kind: Name, tenant: Tenant) -> Ghost {
         Ghost {
+            kind,
+            tenant,
             state: State::Queued,
             claims: Vec::new(),
             highest: Token::NONE,
@@ -77,7 +95,10 @@ impl Ghost {
             starts: 0,
             given_back: 0,
             crashes: 0,
+            returns: 0,
             successes: 0,
+            crashed_at: None,
+            unreturned: false,
         }
     }
 
@@ -96,9 +117,34 @@ impl Ghost {
         self.state == State::Running && self.claims.last().is_some_and(|it| it.number == number)
     }
 
+    /// A worker that it was taken from is heard of again: the store may take the crash back.
+    pub(super) fn heard_of(&mut self, worker: &WorkerId, token: Token) {
+        let missing = self.claim(worker, token).map(|claim| std::mem::take(&mut claim.missing));
+        self.returns += u32::from(missing == Some(true));
+    }
+
+    /// Its worker has vanished with it.
+    pub(super) fn crashed(&mut self, now: Timestamp) {
+        if let Some(claim) = self.claims.last_mut() {
+            claim.missing = true;
+        }
+        self.crashes += 1;
+        (self.crashed_at, self.unreturned) = (Some(now), true);
+    }
+
+    /// Its handler has come back by itself, and the job goes on.
+    pub(super) fn came_back(&mut self, now: Timestamp) {
+        self.unreturned = false;
+        if self.crashed_at.is_some_and(|at| at + CRASH_MEMORY <= now) {
+            (self.crashes, self.returns, self.crashed_at) = (0, 0, None);
+        }
+    }
+
     /// A person begins to count anew.
     pub(super) fn requeued(&mut self) {
-        (self.starts, self.given_back, self.crashes, self.successes) = (0, 0, 0, 0);
+        (self.starts, self.given_back, self.successes) = (0, 0, 0);
+        (self.crashes, self.returns) = (0, 0);
+        (self.crashed_at, self.unreturned) = (None, false);
         self.state = State::Queued;
     }
 }

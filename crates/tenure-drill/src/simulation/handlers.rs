@@ -7,21 +7,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock::{Chance, Moment};
+use tenure::clock::{Chance, Jitter, Moment};
 use tenure::drill::machines::{Cause, Desk, Hold, Returned};
 use tenure::job::{Json, Name, Progress};
 use tenure::ledger::{Act, Answer, Entry, Resolution};
 use tenure::lifecycle::{self, Fault, Outcome};
-use tenure::store::{Attempt, Report, Reported, Store};
+use tenure::store::{Attempt, Report, Reported, Settled, Store};
 
 use super::faulty::Faulty;
+use super::orders::ORDER;
 use super::trace::Rare;
 use super::workers::Flaw;
 
 /// The kinds of jobs there are, with how many of a hundred are of each.
-pub(super) const KINDS: [(&str, u64); 8] = [
+pub(super) const KINDS: [(&str, u64); 9] = [
     // It takes its time, and sometimes fails.
-    ("work", 50),
+    ("work", 44),
     // It remembers a step.
     ("step", 8),
     // It has an effect. In doubt, it waits for a person,
@@ -30,13 +31,22 @@ pub(super) const KINDS: [(&str, u64); 8] = [
     ("mail", 11),
     // or asks the other side.
     ("wire", 11),
+    // It ends in a transaction of its own, with a row of its own.
+    (ORDER, 6),
     // It fails more often than it may.
     ("fragile", 5),
     // It may not run for long.
     ("timed", 3),
     // It kills its worker.
-    ("poison", 1),
+    (POISON, 1),
 ];
+
+/// A kind that is in no mixture: it snoozes and kills its worker in turns, by chance.
+pub(super) const FICKLE: &str = "fickle";
+/// A kind that is in no mixture: it takes several leases.
+pub(super) const LONG: &str = "long";
+/// A kind that kills its worker.
+pub(super) const POISON: &str = "poison";
 
 /// A handler at work.
 pub(super) struct Running {
@@ -58,6 +68,8 @@ pub(super) struct Running {
     /// How long its work takes.
     work: Duration,
     outcome: Outcome,
+    /// In the end it takes its process down.
+    kills: bool,
     pause: Duration,
 }
 
@@ -94,11 +106,12 @@ impl Running {
         hold: Arc<Hold>,
         number: u64,
         chance: &mut Chance,
-        quiet: bool,
+        (quiet, flaw): (bool, Option<Flaw>),
         now: Moment,
     ) -> Running {
         let fragile = attempt.kind.as_str() == "fragile";
         let millis = match chance.below(100) {
+            _ if attempt.kind.as_str() == LONG => 15_000 + chance.below(15_000),
             0..80 => 1 + chance.below(50),
             80..96 => chance.below(2_000),
             // Longer than its lease, so that it lives by renewals.
@@ -116,9 +129,23 @@ impl Running {
             }),
             _ => Some(Fault::Snooze { after: Duration::from_millis(chance.below(1_000)) }),
         };
+        // One that snoozes or kills, and never comes to its end.
+        let fickle = attempt.kind.as_str() == FICKLE;
+        let fault = match fault {
+            _ if fickle => {
+                Some(Fault::Snooze { after: Duration::from_millis(chance.below(1_000)) })
+            }
+            fault => fault,
+        };
+        let kills = attempt.kind.as_str() == POISON || fickle && chance.below(2) == 0;
         let outcome = match fault {
             None => Outcome::Complete { result: None },
-            Some(fault) => lifecycle::after_fault(&attempt.standing(), fault, chance.jitter()),
+            Some(fault) => {
+                let jitter = chance.jitter();
+                // A mutant leaves chance out.
+                let jitter = if flaw == Some(Flaw::NoJitter) { Jitter(0) } else { jitter };
+                lifecycle::after_fault(&attempt.standing(), fault, jitter)
+            }
         };
         // Seldom, what is sent takes longer to arrive than its lease lasts.
         let slow = !quiet && chance.below(10) == 0;
@@ -138,6 +165,7 @@ impl Running {
             way,
             work: work - head,
             outcome,
+            kills,
             pause: Duration::from_millis(20),
         }
     }
@@ -212,6 +240,9 @@ impl Running {
                 Some(Answer::Opened) if self.turned_down => self.go(Place::Fail, now),
                 Some(Answer::Opened) => self.go(Place::Send, now),
                 Some(Answer::Committed(_)) => self.go(Place::Work, now),
+                Some(Answer::Decided(result)) => {
+                    self.go(Place::Resolve(Resolution::Committed { result }), now);
+                }
                 Some(Answer::InDoubt(_)) => self.doubt(line, &name, now),
                 Some(_) if ignores => self.go(Place::Send, now),
                 Some(_) => return self.lost(desk),
@@ -265,10 +296,36 @@ impl Running {
                 self.place = Place::End;
                 self.at = now + self.work;
             }
-            Place::End if self.kind.as_str() == "poison" => return Did::Died,
+            Place::End if self.kills => return Did::Died,
+            Place::End if self.commits() => return self.commit(line, desk),
             Place::End => return Did::Returned(Returned::Settle(self.outcome.clone())),
         }
         Did::Goes
+    }
+
+    /// Whether it ends its job itself, with a row of its own.
+    fn commits(&self) -> bool {
+        self.kind.as_str() == ORDER && matches!(self.outcome, Outcome::Complete { .. })
+    }
+
+    /// Ends its job in a transaction of its own. If that was not answered, the job either fails or is looked up.
+    fn commit(&self, line: &mut Faulty, desk: &Desk) -> Did {
+        match line.commit(self.hold.fence) {
+            Ok(Settled::Yes(_)) => {
+                line.shared.books().count(Rare::CommittedByHandler);
+                Did::Returned(Returned::Committed)
+            }
+            Ok(Settled::Stale(_) | Settled::Gone) => self.lost(desk),
+            Err(_) if self.turned_down => {
+                let error = "the store did not answer".to_owned();
+                let after = Duration::from_millis(300);
+                Did::Returned(Returned::Settle(Outcome::Retry { after, error }))
+            }
+            Err(_) => {
+                line.shared.books().count(Rare::CommitLookedUp);
+                Did::Returned(Returned::PerhapsCommitted)
+            }
+        }
     }
 
     fn go(&mut self, place: Place, now: Moment) {

@@ -7,7 +7,7 @@ use tenure::job::{JobId, State};
 use super::faulty::When;
 use super::handlers::effect;
 use super::scenario::Scenario;
-use super::world::{Setup, World};
+use super::world::{Drive, Setup, World};
 use super::{Report, finish};
 use crate::verdict::{Invariant, Violation};
 
@@ -69,8 +69,14 @@ pub fn fail_nth(lost: Lost) -> Report {
 fn judged(lost: Option<Lost>) -> (Report, Option<Violation>) {
     let scenario = small();
     let nth = lost.map(|lost| (lost.call, lost.when));
-    let setup =
-        Setup { scenario: &scenario, seed: 0, kind: Some("pay"), nth, flaw: None, patches: &[] };
+    let setup = Setup {
+        scenario: &scenario,
+        seed: 0,
+        drive: Drive::Only("pay"),
+        nth,
+        flaw: None,
+        patches: &[],
+    };
     let replay = lost.map(|Lost { call, when }| {
         let after = if when == When::After { " --after" } else { "" };
         format!("drill simulate --fail-nth {call}{after}")

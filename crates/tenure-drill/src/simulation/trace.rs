@@ -69,11 +69,31 @@ pub enum Rare {
     TimedOut,
     /// A worker ended without having been heard.
     GaveUp,
+    /// A job was cancelled while it waited.
+    CancelledQueued,
+    /// A handler completed its job in a transaction of its own.
+    CommittedByHandler,
+    /// A handler did not hear whether its own transaction was committed.
+    CommitLookedUp,
+    /// A worker that alone could not reach the store lost a job.
+    CutOffLapsed,
+    /// The store kept all callers waiting for longer than a lease, while jobs were running.
+    StoreStalled,
+    /// A write failed because the store was full or read-only.
+    WriteFailed,
+    /// A call was applied after its sender had given up on it.
+    LateCall,
+    /// A claim was applied after its sender had given up on it, and took a job.
+    LateClaim,
+    /// The store's clock was set ahead by more than a lease.
+    ClockAhead,
+    /// The store's clock was set back by more than a lease.
+    ClockBack,
 }
 
 impl Rare {
     /// All of them.
-    pub const ALL: [Rare; 28] = [
+    pub const ALL: [Rare; 38] = [
         Rare::StaleRefused,
         Rare::LateSettlement,
         Rare::ReplyHealed,
@@ -102,6 +122,16 @@ impl Rare {
         Rare::Snoozed,
         Rare::TimedOut,
         Rare::GaveUp,
+        Rare::CancelledQueued,
+        Rare::CommittedByHandler,
+        Rare::CommitLookedUp,
+        Rare::CutOffLapsed,
+        Rare::StoreStalled,
+        Rare::WriteFailed,
+        Rare::LateCall,
+        Rare::LateClaim,
+        Rare::ClockAhead,
+        Rare::ClockBack,
     ];
 
     /// The name in reports.
@@ -135,6 +165,16 @@ impl Rare {
             Rare::Snoozed => "snoozed",
             Rare::TimedOut => "timed out",
             Rare::GaveUp => "worker gave up",
+            Rare::CancelledQueued => "cancelled while queued",
+            Rare::CommittedByHandler => "committed by its handler",
+            Rare::CommitLookedUp => "commit looked up",
+            Rare::CutOffLapsed => "cut off and lapsed",
+            Rare::StoreStalled => "store stalled",
+            Rare::WriteFailed => "write failed",
+            Rare::LateCall => "late call",
+            Rare::LateClaim => "late claim",
+            Rare::ClockAhead => "clock ahead",
+            Rare::ClockBack => "clock back",
         }
     }
 }

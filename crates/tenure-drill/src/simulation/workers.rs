@@ -26,6 +26,16 @@ pub(crate) enum Flaw {
     ForgetsWhatItHolds,
     /// Its handlers go on after the store has refused.
     IgnoresRefusal,
+    /// It renews at most 16 leases at a time.
+    RenewsFew,
+    /// Its claims all begin at the same tenant.
+    CursorStands,
+    /// Its sweeper deletes nothing.
+    NeverPrunes,
+    /// It puts every retry off for as long as every other.
+    NoJitter,
+    /// It does not look when it is told that there is something to do.
+    IgnoresPokes,
     /// It decides by its own clock whether others' leases are over, and that is ahead.
     OwnClock,
 }
@@ -53,6 +63,7 @@ pub(super) struct Hands {
     chance: Chance,
     shared: Shared,
     now: Arc<Mutex<Moment>>,
+    flaw: Option<Flaw>,
 }
 
 impl Crew for Hands {
@@ -62,7 +73,8 @@ impl Crew for Hands {
             (books.number(&self.who, hold.fence).unwrap_or(0), books.quiet)
         };
         let now = *self.now.lock().expect("one thread");
-        let running = Running::new(&attempt, hold, number, &mut self.chance, quiet, now);
+        let mood = (quiet, self.flaw);
+        let running = Running::new(&attempt, hold, number, &mut self.chance, mood, now);
         self.running.lock().expect("one thread").push(running);
     }
 }
@@ -104,6 +116,7 @@ impl Worker {
             chance,
             shared: lines[3].shared.clone(),
             now: time,
+            flaw,
         };
         Worker {
             id: plan.worker.clone(),
@@ -136,7 +149,8 @@ impl Worker {
         let running = self.running.lock().expect("one thread");
         let [dispatch, renew, sweep] =
             self.wakes(running.len()).map(|wake| wake.is_some_and(|wake| wake <= now));
-        if dispatch || self.desk.is_poked() {
+        let poked = self.desk.is_poked() && self.flaw != Some(Flaw::IgnoresPokes);
+        if dispatch || poked {
             ready.push((place, What::Dispatch));
         }
         if renew {

@@ -1,8 +1,10 @@
 //! The scheduler: which machine is stepped next, what befalls whom, and how time goes on. One thread, one seed.
 
+mod compare;
 mod people;
 mod struck;
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,8 +12,7 @@ use tenure::clock::{Chance, Clock, Moment, Timestamp};
 use tenure::drill::Dump;
 use tenure::drill::Patch;
 use tenure::drill::machines::Plan;
-use tenure::inspect::{Filter, Rule, Wrong};
-use tenure::job::{JobId, Limits, Name};
+use tenure::job::{Limits, Name};
 use tenure::lease::WorkerId;
 use tenure::store::Store;
 use tenure::store::sqlite::{Options, Sqlite};
@@ -20,6 +21,7 @@ use tenure::telemetry::{Exit, Observer};
 use super::books::{Books, Copy, Living};
 use super::faults::{Fault, Faults};
 use super::faulty::{Faulty, Shared, Weather, When};
+use super::orders;
 use super::scenario::Scenario;
 use super::trace::Rare;
 use super::workers::{Flaw, Lives, Worker};
@@ -31,12 +33,44 @@ use crate::verdict::Invariant;
 pub(super) struct Setup<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) seed: u64,
-    /// The kind of all jobs, which then do well at once; a mixture if none is named.
-    pub(super) kind: Option<&'static str>,
+    pub(super) drive: Drive,
     /// This call is lost.
     pub(super) nth: Option<(u64, When)>,
     pub(super) flaw: Option<Flaw>,
     pub(super) patches: &'a [Patch],
+}
+
+/// What jobs there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Drive {
+    /// All sorts, of several tenants.
+    Mixture,
+    /// All of one kind, which do well at once.
+    Only(&'static str),
+    /// So many that kill their worker, among others that take several leases.
+    Poisoned(usize),
+    /// Short ones that come one at a time to idle workers, which are told; and the run goes on until they must be deleted.
+    Steady,
+}
+
+/// A copy of the database.
+struct Backup {
+    /// At which turn the database goes back to it.
+    turn: u64,
+    dump: Dump,
+    books: Copy,
+    /// What no dump has.
+    last_order: i64,
+    pulse: i64,
+}
+
+/// A worker that alone cannot reach the store.
+struct Cut {
+    who: WorkerId,
+    since: Duration,
+    until: Duration,
+    /// How often something had befallen all by then.
+    disturbances: u64,
 }
 
 /// Everything there is.
@@ -60,7 +94,14 @@ pub(super) struct World<'a> {
     pub(super) turn: u64,
     faults: std::iter::Peekable<Faults>,
     /// Copies of the database, and when it goes back to them.
-    copies: Vec<(u64, Dump, Copy)>,
+    copies: Vec<Backup>,
+    cuts: Vec<Cut>,
+    /// Until when the store's time last stood still for all.
+    still_until: Option<Duration>,
+    /// When jobs come.
+    arrivals: VecDeque<Duration>,
+    /// It goes on at least until then.
+    linger: Duration,
     /// The numbers of what has happened.
     pub(super) struck: Vec<(u32, super::Kind)>,
     /// By then everything must have ended.
@@ -99,11 +140,16 @@ impl<'a> World<'a> {
             turn: 0,
             faults: Faults::new(scenario, setup.seed).peekable(),
             copies: Vec::new(),
+            cuts: Vec::new(),
+            still_until: None,
+            arrivals: VecDeque::new(),
+            linger: Duration::ZERO,
             struck: Vec::new(),
             limit: None,
             setup,
         };
-        world.shared.books().quiet = world.setup.kind.is_some();
+        world.shared.books().quiet = world.setup.drive != Drive::Mixture;
+        orders::create(&world.store);
         world.enqueue_all();
         (0..scenario.workers).for_each(|place| world.bear(place));
         world
@@ -144,19 +190,21 @@ impl<'a> World<'a> {
         self.workers[place] = Some(Worker::new(plan, lines, chance, now, flaw));
         let mut books = self.shared.books();
         books.trace.tell(None, format!("{who} begins"));
-        books.workers.insert(who, Living::default());
+        books.workers.insert(who, Living { since: self.elapsed, ..Living::default() });
     }
 
     /// Whether everything has ended, or something is wrong.
     pub(super) fn is_over(&self) -> bool {
         let books = self.shared.books();
-        books.live == 0 || books.wrong.is_some()
+        let is_done = books.live == 0 && self.arrivals.is_empty() && self.elapsed >= self.linger;
+        is_done || books.wrong.is_some()
     }
 
     /// One thing happens: to a worker, or to the time.
     pub(super) fn turn(&mut self) {
         self.turn += 1;
         self.befall();
+        self.arrive();
         if self.chance.below(64) == 0 {
             self.people_decide();
         }
@@ -202,6 +250,8 @@ impl<'a> World<'a> {
             .map(|(_, place)| place)
             .collect();
         due.into_iter().for_each(|place| self.bear(place));
+        self.deliver();
+        self.end_cuts();
     }
 
     fn set_clocks(&self) {
@@ -217,7 +267,8 @@ impl<'a> World<'a> {
         let now = self.now();
         let workers = self.workers.iter().flatten().filter_map(Worker::next);
         let rebirths = self.rebirths.iter().map(|(at, _)| moment(*at));
-        let next = workers.chain(rebirths).min().unwrap_or(now);
+        let arrivals = self.arrivals.front().map(|at| moment(*at));
+        let next = workers.chain(rebirths).chain(arrivals).min().unwrap_or(now);
         self.advance(next.since(now).max(Duration::from_micros(100)));
         self.check_time();
     }
@@ -248,8 +299,11 @@ impl<'a> World<'a> {
             books.trace.tell(None, format!("{} ends", worker.id));
             if worker.dispatcher.exit() == Some(Exit::Error) {
                 books.count(Rare::GaveUp);
-            // A database that went back may say that it holds what it has long ended.
-            } else if let Some(left) = left.first().filter(|_| books.went_back == 0) {
+            // A database that went back may say that it holds what it has long ended, and a claim that was late is
+            // nothing it knows of.
+            } else if let Some(left) =
+                left.iter().find(|left| books.went_back == 0 && !books.is_late(left.lease.job()))
+            {
                 let what = format!("{} ended in order and left {:?}", worker.id, left.lease);
                 books.fail(Invariant::I11, left.lease.job(), what);
             }
@@ -276,6 +330,7 @@ impl<'a> World<'a> {
     fn be_quiet(&mut self) {
         *self.shared.weather() = Weather { nth: self.setup.nth, ..Weather::default() };
         self.copies.clear();
+        self.cuts.clear();
         let mut books = self.shared.books();
         books.quiet = true;
         books.trace.tell(None, "nothing goes wrong any more".into());
@@ -287,57 +342,15 @@ impl<'a> World<'a> {
         self.limit = Some(self.elapsed + 8 * *lease + Duration::from_secs(120) + each);
     }
 
-    /// Holds the store against the books, when all is over.
-    pub(super) fn compare(&mut self) {
-        if self.shared.books().wrong.is_some() {
-            return;
-        }
-        let mut filter = Filter::default();
-        let mut seen = 0;
-        loop {
-            let page = self.store.jobs(&filter, 1_000).expect("a page of jobs");
-            let Some(last) = page.last() else { break };
-            filter.before = Some(last.id);
-            seen += page.len();
-            let mut books = self.shared.books();
-            for job in &page {
-                let state = books.state(job.id);
-                if state != Some(job.state) {
-                    let what = format!("job {} is {}, not {state:?}", job.id, job.state);
-                    books.fail(Invariant::I3, job.id, what);
-                }
-            }
-        }
-        let known = self.shared.books().jobs.len();
-        if seen != known {
-            let what = format!("{seen} jobs are there, and {known} were enqueued");
-            self.shared.books().fail(Invariant::I9, JobId(0), what);
-        }
-        let mut from = None;
-        loop {
-            let checked = self.store.check(from, 1_000).expect("a check");
-            // What a claim wrote in a time that is lost may be missing, though the claim itself is not.
-            let went_back = self.shared.books().went_back > 0;
-            let counts = |wrong: &&Wrong| !(went_back && wrong.rule == Rule::Ledger);
-            if let Some(wrong) = checked.wrong.iter().find(counts) {
-                self.shared.books().fail(broken_by(wrong.rule), wrong.job, wrong.what.clone());
-            }
-            from = checked.next;
-            if from.is_none() {
-                break;
-            }
-        }
-    }
-
     /// What befalls the run at this turn.
     fn befall(&mut self) {
         if self.limit.is_some() {
             return;
         }
-        let due: Vec<(u64, Dump, Copy)> =
-            self.copies.extract_if(.., |(turn, _, _)| *turn <= self.turn).collect();
-        if let Some((_, dump, copy)) = due.into_iter().next() {
-            self.go_back(&dump, copy);
+        let due: Vec<Backup> =
+            self.copies.extract_if(.., |backup| backup.turn <= self.turn).collect();
+        if let Some(backup) = due.into_iter().next() {
+            self.go_back(backup);
         }
         while let Some(fault) = self.faults.next_if(|fault| fault.turn <= self.turn) {
             if self.scenario().has(fault.number, fault.kind) {
@@ -349,16 +362,4 @@ impl<'a> World<'a> {
 
 fn moment(elapsed: Duration) -> Moment {
     Moment::after_start(Duration::from_secs(1) + elapsed)
-}
-
-/// The invariant that a rule of the store's own check stands for.
-fn broken_by(rule: Rule) -> Invariant {
-    match rule {
-        Rule::I3 | Rule::Lane => Invariant::I3,
-        Rule::I9 => Invariant::I9,
-        Rule::I11 => Invariant::I11,
-        Rule::Ledger => Invariant::I1,
-        Rule::Keys => Invariant::I12,
-        Rule::Epoch => Invariant::I2,
-    }
 }

@@ -90,8 +90,9 @@ impl Bench {
         let mut control = servers::connect(&database);
         control
             .batch_execute(
-                "SET synchronous_commit = off; SET lock_timeout = '30s';
-                 CREATE TABLE IF NOT EXISTS public.writes (job bigint, token bigint, note text)",
+                &"SET synchronous_commit = off; SET lock_timeout = '30s'; SELECT tenure.set_durability('off');
+                 CREATE TABLE IF NOT EXISTS public.writes (job bigint, token bigint, note text)"
+                    .replace("tenure.", &format!("\"{schema}\".")),
             )
             .expect("a table of the user's own");
         let pid =
@@ -134,7 +135,7 @@ impl Bench {
 
     /// Makes a start by the verbs themselves, and answers the statements that lead back to it.
     pub(super) fn make(&mut self, start: &Start) -> String {
-        self.run(&format!("{EMPTY} {HERE} {}", start.whole()));
+        self.run(&format!("{EMPTY} {}", start.whole()));
         let mut back = EMPTY.to_owned();
         for table in TABLES {
             let rows = self.text(&format!("SELECT json_agg(r)::text FROM tenure.{table} r"));
@@ -145,7 +146,7 @@ impl Bench {
                 );
             }
         }
-        back
+        back + start.beside
     }
 
     /// Leads back to a start.
@@ -358,10 +359,6 @@ fn texts(said: &[SimpleQueryMessage]) -> Vec<Vec<String>> {
     rows.map(|row| (0..row.len()).map(|at| text(row.get(at))).collect()).collect()
 }
 
-/// The database is where it was.
-const HERE: &str = "UPDATE tenure.meta m SET wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
-    FROM tenure.whereabouts() h;";
-
 const TABLES: [&str; 11] = [
     "jobs", "done", "payloads", "timeline", "keys", "queues", "ledger", "steps", "workers",
     "epochs", "clock",
@@ -371,5 +368,8 @@ const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FR
     DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.ledger; \
     DELETE FROM tenure.steps; DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM tenure.clock; \
     DELETE FROM tenure.fences; DELETE FROM public.writes; \
-    UPDATE tenure.meta SET epoch = 0 WHERE epoch <> 0; \
-    SELECT setval('tenure.job_id', 1001, false);\n";
+    DELETE FROM tenure.breaks; \
+    UPDATE tenure.meta m SET epoch = 0, floor = 0, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
+      FROM tenure.whereabouts() h WHERE (m.epoch, m.floor, m.wal_timeline, m.system, m.jobs_table) \
+        IS DISTINCT FROM (0, 0, h.wal_timeline, h.system, h.jobs_table); \
+    SELECT setval('tenure.job_id', 1001, false), setval('tenure.pulse', 0, false);\n";

@@ -34,6 +34,11 @@ impl Case {
         Case::new(self.start, &scripts, false)
     }
 
+    /// What its sessions send, but for COMMIT.
+    pub(crate) fn statements(&self) -> impl Iterator<Item = &'static str> {
+        self.scripts.iter().flat_map(|script| script.steps.iter().map(|step| step.sql))
+    }
+
     /// Whether it is a pair; else it is a triple, which has many more orders.
     pub fn is_pair(&self) -> bool {
         self.scripts.len() == 2
@@ -54,8 +59,13 @@ pub fn cases() -> Vec<Case> {
             pair(&mut all, first, second);
         }
     }
-    all.extend(CHOSEN.iter().map(|(start, scripts)| Case::of(start, scripts)));
+    all.extend(chosen());
     all
+}
+
+/// The cases beyond the pairs.
+pub fn chosen() -> Vec<Case> {
+    CHOSEN.iter().map(|(start, scripts)| Case::of(start, scripts)).collect()
 }
 
 /// The case of this name.
@@ -65,7 +75,7 @@ pub fn find(name: &str) -> Option<Case> {
 
 /// The pairs whose calls are stopped inside.
 pub fn inside() -> Vec<Case> {
-    const PAIRS: [(&str, [&str; 2]); 19] = [
+    const PAIRS: [(&str, [&str; 2]); 35] = [
         ("queued", ["enqueue", "enqueue"]),
         ("expired", ["enqueue", "enqueue"]),
         ("queued", ["claim", "claim"]),
@@ -84,7 +94,23 @@ pub fn inside() -> Vec<Case> {
         ("dead", ["requeue", "purge"]),
         ("dead", ["requeue", "refused"]),
         ("dead", ["refused", "purge"]),
-        ("ended", ["renew", "prune"]),
+        ("old", ["renew", "prune"]),
+        ("old", ["requeue", "prune"]),
+        ("over", ["fence-write", "claim"]),
+        ("over", ["fence-write", "lapse"]),
+        ("due", ["claim", "claim"]),
+        ("due", ["claim", "cancel"]),
+        ("over", ["open-effect", "claim"]),
+        ("running", ["commit-effect", "cancel"]),
+        ("running", ["remember-step", "cancel"]),
+        ("running", ["vanished", "register"]),
+        ("running", ["progress", "cancel"]),
+        ("mistaken", ["renew", "retry"]),
+        ("forgetful", ["renew", "complete"]),
+        ("parked", ["resolve", "cancel"]),
+        ("dead", ["resolve", "purge"]),
+        ("expired", ["enqueue", "prune"]),
+        ("queued", ["raise-epoch", "raise-epoch"]),
     ];
     PAIRS.iter().map(|(start, scripts)| Case::of(start, scripts)).collect()
 }
@@ -117,13 +143,15 @@ fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
 }
 
 /// Beyond the pairs.
-const CHOSEN: [(&str, &[&str]); 22] = [
+const CHOSEN: [(&str, &[&str]); 39] = [
     // Batches that cross in the middle, where somebody stands.
     ("three", &["settle-up", "settle-down", "hold-middle"]),
     ("three", &["mixed-up", "settle-down", "hold-middle"]),
     ("three", &["effects-down", "settle-up", "hold-middle"]),
     ("three", &["cancel-down", "mixed-up", "hold-middle"]),
     ("taken", &["late-up", "late-down", "late-middle"]),
+    ("taken", &["renew-up", "renew-down", "renew-middle"]),
+    ("taken", &["progress-up", "progress-down", "progress-middle"]),
     ("queued", &["keys-up", "keys-down"]),
     ("queued", &["enqueue", "enqueue", "enqueue"]),
     ("queued", &["claim", "claim", "claim"]),
@@ -133,6 +161,7 @@ const CHOSEN: [(&str, &[&str]); 22] = [
     ("over", &["write-complete", "lapse", "claim"]),
     ("over", &["hold-write-complete", "renew", "claim"]),
     ("over", &["fence-write-settle", "claim"]),
+    ("over", &["complete-write", "complete-write"]),
     ("over", &["write-complete", "take-over"]),
     ("over", &["fence-write-complete", "take-over"]),
     ("over", &["hold-write-complete", "take-over"]),
@@ -142,4 +171,26 @@ const CHOSEN: [(&str, &[&str]); 22] = [
     ("taken", &["fence-write", "write-complete", "cancel"]),
     ("parked", &["resume", "resolve", "cancel"]),
     ("dead", &["requeue", "purge", "prune"]),
+    ("old", &["requeue", "purge", "prune"]),
+    // What follows a job is enqueued before the job is settled, in one transaction.
+    ("over", &["follow", "claim"]),
+    ("running", &["follow", "cancel"]),
+    ("running", &["follow", "renew"]),
+    // A job whose time has come, and those who would make it ready or end it.
+    ("due", &["claim", "claim"]),
+    ("due", &["claim", "cancel"]),
+    // A worker whose lock is seen free for the first time.
+    ("unseen", &["vanished", "register"]),
+    ("unseen", &["vanished", "retire"]),
+    // A worker that was taken for gone comes back with two calls at once.
+    ("mistaken", &["renew", "progress"]),
+    // A refusal of a job that is deleted as soon as it succeeds.
+    ("forgetful", &["renew", "complete"]),
+    // A worker that has not been heard of for long, and is.
+    ("expired", &["prune", "register"]),
+    // A new epoch is written down by one, and the others go on.
+    ("moved", &["claim", "claim"]),
+    ("moved", &["claim", "raise-epoch"]),
+    // So is a break.
+    ("stalled", &["claim", "claim"]),
 ];

@@ -9,8 +9,10 @@ use super::bench::Bench;
 
 /// The functions that read and write jobs: those that only compute need no place to stop.
 const TOUCHING: &str = "claim_many walk pick lapse_many lapse_one take_back put_back end_job note settle_many settle_one \
-    answer_late refuse is_kept current heard renew_many enqueue_many take_keys take_crash_back cancel_many \
-    find forget requeue_many resume_many purge_many prune vanished refused";
+    answer_late refuse is_kept current heard renew_many enqueue_many take_keys cancel_many \
+    find forget requeue_many resume_many purge_many prune vanished refused take_crash_back promote progress_many hold_many \
+    ledger_many ledger_one ledger_late ledger_heard resolve_effect raise_epoch floor_kept register \
+    check_fence";
 
 /// Waits at the place whose turn it is, if any, until the control session lets go of its lock. It is called by `ASSERT`,
 /// which changes neither FOUND nor the row count.
@@ -47,8 +49,18 @@ pub(super) fn instrument(bench: &mut Bench) {
 /// The text of a function, with a place to stop after each of its statements that has to do with a table. Between the
 /// others nothing can change.
 fn with_places(function: &str) -> String {
-    const TABLES: [&str; 8] =
-        [".jobs", ".done", ".keys", ".timeline", ".queues", ".payloads", ".ledger", ".steps"];
+    const TABLES: [&str; 10] = [
+        ".jobs",
+        ".done",
+        ".keys",
+        ".timeline",
+        ".queues",
+        ".payloads",
+        ".ledger",
+        ".steps",
+        ".workers",
+        ".meta",
+    ];
     let mut text = String::with_capacity(function.len() * 2);
     let (mut in_body, mut statement) = (false, String::new());
     for line in function.lines() {

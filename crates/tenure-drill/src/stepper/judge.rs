@@ -203,9 +203,10 @@ impl Outcome {
 
 const REFUSED: &str = "\"refused\": true";
 
-/// The SQLSTATE with which a session was refused.
+/// The SQLSTATE with which a session was refused. That it was done before is one refusal at COMPLETE and another at a fence.
 fn refusal(session: &[Option<Answer>]) -> Option<String> {
     session.iter().find_map(|answer| match answer {
+        Some(Answer::Refused(code)) if code == "TN004" => Some("TN001".to_owned()),
         Some(Answer::Refused(code)) => Some(code.clone()),
         _ => None,
     })

@@ -351,7 +351,7 @@ impl<'a> Runner<'a> {
                 actor.open = false;
                 actor.did.clear();
                 match code.as_str() {
-                    "TN001" | "TN002" | "TN003" => {
+                    "TN001" | "TN002" | "TN003" | "TN004" => {
                         actor.over = true;
                         self.run.refusals += 1;
                     }

@@ -180,7 +180,7 @@ pub(super) const SCRIPTS: [Script; 34] = [
         "SELECT verdict, state FROM tenure.cancel_many('{1}')"
     ),
     verb!(
-        "requeue", Waits, &["dead"], Act::Other,
+        "requeue", Waits, &["dead", "old"], Act::Other,
         "SELECT verdict, state FROM tenure.requeue_many('{1}', '{NULL}')"
     ),
     verb!(
@@ -192,10 +192,10 @@ pub(super) const SCRIPTS: [Script; 34] = [
         "SELECT verdict, state, standing FROM tenure.resolve_effect(1, 'pay', '\"yes\"')"
     ),
     verb!(
-        "purge", Waits, DONE, Act::Other,
+        "purge", Waits, &["dead", "ended", "old"], Act::Other,
         "SELECT verdict, state FROM tenure.purge_many('{1}', '{NULL}')"
     ),
-    verb!("prune", Passes, &["dead", "ended", "expired"], Act::Other, "SELECT jobs, keys FROM tenure.prune(10)"),
+    verb!("prune", Passes, &["old", "expired"], Act::Other, "SELECT jobs, keys FROM tenure.prune(10)"),
     verb!(
         "pause", Waits, &["queued"], Act::Other,
         "SELECT paused_at, keep_ms FROM tenure.configure('default', p_pause => true)"
@@ -246,7 +246,7 @@ const ONCE: Step = step(Act::Write, "INSERT INTO public.writes VALUES (1, :t, 'o
 const COMPLETE: Step = step(Act::Other, "SELECT tenure.complete(1, :t)");
 
 /// What only some cases have.
-pub(super) const EXTRA: [Script; 18] = [
+pub(super) const EXTRA: [Script; 26] = [
     // Whoever takes job 1 over, and does all of it.
     Script {
         name: "take-over",
@@ -274,6 +274,29 @@ pub(super) const EXTRA: [Script; 18] = [
         ],
         about: About::Users,
         acts_in: &["over"],
+    },
+    // A user who completes first and then writes, and sends both again after a lost answer to COMMIT.
+    Script {
+        name: "complete-write",
+        steps: &[COMPLETE, ONCE, COMMIT],
+        about: About::Users,
+        acts_in: HELD,
+    },
+    // What a worker does with a job that another one follows: it holds the job, enqueues the other one if it does hold it,
+    // and settles.
+    Script {
+        name: "follow",
+        steps: &[
+            step(Act::Other, "SELECT set_config('drill.held', CAST(count(*) AS text), true) FROM tenure.hold_many('{1}', '{:t}')"),
+            step(Act::Other, "SELECT tenure.enqueue('after') WHERE current_setting('drill.held') = '1'"),
+            step(
+                Act::Holder(&["settled"]),
+                "SELECT verdict, became, token, state FROM tenure.settle_many('{1}', '{:t}', '{complete}', '{0}', '{NULL}', '{NULL}')",
+            ),
+            COMMIT,
+        ],
+        about: About::Waits,
+        acts_in: HELD,
     },
     // A user who settles by the set form, and does not look at its answer.
     Script {
@@ -326,6 +349,31 @@ pub(super) const EXTRA: [Script; 18] = [
     verb!(
         "late-middle", Waits, &["taken"], Act::Other,
         "SELECT verdict, token FROM tenure.settle_many('{1}', '{1}', '{snooze}', '{0}', '{NULL}', '{NULL}')"
+    ),
+    // One job under three tokens, none of which holds it.
+    verb!(
+        "renew-up", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.renew_many('{1,1,1}', '{0,1,2}', 20000) ORDER BY n"
+    ),
+    verb!(
+        "renew-down", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.renew_many('{1,1,1}', '{2,1,0}', 20000) ORDER BY n"
+    ),
+    verb!(
+        "renew-middle", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.renew_many('{1}', '{1}', 20000)"
+    ),
+    verb!(
+        "progress-up", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.progress_many('{1,1,1}', '{0,1,2}', '{1,1,1}', '{NULL,NULL,NULL}') ORDER BY n"
+    ),
+    verb!(
+        "progress-down", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.progress_many('{1,1,1}', '{2,1,0}', '{1,1,1}', '{NULL,NULL,NULL}') ORDER BY n"
+    ),
+    verb!(
+        "progress-middle", Waits, &["taken"], Act::Other,
+        "SELECT verdict, token FROM tenure.progress_many('{1}', '{1}', '{1}', '{NULL}')"
     ),
     // What settle-and-claim is if it does not claim.
     verb!(

@@ -1,5 +1,5 @@
 //! A job that kills every worker that runs it, among others that do not. It is buried before it has worn anybody out, with
-//! the evidence, and those beside it pay for it with one crash at most.
+//! the evidence, and those beside it pay for it with two crashes at most.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use crate::workers::{Setup, job};
 /// Its name.
 pub const NAME: &str = "poison";
 /// After so many crashes a job is buried, unless somebody says otherwise.
-const CRASHES: u16 = 3;
+const CRASHES: u16 = 5;
 /// How many jobs are beside it.
 const BYSTANDERS: usize = 5;
 /// More workers than it may kill.
-const CREW: [&str; 6] = ["A", "B", "C", "D", "E", "F"];
+const CREW: [&str; 7] = ["A", "B", "C", "D", "E", "F", "G"];
 
 /// Plays it.
 pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
@@ -104,6 +104,7 @@ pub(super) fn verdict(seen: &Seen) -> Vec<Claim> {
             done == seen.others.len() && done > 0,
             format!("{done} of {}", seen.others.len()),
         ),
-        Claim::new("and crashed once at most", worst <= 1, format!("{worst} at worst")),
+        // After the first crash they all run again at once. After the second they are suspects, and it meets none of them.
+        Claim::new("and crashed twice at most", worst <= 2, format!("{worst} at worst")),
     ]
 }

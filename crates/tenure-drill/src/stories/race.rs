@@ -163,7 +163,7 @@ const ORDER: [(&str, &str, &str); 7] = [
     ("B", "execution_started", ""),
     ("A", "stale_write_blocked", "token_mismatch"),
     ("A", "worker_exit", "stale"),
-    ("B", "worker_exit", "success"),
+    ("B", "worker_exit", "drained"),
 ];
 
 pub(super) fn verdict(seen: &Seen) -> Vec<Claim> {
@@ -241,7 +241,7 @@ fn order(trace: &[Told]) -> Claim {
         Some((who, name, reason)) => format!("no {name} {reason} of {who} where it should be"),
     };
     Claim::new(
-        "the events came in this order, and end with stale for A and success for B",
+        "the events came in this order, and end with stale for A and drained for B",
         missing.is_none(),
         seen,
     )

@@ -38,6 +38,7 @@ fn entry(verb: Verb, token: i64, worker: &str, after_ms: i64) -> TimelineEntry {
         from: Some(Timestamp::from_millis(0)),
         became: State::Queued,
         note: None,
+        earlier: 0,
     }
 }
 
@@ -90,7 +91,7 @@ fn good_race() -> race::Seen {
             of_job("B", "execution_started", "3"),
             told("A", refused),
             told("A", json!({ "event": "worker_exit", "reason": "stale" })),
-            told("B", json!({ "event": "worker_exit", "reason": "success" })),
+            told("B", json!({ "event": "worker_exit", "reason": "drained" })),
         ],
     }
 }
@@ -134,7 +135,7 @@ fn a_race_is_lost_by_every_single_thing_that_may_not_be() {
     assert_eq!(race_with(|seen| seen.calls = 2), [ONE_CALL]);
     assert_eq!(race_with(|seen| seen.detail.job.state = State::Queued), [SUCCEEDED]);
     assert_eq!(race_with(|seen| seen.trace.swap(5, 6)), [ORDER]);
-    let content = |seen: &mut race::Seen| seen.trace[5].event["reason"] = json!("success");
+    let content = |seen: &mut race::Seen| seen.trace[5].event["reason"] = json!("drained");
     assert_eq!(race_with(content), [ORDER]);
 }
 
@@ -255,11 +256,11 @@ fn an_outage_that_loses_doubles_or_hides_something_is_noticed() {
 #[test]
 fn a_poison_that_spreads_or_goes_on_is_noticed() {
     let with = |change: fn(&mut poison::Seen)| {
-        let evidence = ["a", "b", "c"].map(|worker| entry(Verb::Vanish, 1, worker, 500));
+        let evidence = ["a", "b", "c", "d", "e"].map(|worker| entry(Verb::Vanish, 1, worker, 500));
         let mut seen = poison::Seen {
-            poison: detail(State::Dead, 6, 3, &evidence),
+            poison: detail(State::Dead, 10, 5, &evidence),
             others: (0..5).map(|_| detail(State::Succeeded, 3, 1, &[])).collect(),
-            deaths: 3,
+            deaths: 5,
         };
         change(&mut seen);
         broken(&poison::verdict(&seen))
@@ -268,9 +269,9 @@ fn a_poison_that_spreads_or_goes_on_is_noticed() {
     assert_eq!(with(|seen| seen.poison.job.state = State::Queued), [0]);
     assert_eq!(with(|seen| seen.poison.job.crashes = 4), [0]);
     assert_eq!(with(|seen| drop(seen.poison.timeline.pop())), [1]);
-    assert_eq!(with(|seen| seen.deaths = 4), [2]);
+    assert_eq!(with(|seen| seen.deaths = 6), [2]);
     assert_eq!(with(|seen| seen.others[2].job.state = State::Dead), [3]);
-    assert_eq!(with(|seen| seen.others[2].job.crashes = 2), [4]);
+    assert_eq!(with(|seen| seen.others[2].job.crashes = 3), [4]);
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub fn attack(bench: &mut Bench, jobs: usize, pace: u64, seed: u64) -> Attack {
         jobs,
         kills,
         executions: count("execution_started"),
-        lapses: count("lease_lapsed"),
+        lapses: count("lease_lapsed") + count("holder_vanished"),
         requests: lines(&bank).len(),
         took,
         wrong,

@@ -7,7 +7,10 @@ use tenure::sqlite::Sqlite;
 use tenure::{Context, Fault, postgres};
 use tokio::sync::Mutex;
 
-const TABLE: &str = "CREATE TABLE IF NOT EXISTS drill_book (job bigint, token bigint)";
+/// Where it is on PostgreSQL. The servers of tests have a user whose name is that of the jobs' schema, and a table
+/// without a schema would be made in there.
+const ON_SERVER: &str = "public.drill_book";
+const IN_FILE: &str = "drill_book";
 
 /// The way to the table that a worker process has.
 pub enum Books {
@@ -33,7 +36,8 @@ impl Books {
         match self {
             Books::Embedded => {
                 let enter = move |tx: &tenure::sqlite::Transaction<'_>| {
-                    tx.execute("INSERT INTO drill_book VALUES (?1, ?2)", [job, token])?;
+                    let enter = format!("INSERT INTO {IN_FILE} VALUES (?1, ?2)");
+                    tx.execute(&enter, [job, token])?;
                     Ok(())
                 };
                 cx.commit(enter).await
@@ -47,7 +51,8 @@ impl Books {
                 }
                 let Some(client) = client.as_mut() else { return Ok(()) };
                 let tx = client.transaction().await?;
-                tx.execute("INSERT INTO drill_book VALUES ($1, $2)", &[&job, &token]).await?;
+                let enter = format!("INSERT INTO {ON_SERVER} VALUES ($1, $2)");
+                tx.execute(&enter, &[&job, &token]).await?;
                 postgres::complete(&tx, cx, &()).await?;
                 Ok(tx.commit().await?)
             }
@@ -57,10 +62,14 @@ impl Books {
 
 /// Makes the table, empty.
 pub fn make(place: &str) {
-    let make = format!("{TABLE}; DELETE FROM drill_book");
+    let make = |table: &str| {
+        let create = "CREATE TABLE IF NOT EXISTS";
+        format!("{create} {table} (job bigint, token bigint); DELETE FROM {table}")
+    };
     if is_server(place) {
-        connect(place).batch_execute(&make).expect("a table");
+        connect(place).batch_execute(&make(ON_SERVER)).expect("a table");
     } else {
+        let make = make(IN_FILE);
         let mut store = Sqlite::open(place, &tenure::sqlite::Options::default()).expect("it opens");
         let limit = tenure::sqlite::LIMIT;
         store.transact(limit, |tx| tx.execute_batch(&make)).expect("it answers").expect("a table");
@@ -69,14 +78,14 @@ pub fn make(place: &str) {
 
 /// How many rows there are, and of how many jobs.
 pub fn count(place: &str) -> (i64, i64) {
-    const COUNT: &str = "SELECT count(*), count(DISTINCT job) FROM drill_book";
+    let count = |table: &str| format!("SELECT count(*), count(DISTINCT job) FROM {table}");
     if is_server(place) {
-        let row = connect(place).query_one(COUNT, &[]).expect("a count");
+        let row = connect(place).query_one(&count(ON_SERVER), &[]).expect("a count");
         return (row.get(0), row.get(1));
     }
     let mut store = Sqlite::open(place, &tenure::sqlite::Options::default()).expect("it opens");
     let count = store.transact(tenure::sqlite::LIMIT, |tx| {
-        tx.query_row(COUNT, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        tx.query_row(&count(IN_FILE), [], |row| Ok((row.get(0)?, row.get(1)?)))
     });
     count.expect("it answers").expect("a count")
 }

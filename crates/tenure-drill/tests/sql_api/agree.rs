@@ -6,7 +6,8 @@ use std::time::Duration;
 use tenure::clock::{Jitter, Timestamp};
 use tenure::job::{RetryPolicy, State};
 use tenure::lifecycle::{
-    Again, Next, Outcome, Standing, after_lapse, after_settling, attempt_counts, retry_delay,
+    Again, CRASH_MEMORY, Next, Outcome, Standing, Verb, after_lapse, after_settling,
+    attempt_counts, crashes_after_return, is_own_return, makes_suspect, retry_delay,
 };
 use tenure_drill::engines::START;
 use tenure_drill::sessions::Lab;
@@ -87,7 +88,9 @@ fn standings() -> Vec<Standing> {
         for (attempt, max_attempts) in
             [(1, 1), (1, 6), (5, 6), (6, 6), (u16::MAX, u16::MAX), (64, 70)]
         {
-            for (crashes, max_crashes) in [(0, 1), (0, 3), (1, 3), (2, 3), (63, 99), (98, 99)] {
+            for (crashes, max_crashes) in
+                [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (0, 4), (1, 4), (63, 99), (98, 99)]
+            {
                 standings.push(Standing {
                     attempt,
                     max_attempts,
@@ -123,27 +126,34 @@ struct Became {
     run_at: i64,
     attempt: i32,
     crashes: i32,
+    suspect: bool,
     note: Option<String>,
 }
 
-/// Lets the job stand so, makes a call, and tells what became of it. Nothing of it is kept.
-fn rehearse(lab: &mut Lab, standing: &Standing, call: &str) -> Became {
+/// Lets the job stand so, a suspect if it has crashed, makes a call, and tells what became of it. Nothing of it is kept. It
+/// has crashed when it was claimed, or `ago` before that.
+fn rehearse(lab: &mut Lab, standing: &Standing, ago: Duration, call: &str) -> Became {
     let n = |n: u16| i32::from(n);
     let (attempt, max_attempts) = (n(standing.attempt), n(standing.max_attempts));
     let (crashes, max_crashes) = (n(standing.crashes), n(standing.max_crashes));
     let retry = spelled(&standing.retry);
     let mut undone = lab.owner().transaction().unwrap();
-    let sql = "UPDATE tenure.jobs SET attempt = $1, max_attempts = $2, crashes = $3, max_crashes = $4, retry = $5::text::json";
-    undone.execute(sql, &[&attempt, &max_attempts, &crashes, &max_crashes, &retry]).unwrap();
+    let crashed_at = (standing.crashes > 0).then_some((START - ago).as_millis());
+    let sql = "UPDATE tenure.jobs SET attempt = $1, max_attempts = $2, crashes = $3, max_crashes = $4, retry = $5::text::json, \
+               crashed_at = $6, lane = tenure.lane(queue, tenant, kind, $3 > 0)";
+    undone
+        .execute(sql, &[&attempt, &max_attempts, &crashes, &max_crashes, &retry, &crashed_at])
+        .unwrap();
     undone.batch_execute(&format!("SELECT tenure.{call}")).unwrap();
-    let sql = "SELECT tenure.state_name(state), run_at - $1, attempt, crashes, (SELECT note FROM tenure.timeline) FROM tenure.record";
+    let sql = "SELECT tenure.state_name(state), run_at - $1, attempt, crashes, suspect, (SELECT note FROM tenure.timeline) FROM tenure.record";
     let row = undone.query_one(sql, &[&START.as_millis()]).unwrap();
     Became {
         state: row.get(0),
         run_at: row.get(1),
         attempt: row.get(2),
         crashes: row.get(3),
-        note: row.get(4),
+        suspect: row.get(4),
+        note: row.get(5),
     }
 }
 
@@ -161,16 +171,18 @@ fn due(next: Next) -> i64 {
 fn a_lapse_becomes_the_same_in_sql() {
     let mut lab = lab();
     for standing in standings() {
-        let (next, why) = after_lapse(&standing);
+        let (next, why) = after_lapse(&standing, Verb::Lapse);
         let expected = Became {
             state: next.state().name().into(),
             run_at: due(next),
             attempt: standing.attempt.into(),
             crashes: i32::from(standing.crashes) + 1,
+            suspect: next.state() == State::Queued
+                && makes_suspect(standing.crashes + 1, standing.max_crashes),
             note: Some(why.into()),
         };
         assert_eq!(
-            rehearse(&mut lab, &standing, "lapse_many('{1}', '{1}')"),
+            rehearse(&mut lab, &standing, Duration::ZERO, "lapse_many('{1}', '{1}')"),
             expected,
             "{standing:?}"
         );
@@ -196,15 +208,26 @@ fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
 #[test]
 fn a_settlement_becomes_the_same_in_sql() {
     let mut lab = lab();
-    for standing in standings() {
+    // The job was claimed a millisecond ago. For one crash it is tried when that counts, and when it does not any more.
+    let ages = |it: &Standing| match it.crashes {
+        1 => vec![CRASH_MEMORY - Duration::from_millis(2), CRASH_MEMORY],
+        _ => vec![Duration::ZERO],
+    };
+    let aged = |it: Standing| ages(&it).into_iter().map(move |ago| (it.clone(), ago));
+    for (standing, ago) in standings().into_iter().flat_map(aged) {
         for (call, outcome) in outcomes(&standing) {
             let next = after_settling(&standing, &outcome);
-            let mut became = rehearse(&mut lab, &standing, call);
+            let mut became = rehearse(&mut lab, &standing, ago, call);
+            let goes_on = !next.state().has_ended();
+            let forgives = goes_on && is_own_return(outcome.verb());
+            let (crashes, crashed_at) = (standing.crashes, Some(START - ago));
+            let left = crashes_after_return(crashes, crashed_at, START + Duration::from_millis(1));
             let expected = Became {
                 state: next.state().name().into(),
                 run_at: due(next),
                 attempt: i32::from(standing.attempt) - i32::from(!attempt_counts(outcome.verb())),
-                crashes: standing.crashes.into(),
+                crashes: if forgives { left } else { crashes }.into(),
+                suspect: crashes > 0 && goes_on && !is_own_return(outcome.verb()),
                 note: outcome.note(),
             };
             if next.state() == State::Queued && call == "fail(1, 1, 'why')" {

@@ -57,6 +57,7 @@ fn each_damage_is_found_by_its_rule() {
         ("UPDATE tenure.steps SET token = 2", "1 ledger"),
         ("UPDATE tenure.keys SET job_id = 0", "3 keys"),
         ("UPDATE tenure.jobs SET lane = lane + 1 WHERE id = 3", "3 lane"),
+        ("UPDATE tenure.jobs SET lane = lane | (1::bigint << 61) WHERE id = 3", "3 lane"),
         ("UPDATE tenure.jobs SET token = 1::bigint << 40 WHERE id = 2", "2 epoch"),
         ("UPDATE tenure.jobs SET id = 5 + (1::bigint << 40) WHERE id = 3", "1099511627781 epoch, 1099511627781 keys"),
     ] {

@@ -14,7 +14,7 @@ fn a_job_of_which_only_the_kind_is_said_has_the_defaults() {
              run_at = tenure.now(), enqueued_at = tenure.now(), num_nonnulls(worker, key, trace, tags, parent))
              FROM tenure.job WHERE id = {job}"
         ));
-        assert_eq!(row, "queued|default||work|{}|0|0|6|0|3|0|t|t|0");
+        assert_eq!(row, "queued|default||work|{}|0|0|6|0|5|0|t|t|0");
     });
 }
 
@@ -227,4 +227,57 @@ fn limits_may_be_reached() {
         session.batch_execute(&sql).unwrap_or_else(|error| panic!("{arguments}: {error:?}"));
     }
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 16);
+}
+
+/// What the library cannot read back would wedge whoever claims it, so no way in takes it.
+#[test]
+fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let deep_objects = format!("{}1{}", r#"{"a":"#.repeat(128), "}".repeat(128));
+    let flat = format!("[{}1]", "[],".repeat(500));
+    let texts = [
+        (r#"{"a":"\u0000"}"#.to_owned(), false),
+        (r#"{"\u0000":1}"#.to_owned(), false),
+        (r#"["\ud800"]"#.to_owned(), false),
+        (r#"["\udc00\ud800"]"#.to_owned(), false),
+        (r#"["\ud83d\ude00", "\\u0000", "\u00e9"]"#.to_owned(), true),
+        (nested(128), false),
+        (nested(3_000), false),
+        (nested(127), true),
+        (deep_objects, false),
+        (flat, true),
+        (format!("\"{}\"", "x".repeat(262_142)), true),
+        (format!("\"{}\"", "x".repeat(262_143)), false),
+        (format!("\"{}\"", "ä".repeat(131_072)), false),
+        ("{}".to_owned(), true),
+    ];
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        for (text, is_taken) in &texts {
+            let start = &text[..text.floor_char_boundary(40)];
+            let single = session.query("SELECT tenure.enqueue('work', $1::text::json)", &[text]);
+            assert_eq!(single.is_ok(), *is_taken, "the single form: {start}");
+            // One among many, of which nothing is stored if it is refused.
+            let before = lab.number("SELECT count(*) FROM tenure.job");
+            let many = session.query(
+                "SELECT tenure.enqueue_many(array_fill('work'::text, '{9}'),
+                     array_fill('{\"a\":[1]}'::json, '{8}') || $1::text::json)",
+                &[text],
+            );
+            assert_eq!(many.is_ok(), *is_taken, "the set form: {start}");
+            let stored = lab.number("SELECT count(*) FROM tenure.job") - before;
+            assert_eq!(stored, if *is_taken { 9 } else { 0 }, "{start}");
+            if !is_taken {
+                let refusal = fault(many);
+                assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("args")));
+            }
+        }
+        // Who has larger jobs says so.
+        let large = format!("\"{}\"", "x".repeat(1_000_000));
+        let ask = "SELECT tenure.enqueue_many('{work}', ARRAY[$1::text::json], p_args_limit => $2)";
+        session.query(ask, &[&large, &1_000_002]).unwrap();
+        for limit in [1_000_001, 0, -1, 16_777_217] {
+            assert_eq!(fault(session.query(ask, &[&large, &limit])).code().code(), "TN003");
+        }
+    });
 }

@@ -206,3 +206,51 @@ fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
         assert_eq!(claim_many(&mut session, 1, 300).len(), 1);
     });
 }
+
+/// I2: the token of a claim that is rolled back is issued again, so whoever has more to lose with the transaction is told.
+#[test]
+fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do() {
+    as_each(|lab, who| {
+        // A proof with a clock of its own may do it, since it never commits.
+        lab.run_clock();
+        let mut session = who.session(lab);
+        enqueue(&mut session, "work");
+        enqueue(&mut session, "work");
+        let settlement = "'{1}', '{1}', '{complete}', '{0}', '{NULL}', '{NULL}'";
+        let claims = [
+            "SELECT tenure.claim('ann')".to_owned(),
+            "SELECT tenure.claim_many('ann', '{default}', NULL, 1, 1000)".to_owned(),
+            format!(
+                "SELECT tenure.settle_and_claim({settlement}, 'ann', '{{default}}', NULL, 1, 1000)"
+            ),
+        ];
+        for claim in &claims {
+            for written in [
+                "INSERT INTO public.effects VALUES (1, 1, 'mine')",
+                "SELECT tenure.enqueue('work')",
+                "SAVEPOINT a; SELECT tenure.enqueue('work'); RELEASE a",
+                "SELECT tenure.claim('bob')",
+            ] {
+                let refusal = fault(session.batch_execute(&format!("BEGIN; {written}; {claim}")));
+                assert_eq!(refusal.code().code(), "TN003", "{written}; {claim}");
+                assert_eq!(refusal.column(), Some("transaction"));
+                assert!(refusal.hint().unwrap().contains("autocommit"), "{refusal:?}");
+                session.batch_execute("ROLLBACK").unwrap();
+            }
+            // Alone it is heard, also after a look, and in one statement with what follows from it.
+            session
+                .batch_execute(&format!(
+                    "BEGIN; SELECT count(*) FROM public.effects; {claim}; ROLLBACK"
+                ))
+                .unwrap();
+        }
+        let knowing = claims[1].replace("1000)", "1000, p_in_transaction => true)");
+        session
+            .batch_execute(&format!("BEGIN; SELECT tenure.enqueue('work'); {knowing}; ROLLBACK"))
+            .unwrap();
+        session.batch_execute(&claims[0]).unwrap();
+        session.batch_execute(&claims[2]).unwrap();
+        let tokens = "SELECT string_agg(id || ':' || token || ' ' || state, ', ' ORDER BY id) FROM tenure.job WHERE token > 0";
+        assert_eq!(lab.text(tokens), "1:1 succeeded, 2:1 running");
+    });
+}

@@ -92,6 +92,43 @@ fn what_is_in_doubt_is_parked_and_a_person_decides() {
 }
 
 #[test]
+fn what_a_person_decided_is_corrected_until_an_attempt_opens_it() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let (_, second, _) = in_doubt(lab, &mut session);
+        session.batch_execute(&second.call_with("park", ", 'was the card charged?'")).unwrap();
+        let decide = |value: &str| {
+            format!("SELECT tenure.effect_resolve(1, 'charge', committed => '{value}')")
+        };
+        for value in [r#"{"receipt":"r-1"}"#, r#""r-1""#, r#""r-1""#] {
+            assert_eq!(lab.text(&decide(value)), "queued");
+        }
+        let third = crate::claim(&mut session, 300);
+        let (answer, result, _) = open(&mut session, third);
+        assert_eq!((answer.as_str(), result.as_deref()), ("committed", Some(r#""r-1""#)));
+        let (answer, result, _) = open(&mut session, third);
+        assert_eq!(
+            (answer.as_str(), result.as_deref()),
+            ("committed", Some(r#""r-1""#)),
+            "asked again"
+        );
+        session.batch_execute(&third.call_with("park", ", 'something else'")).unwrap();
+        assert_eq!(lab.text(&decide(r#""r-1""#)), "parked", "that is what stands");
+        assert_eq!(
+            refused(lab.owner(), &decide(r#""r-2""#)),
+            (
+                "TN003".into(),
+                "effect: effect charge of job 1 is committed, and so not in doubt".into()
+            )
+        );
+        assert_eq!(
+            lab.text("SELECT result::text || ' ' || note FROM tenure.effect"),
+            r#""r-1" a person decided"#
+        );
+    });
+}
+
+#[test]
 fn a_zombie_neither_opens_nor_commits_and_a_trace_can_be_left() {
     as_each(|lab, who| {
         let mut session = who.session(lab);

@@ -44,6 +44,7 @@ fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
             let lapsed = verdicts(&mut other, "lapse", &leases[1..], "");
             assert_eq!(lapsed, ["busy", "lapsed"], "{verb}");
             let taken = claim_many(&mut other, 3, 300);
+            assert_eq!(taken.len(), 2, "{verb}: the others are free");
             assert!(taken.iter().all(|lease| lease.job != leases[1].job), "{verb}: {taken:?}");
             // For people, busy means: what holds now.
             other.batch_execute(&leases[1].call("renew")).unwrap();

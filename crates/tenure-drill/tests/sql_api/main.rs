@@ -6,6 +6,7 @@
 mod agree;
 mod check;
 mod crowd;
+mod durable;
 mod edges;
 mod enqueue;
 mod epoch;
@@ -17,8 +18,10 @@ mod lease;
 mod ledger;
 mod locks;
 mod moved;
+mod notices;
 mod page;
 mod progress;
+mod pulse;
 mod repeat;
 mod roles;
 

@@ -67,3 +67,37 @@ fn through_a_pooler_a_worker_is_known_and_not_guarded() {
     assert_eq!(store.register(&known).unwrap(), Guarded::No);
     assert_eq!(store.workers().unwrap()[0].is_alive, None);
 }
+
+/// As on some managed servers: the function is there, and raises.
+#[test]
+fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
+    let cluster = Cluster::start(&Binaries::find().unwrap(), &Settings::new()).unwrap();
+    ask(
+        &cluster,
+        "CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE tenure TO app;
+         REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC",
+    );
+    let url = cluster.url_as("app", "tenure");
+    let app = cluster.address().with_user("app");
+    let ask = |sql: &str| app.psql(sql).unwrap().trim().to_owned();
+    Migrations::connect(&address(&url)).unwrap().up(Roles::Leave).unwrap();
+    assert_eq!(ask("SELECT tenure.enqueue('work')"), "1");
+    assert_eq!(ask("SELECT id, token FROM tenure.claim('ann')"), "1|1");
+    ask("SELECT tenure.complete(1, 1)");
+    let mut store = Postgres::open(&address(&url), &Options::default()).unwrap();
+    let terms = store.terms().unwrap();
+    assert!(!terms.tells_timeline && terms.tells_system && terms.is_synced, "{terms:?}");
+    assert_eq!(store.identity().unwrap().epoch, 0);
+
+    // A dump from a server that told its timeline, where this one does not.
+    ask("UPDATE tenure.meta SET system = system + 1, wal_timeline = 7");
+    let id: i64 = ask("SELECT tenure.enqueue('work')").parse().unwrap();
+    let epoch = store.identity().unwrap().epoch;
+    assert!(epoch > 0);
+    assert_eq!(id >> 40, i64::from(epoch));
+    assert_eq!(ask("SELECT token >> 40 FROM tenure.claim('ann')"), epoch.to_string());
+    // It is written down, and nobody asks for the timeline any more.
+    assert_eq!(ask("SELECT epoch, wal_timeline FROM tenure.meta"), format!("{epoch}|0"));
+    assert_eq!(store.identity().unwrap().epoch, epoch);
+    ask("SELECT tenure.enqueue('work')");
+}

@@ -58,6 +58,7 @@ fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
         "resume",
         "effect_resolve",
         "now",
+        "outcome",
     ];
     let rows = lab.owner().query(sql, &[&&names[..]]).unwrap();
     assert_eq!(rows.len(), names.len());

@@ -4,24 +4,33 @@ use tenure_drill::sessions::fault;
 
 use crate::{as_each, effects, running, state, take_over};
 
-/// G7: alone in its transaction, a repeated call changes nothing and is answered with yes.
+/// Every verb that ends an attempt, its further arguments, and what the job becomes.
+const ENDS: [(&str, &str, &str); 6] = [
+    ("complete", ", '1'", "succeeded"),
+    ("fail", ", 'no', '1 s'", "queued"),
+    ("snooze", ", '1 s'", "queued"),
+    ("release", "", "queued"),
+    ("bury", ", 'never'", "dead"),
+    ("park", ", 'later'", "parked"),
+];
+
+/// G7: a repeated call changes nothing, and is told that it was done before.
 #[test]
-fn a_settlement_that_was_heard_may_be_repeated() {
-    for (verb, more, became) in [
-        ("complete", ", '1'", "succeeded"),
-        ("fail", ", 'no', '1 s'", "queued"),
-        ("snooze", ", '1 s'", "queued"),
-        ("release", "", "queued"),
-        ("bury", ", 'never'", "dead"),
-        ("park", ", 'later'", "parked"),
-    ] {
+fn a_settlement_that_was_heard_is_told_so_when_it_is_repeated() {
+    for (verb, more, became) in ENDS {
         as_each(|lab, who| {
             let mut session = who.session(lab);
             let lease = running(&mut session);
             let settle = lease.call_with(verb, more);
             session.batch_execute(&settle).unwrap();
-            session.batch_execute(&settle).unwrap_or_else(|error| panic!("{verb}: {error}"));
-            session.batch_execute(&format!("BEGIN; {settle}; {settle}; COMMIT")).unwrap();
+            for again in [settle.clone(), format!("BEGIN; {settle}; {settle}; COMMIT")] {
+                let done = fault(session.batch_execute(&again));
+                assert_eq!(done.code().code(), "TN004", "{verb}");
+                assert!(done.message().contains(" was done before: token 1 "), "{done:?}");
+                assert!(done.detail().unwrap().contains(became), "{done:?}");
+                assert!(done.hint().unwrap().contains("it went through"), "{done:?}");
+                session.batch_execute("ROLLBACK").unwrap();
+            }
             assert_eq!(state(lab, lease.job), became, "{verb}");
         });
     }
@@ -38,14 +47,11 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
             let whole =
                 format!("BEGIN; {}; {}; COMMIT", lease.effect(), lease.call_with(verb, more));
             session.batch_execute(&whole).unwrap();
-            let refusal = fault(session.batch_execute(&whole));
-            assert_eq!(refusal.code().code(), "TN001", "{verb}");
-            assert!(refusal.detail().unwrap().starts_with("already_settled: "), "{refusal:?}");
-            assert!(refusal.hint().unwrap().contains("it went through"), "{refusal:?}");
+            assert_eq!(fault(session.batch_execute(&whole)).code().code(), "TN004", "{verb}");
             session.batch_execute("ROLLBACK").unwrap();
             assert_eq!(effects(lab), 1, "{verb}");
 
-            // With a fence or a hold in front it does not matter what comes first.
+            // A fence or a hold in front refuses first.
             for guard in ["fence", "hold"] {
                 let whole = format!(
                     "BEGIN; {}; {}; {}; COMMIT",
@@ -61,16 +67,82 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
     }
 }
 
+/// G2: the same, where the settlement comes before the write, under every isolation level, and where both are one statement.
+#[test]
+fn a_write_that_comes_after_the_settlement_is_not_there_twice_either() {
+    for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+        for (verb, more, _) in ENDS {
+            as_each(|lab, who| {
+                let mut session = who.session(lab);
+                let lease = running(&mut session);
+                let settle = lease.call_with(verb, more);
+                let whole =
+                    format!("BEGIN ISOLATION LEVEL {level}; {settle}; {}; COMMIT", lease.effect());
+                session.batch_execute(&whole).unwrap();
+                let again = fault(session.batch_execute(&whole));
+                assert_eq!(again.code().code(), "TN004", "{level}: {verb}");
+                session.batch_execute("ROLLBACK").unwrap();
+                let one = format!("WITH mine AS ({} RETURNING 1) {settle}", lease.effect());
+                assert_eq!(fault(session.batch_execute(&one)).code().code(), "TN004", "{verb}");
+                assert_eq!(effects(lab), 1, "{level}: {verb}");
+            });
+        }
+    }
+}
+
 #[test]
 fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_written() {
+    for (verb, more, became) in ENDS {
+        for level in ["READ COMMITTED", "REPEATABLE READ"] {
+            as_each(|lab, who| {
+                let mut session = who.session(lab);
+                let lease = running(&mut session);
+                let (settle, write) = (lease.call_with(verb, more), lease.effect());
+                // Also from below a savepoint, from another one, and after one that was kept.
+                let whole = format!(
+                    "BEGIN ISOLATION LEVEL {level}; {write}; SAVEPOINT a; {write}; SAVEPOINT b; {settle}; {settle};
+                     RELEASE b; {settle}; RELEASE a; {settle}; SAVEPOINT c; {settle}; {write}; {settle}; COMMIT"
+                );
+                session.batch_execute(&whole).unwrap_or_else(|error| panic!("{verb}: {error}"));
+                assert_eq!((effects(lab), state(lab, lease.job)), (3, became.into()), "{verb}");
+            });
+        }
+    }
+}
+
+/// What was undone was not done: the next call is the first.
+#[test]
+fn a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again() {
+    for (verb, more, became) in ENDS {
+        as_each(|lab, who| {
+            let mut session = who.session(lab);
+            let lease = running(&mut session);
+            let (settle, write) = (lease.call_with(verb, more), lease.effect());
+            let whole = format!(
+                "BEGIN; {write}; SAVEPOINT a; {settle}; ROLLBACK TO a; {settle}; {settle}; COMMIT"
+            );
+            session.batch_execute(&whole).unwrap_or_else(|error| panic!("{verb}: {error}"));
+            assert_eq!(state(lab, lease.job), became, "{verb}");
+            let again = fault(session.batch_execute(&format!("BEGIN; SAVEPOINT a; {settle}")));
+            assert_eq!(again.code().code(), "TN004", "{verb}");
+        });
+    }
+}
+
+/// A settlement of another session that is younger than this transaction is not this transaction's.
+#[test]
+fn a_settlement_that_a_younger_transaction_made_is_told_as_done_before() {
     as_each(|lab, who| {
-        let mut session = who.session(lab);
-        let lease = running(&mut session);
-        let complete = lease.call("complete");
-        session
-            .batch_execute(&format!("BEGIN; {}; {complete}; {complete}; COMMIT", lease.effect()))
+        let (mut old, mut young) = (who.session(lab), who.session(lab));
+        let lease = running(&mut old);
+        old.batch_execute(&format!("BEGIN; {}", lease.effect())).unwrap();
+        young
+            .batch_execute(&format!("BEGIN; SAVEPOINT a; {}; COMMIT", lease.call("complete")))
             .unwrap();
-        assert_eq!((effects(lab), state(lab, lease.job)), (1, "succeeded".into()));
+        let again = fault(old.batch_execute(&lease.call("complete")));
+        assert_eq!(again.code().code(), "TN004");
+        old.batch_execute("ROLLBACK").unwrap();
+        assert_eq!(effects(lab), 0);
     });
 }
 

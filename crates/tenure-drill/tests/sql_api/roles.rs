@@ -8,14 +8,16 @@ use tenure_drill::sessions::{Lab, code};
 const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
 
 /// What anybody may ask.
-const COMMON: [&str; 2] = ["history", "now"];
+const COMMON: [&str; 4] = ["history", "identity", "now", "outcome"];
 const ENQUEUE: [&str; 3] = ["enqueue", "enqueue_many", "fingerprint"];
-const WORK: [&str; 37] = [
+const WORK: [&str; 40] = [
+    "beat",
     "bury",
     "check",
     "claim",
     "claim_many",
     "complete",
+    "current_many",
     "effect_commit",
     "effect_fail",
     "effect_open",
@@ -24,10 +26,10 @@ const WORK: [&str; 37] = [
     "fence",
     "follow_refused",
     "guard",
+    "guard_gap",
     "held",
     "hold",
     "hold_many",
-    "identity",
     "is_guarding",
     "lapse_many",
     "ledger_many",
@@ -47,13 +49,14 @@ const WORK: [&str; 37] = [
     "snooze",
     "step_get",
     "step_put",
+    "terms",
     "vanished",
 ];
-const READ: [&str; 13] = [
+const READ: [&str; 14] = [
     "at",
     "check",
     "effects_page",
-    "identity",
+    "guard_gap",
     "known_workers",
     "leases",
     "look_at",
@@ -62,6 +65,7 @@ const READ: [&str; 13] = [
     "page",
     "queue_settings",
     "state_name",
+    "terms",
     "timeline_of",
 ];
 
@@ -101,7 +105,7 @@ fn no_role_may_read_or_write_any_table() {
         lab.owner().query(names, &[]).unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!(
         tables.join(" "),
-        "clock done epochs fences jobs keys ledger meta migrations payloads queues steps timeline workers"
+        "breaks clock done epochs fences jobs keys ledger meta migrations payloads queues steps timeline workers"
     );
     for role in ROLES.into_iter().chain(["nobody"]) {
         let mut session = lab.session_as(role);
@@ -115,8 +119,9 @@ fn no_role_may_read_or_write_any_table() {
                 assert_eq!(refusal(&mut session, &sql).as_deref(), Some("42501"), "{role}: {sql}");
             }
         }
-        let sql = "SELECT nextval('tenure.job_id')";
-        assert_eq!(refusal(&mut session, sql).as_deref(), Some("42501"), "{role}: {sql}");
+        for sql in ["SELECT nextval('tenure.job_id')", "SELECT setval('tenure.pulse', 1)"] {
+            assert_eq!(refusal(&mut session, sql).as_deref(), Some("42501"), "{role}: {sql}");
+        }
     }
 }
 
@@ -151,6 +156,7 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
             "effect_resolve(1, 'charge', resend => true)",
             "resolve_effect(1, 'charge', NULL)",
             "raise_epoch('why not')",
+            "set_guard_gap(5000)",
             "begin_epoch(7, 0, 'why not')",
             "take_crash_back(1, 1, 0)",
             "ledger_one(1, 1, 'effect_open', 'charge', NULL, NULL, 0)",
@@ -158,9 +164,9 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
             "purge_many('{1}', '{1}')",
             "note(1, 0, 'retry', false, 1, 1, NULL, NULL, 0::smallint, NULL)",
             "end_job(1, 4::smallint, 1, 0, 0, NULL, NULL)",
-            "put_back(1, false, 0, 1, 0, 0, NULL, 0)",
+            "put_back(1, false, 0, 1, 0, 0, NULL, false, NULL, 0)",
             "settle_one(1, 1, 'complete', 0, NULL, NULL, 0, 0, '{}')",
-            "lapse_one(1, 1, 0, 0)",
+            "lapse_one(1, 1, 0, 0, 0, 0, 0)",
             "prove_fences('{1}', '{1}')",
             "forget('{1}')",
             "shorten('note', 9)",

@@ -6,6 +6,4 @@ SELECT current_setting('server_version_num')::int4          AS version_number,
        current_setting('server_encoding')                   AS encoding,
        pg_is_in_recovery()                                  AS is_replica,
        current_setting('transaction_read_only')::bool       AS is_read_only,
-       current_setting('fsync')::bool
-           AND current_setting('synchronous_commit') <> 'off' AS is_synced,
        coalesce(current_setting('tenure.session', true), '') AS mark

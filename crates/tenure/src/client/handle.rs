@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::Tenure;
+use crate::inspect::JobOutcome;
 use crate::job::{JobId, State};
 use crate::store::{Changed, Error, Result};
 
@@ -57,7 +58,12 @@ impl<T> Handle<T> {
 
     /// Where the job is in its life; `None` if the store does not know it any more.
     pub async fn state(&self) -> Result<Option<State>> {
-        Ok(self.tenure.job(self.id).await?.map(|found| found.job.state))
+        Ok(self.outcome().await?.map(|found| found.state))
+    }
+
+    async fn outcome(&self) -> Result<Option<JobOutcome>> {
+        let job = self.id;
+        self.tenure.0.link.look(move |engine| engine.store().outcome(job)).await
     }
 
     /// Ends the job, if it has not ended.
@@ -75,11 +81,11 @@ impl<T: DeserializeOwned> Handle<T> {
         // From before the first look on: what ends between a look and a rest is not missed.
         let waiting = self.tenure.0.waiters.wait_for(job);
         loop {
-            let found = match self.tenure.job(job).await {
+            let found = match self.outcome().await {
                 Err(error) if error.is_transient() => None,
                 Err(error) => return Err(error.into()),
                 Ok(None) => return Err(JobError::Gone { job }),
-                Ok(Some(found)) => Some(found.job),
+                Ok(Some(found)) => Some(found),
             };
             match found {
                 Some(found) if found.state == State::Succeeded => {

@@ -2,9 +2,10 @@
 //!
 //! Everything that writes is fenced: if the job has become somebody else's, the store refuses, the handler is stopped,
 //! and the refusal is told as an event. A store that does not answer is asked again for as long as the job may still be
-//! ours; so a handler outlives a restart of the database.
+//! ours; so a handler outlives a restart of the database. What came of an effect is insisted on for longer: see `outcome.rs`.
 
-use std::collections::BTreeSet;
+mod outcome;
+
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +13,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
 
 use super::effect::EffectCall;
+use super::names::Names;
 use super::{Effect, Handlers};
 use crate::client::{Tenure, json};
 use crate::clock::Moment;
-use crate::job::{JobId, Json, Name, Progress, Tenant};
+use crate::job::{JobId, Json, Name, Progress, State, Tenant};
 use crate::lease::{Fence, Reason, Stale, Token, WorkerId, epoch_of, first_of};
 use crate::ledger::{Act, Answer, EffectKey, Entry, effect_name};
 use crate::lifecycle::{Fault, Verb};
@@ -38,8 +41,9 @@ struct Inner {
     lease: Duration,
     observer: Observer,
     handlers: Arc<Handlers>,
+    runtime: Handle,
     /// The names of steps and effects that this attempt has used.
-    used: Mutex<BTreeSet<(&'static str, Name)>>,
+    names: Names,
     committed: Mutex<Option<Committed>>,
     /// When it was last told how far it has come.
     progress_told: Mutex<Option<Moment>>,
@@ -66,11 +70,14 @@ pub(crate) struct Surroundings {
     pub(crate) lease: Duration,
     pub(crate) observer: Observer,
     pub(crate) handlers: Arc<Handlers>,
+    /// Runs what outlives a handler.
+    pub(crate) runtime: Handle,
 }
 
 impl Context {
     pub(crate) fn new(surroundings: &Surroundings, attempt: Attempt, hold: Arc<Hold>) -> Context {
-        let Surroundings { tenure, desk, worker, lease, observer, handlers } = surroundings;
+        let Surroundings { tenure, desk, worker, lease, observer, handlers, runtime } =
+            surroundings;
         Context(Arc::new(Inner {
             tenure: tenure.clone(),
             attempt,
@@ -80,7 +87,8 @@ impl Context {
             lease: *lease,
             observer: observer.clone(),
             handlers: Arc::clone(handlers),
-            used: Mutex::default(),
+            runtime: runtime.clone(),
+            names: Names::default(),
             committed: Mutex::default(),
             progress_told: Mutex::default(),
         }))
@@ -215,13 +223,14 @@ impl Context {
 
     /// Runs something async to its end from a handler that blocks its thread.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        tokio::runtime::Handle::current().block_on(future)
+        Handle::current().block_on(future)
     }
 
     // ── what must not be done twice
 
     /// Does something and remembers what it came to under this name: a later attempt gets that back, and does not do it
-    /// again. If the worker dies in the middle, it is done again; for what must not be, see [`Context::effect`].
+    /// again. If the worker dies in the middle, it is done again; for what must not be, see [`Context::effect`]. A step that
+    /// fails, or is dropped by a timeout of yours, may be tried again under its name in the same attempt.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -262,22 +271,30 @@ impl Context {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, Fault>>,
     {
-        let name = self.use_name("step", name)?;
-        if !self.is_first_claim() {
+        let mut used = self.0.names.take("step", name)?;
+        let name = used.name.clone();
+        // What was left open in this attempt may have been remembered all the same.
+        if used.is_open || !self.is_first_claim() {
             match self.ledger(&name, Act::Recall).await? {
-                Answer::Remembered(kept) => return decode("step", &name, &kept),
+                Answer::Remembered(kept) => {
+                    used.keep();
+                    return decode(&name, &kept);
+                }
                 Answer::Unknown => {}
                 other => return Err(unexpected(&name, &other)),
             }
         }
         self.certain().await?;
-        // Nothing is remembered of a step that failed, so that it may be tried again under its name.
-        let output = work().await.inspect_err(|_| self.free_name("step", &name))?;
+        // Nothing is remembered of a step that failed or was dropped, so that it may be tried again under its name.
+        let output = work().await?;
         let result = self.encode("step", &name, &output)?;
-        match self.ledger(&name, Act::Remember { result }).await? {
+        used.leave_open();
+        let answer = self.ledger(&name, Act::Remember { result }).await?;
+        used.keep();
+        match answer {
             Answer::Recorded => Ok(output),
             // A lost reply was repeated: what was remembered first counts.
-            Answer::Remembered(kept) => decode("step", &name, &kept),
+            Answer::Remembered(kept) => decode(&name, &kept),
             other => Err(unexpected(&name, &other)),
         }
     }
@@ -355,7 +372,7 @@ impl Context {
             let stale = Stale {
                 shown: fence,
                 current: fence.token,
-                state: crate::job::State::Running,
+                state: State::Running,
                 reason: Reason::LeaseExpired,
             };
             self.tell(Fact::refused(Verb::Renew, &stale));
@@ -364,7 +381,7 @@ impl Context {
         let lease = self.0.lease;
         let answers = self
             .insist(move || {
-                self.0.tenure.0.link.call(move |engine| engine.store().renew(&[fence], lease))
+                self.0.tenure.0.link.as_holder(move |engine| engine.store().renew(&[fence], lease))
             })
             .await?;
         match answers.first() {
@@ -420,7 +437,7 @@ impl Context {
         let answers = self
             .insist(|| {
                 let report = report.clone();
-                self.0.tenure.0.link.call(move |engine| engine.store().progress(&[report]))
+                self.0.tenure.0.link.as_holder(move |engine| engine.store().progress(&[report]))
             })
             .await?;
         match answers.first() {
@@ -448,21 +465,8 @@ impl Context {
         *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
     }
 
-    /// A name that this attempt has not used yet. Used twice, the second would silently get what the first came to.
-    pub(super) fn use_name(&self, what: &'static str, name: &str) -> Result<Name, Fault> {
-        let name = effect_name(name).map_err(Fault::fatal)?;
-        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.insert((what, name.clone())) {
-            return Ok(name);
-        }
-        Err(Fault::fatal(format!(
-            "the {what} {name} was used twice in one attempt; give each one a name of its own, such as {name}-2"
-        )))
-    }
-
-    /// The name may be used again in this attempt: nothing came of it.
-    pub(super) fn free_name(&self, what: &'static str, name: &Name) {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&(what, name.clone()));
+    pub(super) fn names(&self) -> &Names {
+        &self.0.names
     }
 
     /// Nobody has ever claimed this job before: then nothing is in the ledger, and one need not ask.
@@ -532,13 +536,28 @@ impl Context {
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
                 Err(error) if error.is_invalid() => return Err(Fault::fatal(error)),
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// The store has refused: the job is somebody else's.
+    /// A right that the worker lacks is no fault of the job's: the worker ends, and the attempt is given back.
+    fn failed(&self, error: Error) -> Fault {
+        if error.is_forbidden() {
+            crate::worker::tell_forbidden(&self.0.observer, &self.0.worker, &self.0.desk, &error);
+            self.0.desk.revoke(Moment::now());
+        }
+        error.into()
+    }
+
+    /// The store has refused: the job was cancelled, or another holder has it. That it was cancelled is told once.
     pub(crate) fn refused(&self, verb: Verb, stale: &Stale) -> Fault {
+        if stale.state == State::Cancelled {
+            if self.0.desk.lose(self.shown(), Cause::Cancelled) {
+                self.tell(Fact::JobCancelled);
+            }
+            return stopped();
+        }
         self.tell(Fact::refused(verb, stale));
         self.0.desk.refused(self.shown());
         stopped()
@@ -555,14 +574,10 @@ fn stopped() -> Fault {
 }
 
 /// What was kept by an older version of the handler may be something else by now.
-pub(super) fn decode<T: DeserializeOwned>(
-    what: &str,
-    name: &Name,
-    kept: &Json,
-) -> Result<T, Fault> {
+fn decode<T: DeserializeOwned>(name: &Name, kept: &Json) -> Result<T, Fault> {
     serde_json::from_str(kept.as_str()).map_err(|cause| {
         Fault::fatal(format!(
-            "what the {what} {name} came to in an earlier attempt does not decode any more: {cause}; \
+            "what the step {name} came to in an earlier attempt does not decode any more: {cause}; \
              give it another name when its type changes"
         ))
     })

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Context;
-use super::context::{decode, unexpected};
-use crate::job::Name;
+use super::context::unexpected;
+use crate::job::{Json, Name, shorten};
 use crate::ledger::{Act, Answer, Doubt, Resolution};
 use crate::lifecycle::Fault;
 use crate::telemetry::Fact;
@@ -160,15 +160,32 @@ where
     Fut: Future<Output = Result<T, Fault>> + Send + 'a,
 {
     let EffectCall { cx, name, send, policy, .. } = call;
-    let name = cx.use_name("effect", &name)?;
+    let mut used = cx.names().take("effect", &name)?;
+    let name = used.name.clone();
+    if used.is_open {
+        // The same attempt may write its intent as often as it likes: the ledger would not stop a second call.
+        return Err(Fault::retry(format!(
+            "the effect {name} was sent in this attempt, and what came of it is not known; the next attempt decides as it \
+             does about every effect in doubt"
+        )));
+    }
     let key = cx.effect_key(name.as_str())?;
     // The intent counts from here on, so it must be ours to have.
     cx.certain().await?;
     match cx.ledger(&name, Act::Open).await? {
         Answer::Opened => {}
-        Answer::Committed(kept) => return decode("effect", &name, &kept),
+        Answer::Committed(kept) => {
+            used.keep();
+            return recalled(cx, &name, &kept);
+        }
+        Answer::Decided(kept) => {
+            let answer = go_on_with_decision(cx, &name, kept).await?;
+            used.keep();
+            return Ok(answer);
+        }
         Answer::InDoubt(doubt) => {
             if let Some(output) = settle_doubt(cx, &name, &key, doubt, policy).await? {
+                used.keep();
                 return Ok(output);
             }
         }
@@ -176,21 +193,55 @@ where
     }
     cx.certain().await?;
     let refused = Arc::new(AtomicBool::new(false));
+    used.leave_open();
     match send(Effect { key, refused: Arc::clone(&refused) }).await {
         Ok(output) => {
             let result = cx.encode("effect", &name, &output)?;
-            match cx.ledger(&name, Act::Commit { result }).await? {
-                Answer::Recorded => Ok(output),
+            match cx.outcome(&name, Act::Commit { result }).await? {
+                Answer::Recorded => {
+                    used.keep();
+                    Ok(output)
+                }
                 other => Err(unexpected(&name, &other)),
             }
         }
         Err(fault) => {
             if refused.load(Ordering::SeqCst) {
-                cx.ledger(&name, Act::Fail { error: fault.to_string() }).await?;
-                cx.free_name("effect", &name);
+                cx.outcome(&name, Act::Fail { error: fault.to_string() }).await?;
+                used.free();
             }
             Err(fault)
         }
+    }
+}
+
+/// What an earlier attempt had back. If the handler cannot read it, the job is parked: a person can correct the value.
+fn recalled<T: DeserializeOwned>(cx: &Context, name: &Name, kept: &Json) -> Result<T, Fault> {
+    serde_json::from_str(kept.as_str()).map_err(|cause| {
+        Fault::park(format!(
+            "what the effect {name} came to in an earlier attempt is not what the handler expects: {cause}; run a \
+             handler that can read it, and let the job go on with: tenure jobs resume {}",
+            cx.job()
+        ))
+    })
+}
+
+/// What a person decided. An attempt that can read it says so, and from then on it stands; else the person is asked again.
+async fn go_on_with_decision<T: DeserializeOwned>(
+    cx: &Context,
+    name: &Name,
+    kept: Json,
+) -> Result<T, Fault> {
+    let output = serde_json::from_str(kept.as_str()).map_err(|cause| {
+        let (job, kept) = (cx.job(), shorten(kept.as_str(), 200));
+        Fault::park(format!(
+            "a person decided that the effect {name} came to {kept}, which is not what the handler expects: {cause}; \
+             correct it with: tenure effects resolve {job} {name} --committed JSON"
+        ))
+    })?;
+    match cx.ledger(name, Act::Resolve(Resolution::Committed { result: kept })).await? {
+        Answer::Recorded => Ok(output),
+        other => Err(unexpected(name, &other)),
     }
 }
 
@@ -215,11 +266,15 @@ async fn settle_doubt<T: Serialize>(
         Policy::Resend => None,
         Policy::Verify(verify) => verify(key.to_owned()).await?,
     };
-    let resolution = match &verdict {
-        Some(output) => Resolution::Committed { result: cx.encode("effect", name, output)? },
-        None => Resolution::Resend,
+    let answer = match &verdict {
+        Some(output) => {
+            let result = cx.encode("effect", name, output)?;
+            cx.outcome(name, Act::Resolve(Resolution::Committed { result })).await?
+        }
+        // A permission, not an outcome: it is asked for only while the job may be ours.
+        None => cx.ledger(name, Act::Resolve(Resolution::Resend)).await?,
     };
-    match cx.ledger(name, Act::Resolve(resolution)).await? {
+    match answer {
         Answer::Recorded => Ok(verdict),
         other => Err(unexpected(name, &other)),
     }
@@ -228,5 +283,89 @@ async fn settle_doubt<T: Serialize>(
 impl<T, F> fmt::Debug for EffectCall<'_, T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EffectCall").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::inspect::EffectFilter;
+    use crate::ledger::Standing;
+    use crate::testing::Sandbox;
+    use crate::{Tenure, Worker};
+
+    /// How often the other side was called.
+    #[derive(Default)]
+    struct Sent(AtomicUsize);
+
+    impl Sent {
+        fn once_more(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The job is lost at this moment, and the store has not been asked. The handlers are patient ones, which are not dropped
+    /// for it.
+    fn lose(cx: &Context) {
+        assert!(!cx.is_cancelled(), "it was ours until now");
+        drop(cx.lost());
+        assert!(cx.is_cancelled());
+    }
+
+    async fn standings(tenure: &Tenure) -> Vec<Standing> {
+        let all = EffectFilter::default();
+        let found = tenure.with_store(move |store| store.effects(&all, 10)).await.unwrap();
+        found.iter().map(|view| view.effect.standing).collect()
+    }
+
+    #[tokio::test]
+    async fn what_was_lost_before_an_effect_is_not_begun() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let sent = Arc::new(Sent::default());
+        let worker = Worker::new(sandbox.tenure()).state(Arc::clone(&sent));
+        let worker = worker.handle_any_patiently(|_, cx: Context| async move {
+            lose(&cx);
+            let call = cx.effect("charge", |_| async {
+                cx.state::<Arc<Sent>>().once_more();
+                Ok(1)
+            });
+            assert!(call.await.is_err());
+            Ok(None)
+        });
+        sandbox.tenure().enqueue_kind("work", &()).await.unwrap();
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().total(), 1);
+        assert_eq!(sent.0.load(Ordering::SeqCst), 0);
+        assert_eq!(standings(sandbox.tenure()).await, [], "not even the intent is written");
+    }
+
+    #[tokio::test]
+    async fn what_is_lost_between_the_intent_and_the_call_is_not_sent() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let sent = Arc::new(Sent::default());
+        let worker = Worker::new(sandbox.tenure()).state(Arc::clone(&sent));
+        let worker = worker.handle_any_patiently(|_, cx: Context| async move {
+            let send = |_| async {
+                cx.state::<Arc<Sent>>().once_more();
+                Err::<u8, _>(Fault::retry("no answer"))
+            };
+            if cx.attempt() == 1 {
+                return cx.effect("charge", send).await.map(|_| None);
+            }
+            // It is found out that it never happened, and meanwhile the job is lost.
+            let find_out = |_| async {
+                lose(&cx);
+                Ok(None)
+            };
+            assert!(cx.effect("charge", send).verify(find_out).await.is_err());
+            Ok(None)
+        });
+        sandbox.tenure().enqueue_kind("work", &()).await.unwrap();
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().retried, 1);
+        assert_eq!(sent.0.load(Ordering::SeqCst), 1, "the first attempt has sent it");
+        sandbox.advance(std::time::Duration::from_secs(60));
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().total(), 1);
+        assert_eq!(sent.0.load(Ordering::SeqCst), 1, "and the second has not");
     }
 }

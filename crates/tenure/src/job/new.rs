@@ -42,8 +42,8 @@ pub struct NewJob {
 impl NewJob {
     /// One try and five retries.
     pub const MAX_ATTEMPTS: NonZeroU16 = NonZeroU16::new(6).unwrap();
-    /// A job that took its worker down three times is buried.
-    pub const MAX_CRASHES: NonZeroU16 = NonZeroU16::new(3).unwrap();
+    /// A job that took its worker down five times is buried: twice in company, and three times as a suspect.
+    pub const MAX_CRASHES: NonZeroU16 = NonZeroU16::new(5).unwrap();
 
     /// A job due at once in the default queue, with the default retries.
     pub fn new(kind: Name, args: Json) -> NewJob {
@@ -167,6 +167,8 @@ impl NewJob {
             attempt: 0,
             max_attempts: self.max_attempts.get(),
             crashes: 0,
+            crashed_at: None,
+            is_suspect: false,
             max_crashes: self.max_crashes.get(),
             retry: self.retry.clone(),
             max_runtime_ms: self.max_runtime.map(millis),
@@ -184,6 +186,7 @@ impl NewJob {
             result: None,
             reason: None,
             progress: None,
+            returns_until: None,
         }
     }
 }

@@ -10,6 +10,9 @@ use crate::lease::{Fence, Reason, Stale, Token};
 use crate::store::postgres::{JsonText, Lists, Param, Schema, bad_request};
 use crate::store::{self, Enqueued, check_jobs};
 
+/// What the database raises where an earlier transaction has ended the attempt in the same way.
+const ALREADY_DONE: &str = "TN004";
+
 /// Why a call in your own transaction failed. Whatever it was, the transaction is down: roll back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,6 +27,10 @@ pub enum Error {
     /// The store knows no such job, or no longer.
     #[error("there is no job {}, or no longer; roll back, and stop working on it", .0.job)]
     Gone(Fence),
+
+    /// An earlier transaction has completed this attempt, as after a COMMIT whose answer was lost. There is nothing left to do.
+    #[error("token {} has completed job {} before, in an earlier transaction; roll back: it is done", .0.token, .0.job)]
+    AlreadyDone(Fence),
 
     /// The request makes no sense; nothing was done.
     #[error(transparent)]
@@ -63,7 +70,8 @@ pub async fn enqueue(
 }
 
 /// Ends an attempt well, together with everything else in this transaction, or fails with [`Error::Stale`] and takes
-/// all of it down. From here on the job is locked until you commit.
+/// all of it down. From here on the job is locked until you commit. A transaction that is sent again after its COMMIT went
+/// through fails with [`Error::AlreadyDone`].
 pub async fn complete(
     client: &impl GenericClient,
     schema: &str,
@@ -138,6 +146,11 @@ fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
             }
             Refusal::Gone(fence) => Error::Gone(shown.unwrap_or(fence)),
         };
+    }
+    if let Some(fence) = shown
+        && cause.code().is_some_and(|code| code.code() == ALREADY_DONE)
+    {
+        return Error::AlreadyDone(fence);
     }
     match bad_request(&cause) {
         Some(invalid) => Error::Invalid(invalid),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, Result, Settlement};
+use super::{Claim, GUARD_GAP, GUARD_GAP_LIMIT, Result, Settlement};
 use crate::job::{BATCH_LIMIT, Invalid, Json, Limits, NewJob, RETRY_LIMIT};
 use crate::ledger::{Entry, Resolution};
 use crate::lifecycle::Outcome;
@@ -81,6 +81,18 @@ pub fn check_lease(length: Duration) -> Result<()> {
         "a lease of {length:?} is outside 1 ms to 24 h; renew it instead of making it longer"
     );
     Err(Invalid::Value { field: "lease", why }.into())
+}
+
+/// Checks the guard gap of an installation at the port.
+pub fn check_guard_gap(gap: Duration) -> Result<()> {
+    if (GUARD_GAP..=GUARD_GAP_LIMIT).contains(&gap) {
+        return Ok(());
+    }
+    let why = format!(
+        "a guard gap of {gap:?} is outside 300 ms to 60 s; a lock that is free for longer than a minute means a lost \
+         process, and leases decide about the rest"
+    );
+    Err(Invalid::Value { field: "guard_gap", why }.into())
 }
 
 /// Checks a claim at the port.

@@ -1,6 +1,9 @@
 //! What can go wrong between a caller and a store: what was being done, to what, and what to do
 //! next.
 
+use std::fmt;
+
+use super::Enqueued;
 use crate::job::{Invalid, JobId};
 
 /// The result of a call to a store.
@@ -18,6 +21,12 @@ pub enum Error {
     #[error("{target}: {problem}; {next}")]
     #[allow(missing_docs)]
     Unusable { target: String, problem: String, next: String },
+
+    /// The role that is connected lacks a right, and nothing was done. It does not pass by itself: `next` has the
+    /// statement that mends it, as far as that is known.
+    #[error("{target}: {problem}; {next}")]
+    #[allow(missing_docs)]
+    Forbidden { target: String, problem: String, next: String },
 
     /// The store was busy or out of reach. Whether the call was applied is unknown; repeat it.
     #[error(
@@ -45,6 +54,10 @@ pub enum Error {
     #[allow(missing_docs)]
     Conflict { owner: JobId },
 
+    /// Some of many jobs were not enqueued, and it says which.
+    #[error(transparent)]
+    Incomplete(Box<Incomplete>),
+
     /// A user's own transaction did not keep to what one may do. Nothing of it was stored.
     #[error("{target}: {problem}, so that everything in this transaction was undone; {next}")]
     #[allow(missing_docs)]
@@ -57,9 +70,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed later.
+    /// Whether the same call may succeed later. It is false for [`Error::Incomplete`], because the same call would store again
+    /// what has no key and was stored.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
+    }
+
+    /// Whether the role that is connected lacks a right.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Error::Forbidden { .. })
     }
 
     /// The same for another caller whose request was part of the same call.
@@ -68,6 +87,11 @@ impl Error {
         match self {
             Error::Invalid(invalid) => Error::Invalid(invalid.clone()),
             Error::Unusable { target, problem, next } => Error::Unusable {
+                target: target.clone(),
+                problem: problem.clone(),
+                next: next.clone(),
+            },
+            Error::Forbidden { target, problem, next } => Error::Forbidden {
                 target: target.clone(),
                 problem: problem.clone(),
                 next: next.clone(),
@@ -88,6 +112,10 @@ impl Error {
                 next: next.clone(),
             },
             Error::Conflict { owner } => Error::Conflict { owner: *owner },
+            Error::Incomplete(incomplete) => Error::Incomplete(Box::new(Incomplete {
+                verdicts: incomplete.verdicts.clone(),
+                cause: incomplete.cause.as_ref().map(Error::for_another),
+            })),
             Error::Engine { doing, source } => {
                 Error::Engine { doing, source: said(source.as_ref()) }
             }
@@ -97,5 +125,90 @@ impl Error {
     /// Whether the request itself was wrong, so that it will never succeed.
     pub fn is_invalid(&self) -> bool {
         matches!(self, Error::Invalid(_))
+    }
+}
+
+/// What became of many jobs of which some were not enqueued.
+#[derive(Debug)]
+pub struct Incomplete {
+    /// One for each job, in the order given.
+    pub verdicts: Vec<Verdict>,
+    /// Why a part failed, if one did.
+    pub cause: Option<Error>,
+}
+
+/// What became of one of many jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The store answered: it is stored, or another job has its key.
+    Answered(Enqueued),
+    /// It was in the part that failed. A part is stored whole or not at all; if the cause
+    /// [is transient](Error::is_transient), it is not known which.
+    Failed,
+    /// It was in a later part, and was not sent.
+    NotSent,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Enqueued::{Conflict, Created, Existing};
+        let count =
+            |which: fn(&Verdict) -> bool| self.verdicts.iter().filter(|it| which(it)).count();
+        let counts = [
+            (count(|it| matches!(it, Verdict::Answered(Created(_)))), "stored"),
+            (count(|it| matches!(it, Verdict::Answered(Existing(_)))), "stored before"),
+            (count(|it| matches!(it, Verdict::Answered(Conflict(_)))), "refused"),
+            (count(|it| matches!(it, Verdict::Failed)), "failed"),
+            (count(|it| matches!(it, Verdict::NotSent)), "not sent"),
+        ];
+        let counts: Vec<_> = counts
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        write!(f, "of {} jobs: {}", self.verdicts.len(), counts.join(", "))?;
+        let conflict = self.verdicts.iter().zip(1..).find_map(|(verdict, n)| match verdict {
+            Verdict::Answered(Conflict(owner)) => Some((n, owner)),
+            _ => None,
+        });
+        if let Some((n, owner)) = conflict {
+            write!(
+                f,
+                "; number {n} has the key of job {owner}, which has another kind or other args: use another key"
+            )?;
+        }
+        if let Some(cause) = &self.cause {
+            write!(f, "; {cause}")?;
+        }
+        f.write_str("; the verdicts say which")
+    }
+}
+
+impl std::error::Error for Incomplete {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_incomplete_says_how_many_of_each_and_why() {
+        let answered = |answer| Verdict::Answered(answer);
+        let incomplete = Error::Incomplete(Box::new(Incomplete {
+            verdicts: vec![
+                answered(Enqueued::Created(JobId(4))),
+                answered(Enqueued::Existing(JobId(2))),
+                answered(Enqueued::Conflict(JobId(1))),
+                Verdict::Failed,
+                Verdict::NotSent,
+                Verdict::NotSent,
+            ],
+            cause: Some(Error::Engine { doing: "enqueue", source: "disk on fire".into() }),
+        }));
+        assert!(!incomplete.is_transient() && !incomplete.is_invalid());
+        let said = "of 6 jobs: 1 stored, 1 stored before, 1 refused, 1 failed, 2 not sent; number 3 has the key of \
+            job 1, which has another kind or other args: use another key; could not enqueue: disk on fire; `tenure doctor` \
+            looks for the cause; the verdicts say which";
+        assert_eq!(incomplete.to_string(), said);
+        assert_eq!(incomplete.for_another().to_string(), said);
     }
 }

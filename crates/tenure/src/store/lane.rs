@@ -11,7 +11,8 @@
 //!      0   limited  suspect  queue     tenant    kind
 //! ```
 //!
-//! Suspects (jobs with a crash) have lanes of their own, because a claim may take only one of them.
+//! Suspects have lanes of their own, because a claim may take only one of them. That bit is where it is stored
+//! whether a job is one.
 //! `limited` is kept free for lanes per limit key.
 
 use sha2::{Digest, Sha256};
@@ -21,18 +22,18 @@ use crate::job::{JobRecord, Name, Tenant};
 const KIND_BITS: u32 = 17;
 const TENANT_BITS: u32 = 29;
 const QUEUE_BITS: u32 = 15;
-/// Set in the lanes of jobs with a crash.
+/// Set in the lanes of suspects.
 pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
 
 /// The lane of a job as it is now.
 pub(crate) fn of(job: &JobRecord) -> i64 {
-    of_names(&job.queue, &job.tenant, &job.kind, job.crashes)
+    of_names(&job.queue, &job.tenant, &job.kind, job.is_suspect)
 }
 
-/// The lane of a job with these names and so many crashes.
-pub(crate) fn of_names(queue: &Name, tenant: &Tenant, name: &Name, crashes: u16) -> i64 {
+/// The lane of a job with these names, which may be a suspect.
+pub(crate) fn of_names(queue: &Name, tenant: &Tenant, name: &Name, suspect: bool) -> i64 {
     let lane = first_in(group_of_names(queue, tenant)) | kind(name);
-    if crashes > 0 { lane | SUSPECT } else { lane }
+    if suspect { lane | SUSPECT } else { lane }
 }
 
 /// The number of a kind within a lane.

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 
 /// What this binary can work with: a store that demands more is refused. It is the number of the
 /// newest migration that this binary was written for.
-pub const CLIENT: u32 = 3;
+pub const CLIENT: u32 = 4;
 
 /// One step of the schema.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 #[cfg(feature = "postgres")]
 use super::postgres::{self, Address, Postgres};
@@ -34,6 +35,29 @@ impl Engine {
             Engine::Sqlite(store) => store.as_mut(),
             #[cfg(feature = "postgres")]
             Engine::Postgres(store) => store.as_mut(),
+        }
+    }
+
+    /// From now on its enqueues and what it writes to the ledger wait for each lock so long at most. Where there are no
+    /// locks of rows, nothing changes.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(unused_variables, reason = "only a server has such locks")
+    )]
+    pub(crate) fn wait_for_locks(&mut self, wait: Duration) {
+        match self {
+            Engine::Sqlite(_) => {}
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(store) => store.wait_for_locks(wait),
+        }
+    }
+
+    /// Whether one row can be locked while others are free. Then a call that found a store busy has changed nothing.
+    pub(crate) fn has_row_locks(&self) -> bool {
+        match self {
+            Engine::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(_) => true,
         }
     }
 

@@ -25,6 +25,7 @@ mod migrate;
 mod operate;
 mod progress;
 mod renew;
+mod rights;
 mod row;
 mod schema;
 mod server;
@@ -41,11 +42,12 @@ pub use self::drill::Rehearsal;
 pub(crate) use self::enqueue::Lists;
 pub(crate) use self::error::bad_request;
 use self::guard::Guard;
-pub use self::health::{Health, Holder, Rows, Transaction};
+pub use self::health::{Durability, Health, Holder, Rows, Terms, Transaction};
 use self::link::Link;
 pub use self::link::Timeouts;
-pub use self::migrate::{Contents, Migrations, Roles};
+pub use self::migrate::{Brought, Contents, Migrations, Newer, Roles};
 use self::operate::{OfEnded, OfJobs};
+pub use self::rights::{Part, Rights};
 pub(crate) use self::row::JsonText;
 pub(crate) use self::schema::Schema;
 pub use self::server::Facts;
@@ -53,15 +55,15 @@ pub(crate) use self::session::Param;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
     QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
+    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
     check_resolution, check_settlements, sealed,
 };
 use crate::clock;
 use crate::inspect::{
-    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
-    QueueSettings, WorkerView,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, QueueSettings, WorkerView,
 };
 use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
@@ -85,7 +87,11 @@ pub struct Postgres {
     limits: Limits,
     /// Where claims go on while an old transaction keeps dead entries in their way.
     marks: Option<String>,
+    /// How far the last beat saw the server: shown with the next, a server that was put back is noticed.
+    seen: Option<String>,
     patience: Patience,
+    /// For how long enqueues and the ledger wait for a lock, if not for as long as the session does.
+    lock_wait: Option<Duration>,
     #[cfg(feature = "drill")]
     rehearsal: Rehearsal,
 }
@@ -101,7 +107,9 @@ impl Postgres {
             schema,
             limits: options.limits,
             marks: None,
+            seen: None,
             patience: Patience::default(),
+            lock_wait: None,
             #[cfg(feature = "drill")]
             rehearsal: Rehearsal::default(),
         })
@@ -110,6 +118,11 @@ impl Postgres {
     /// What the promises of this store rest on.
     pub fn facts(&self) -> &Facts {
         self.link.facts()
+    }
+
+    /// From now on enqueues and what is written to the ledger wait for each lock so long at most.
+    pub(crate) fn wait_for_locks(&mut self, wait: Duration) {
+        self.lock_wait = Some(wait);
     }
 
     /// Leaves the line in a job's timeline that a refusal in a user's own transaction has rolled back.
@@ -153,7 +166,8 @@ impl sealed::Sealed for Postgres {}
 impl Store for Postgres {
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check_jobs(jobs, &self.limits)?;
-        self.call("enqueue", |session, schema| enqueue::enqueue(session, schema, jobs))
+        let wait = self.lock_wait;
+        self.call("enqueue", |session, schema| enqueue::enqueue_within(session, schema, jobs, wait))
     }
 
     fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
@@ -202,11 +216,11 @@ impl Store for Postgres {
         check_claim(ask)?;
         let doing = "settle and claim";
         let mut marks = self.marks.take();
+        let follows = settlements.iter().any(|settlement| !settlement.then.is_empty());
         let mut both = |session: &mut Session, schema: &Schema| {
-            claim::settle_and_claim(session, schema, settlements, ask, &mut marks)
+            claim::settle_and_claim(session, schema, settlements, ask, &mut marks, follows)
         };
-        let (settled, claimed) = if settlements.iter().all(|settlement| settlement.then.is_empty())
-        {
+        let (settled, claimed) = if !follows {
             self.call(doing, both)?
         } else {
             self.transact(doing, Isolation::ReadCommitted, |session, schema| {
@@ -221,7 +235,10 @@ impl Store for Postgres {
 
     fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<Answer>> {
         check_entries(entries, &self.limits)?;
-        self.call("write to the ledger", |session, schema| ledger::ledger(session, schema, entries))
+        let wait = self.lock_wait;
+        self.call("write to the ledger", |session, schema| {
+            ledger::ledger(session, schema, entries, wait)
+        })
     }
 
     fn register(&mut self, worker: &Registration) -> Result<Guarded> {
@@ -244,6 +261,16 @@ impl Store for Postgres {
         self.call("look for vanished workers", |session, schema| {
             lapse::vanished(session, schema, limit)
         })
+    }
+
+    fn beat(&mut self) -> Result<Beat> {
+        let wakes = self.link.hears();
+        let mut seen = self.seen.clone();
+        let beat = self.call("advance the pulse", |session, schema| {
+            lapse::beat(session, schema, wakes, &mut seen)
+        })?;
+        self.seen = seen;
+        Ok(beat)
     }
 
     fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
@@ -306,9 +333,27 @@ impl Store for Postgres {
         })
     }
 
+    fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration> {
+        check_guard_gap(gap)?;
+        self.call("set the guard gap", |session, schema| {
+            operate::set_guard_gap(session, schema, gap)
+        })
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
         self.call("prune", |session, schema| operate::prune(session, schema, limit))
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        self.call("look up jobs", |session, schema| look::current(session, schema, jobs))
+    }
+
+    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
+        self.call("look for the outcome of a job", |session, schema| {
+            look::outcome(session, schema, id)
+        })
     }
 
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
@@ -345,6 +390,10 @@ impl Store for Postgres {
         self.call("list workers", look::workers)
     }
 
+    fn guard_gap(&mut self) -> Result<Duration> {
+        self.call("look at the guard gap", look::guard_gap)
+    }
+
     fn identity(&mut self) -> Result<Identity> {
         self.call("look at the epoch", look::identity)
     }
@@ -367,20 +416,25 @@ impl Store for Postgres {
                 Err(problem)
             };
         }
-        let look_again = clock::monotonic() + self.patience.next_pause();
-        match self.link.wait(until.min(look_again))? {
-            Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
-            Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
-            Heard::Notices(_) => {
-                self.patience = Patience::default();
-                Ok(Wake::Changed)
-            }
+        let look_again = clock::monotonic() + self.patience.next_pause(self.link.has_guards());
+        loop {
+            return match self.link.wait(until.min(look_again))? {
+                Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
+                Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
+                // What is said of queues that this connection's worker does not serve is not for it.
+                Heard::Notices(said) if !self.link.concerns(&said) => continue,
+                Heard::Notices(_) => {
+                    self.patience = Patience::default();
+                    Ok(Wake::Changed)
+                }
+            };
         }
     }
 }
 
 /// How long a wait lasts at most. It begins with a few milliseconds, since most queues that had work
-/// have more soon, doubles, and ends at a second.
+/// have more soon, doubles, and ends at a second. A worker looks for more by itself: its connection
+/// waits once for what was enqueued soon after a notification and was not announced (`announce`).
 #[derive(Debug, Clone, Copy, Default)]
 struct Patience {
     /// How many looks in a row found nothing.
@@ -391,9 +445,12 @@ impl Patience {
     const FIRST: Duration = Duration::from_millis(5);
     const DOUBLINGS: u32 = 5;
     const LAST: Duration = Duration::from_secs(1);
+    const UNANNOUNCED: Duration = Duration::from_millis(60);
 
-    fn next_pause(&mut self) -> Duration {
-        let pause = if self.in_vain > Patience::DOUBLINGS {
+    fn next_pause(&mut self, is_workers: bool) -> Duration {
+        let pause = if is_workers && self.in_vain == 0 {
+            Patience::UNANNOUNCED
+        } else if is_workers || self.in_vain > Patience::DOUBLINGS {
             Patience::LAST
         } else {
             Patience::FIRST * 2_u32.pow(self.in_vain)
@@ -416,7 +473,14 @@ mod tests {
     #[test]
     fn a_wait_grows_from_five_milliseconds_to_a_second() {
         let mut patience = Patience::default();
-        let pauses: Vec<_> = (0..8).map(|_| patience.next_pause().as_millis()).collect();
+        let pauses: Vec<_> = (0..8).map(|_| patience.next_pause(false).as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn a_worker_is_told_to_look_once_more_after_a_notification() {
+        let mut patience = Patience::default();
+        let pauses: Vec<_> = (0..3).map(|_| patience.next_pause(true).as_millis()).collect();
+        assert_eq!(pauses, [60, 1_000, 1_000]);
     }
 }

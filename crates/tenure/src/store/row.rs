@@ -36,9 +36,10 @@ pub(crate) fn retry_column(policy: &RetryPolicy) -> Option<String> {
     if *policy == RetryPolicy::default() { None } else { serde_json::to_string(policy).ok() }
 }
 
-/// The policy of a column.
-pub(crate) fn retry(column: Option<&str>) -> serde_json::Result<RetryPolicy> {
-    column.map_or_else(|| Ok(RetryPolicy::default()), serde_json::from_str)
+/// The policy of a column. One that only a newer release knows is read as the default one: the job runs all the same, and
+/// the column stays as it is.
+pub(crate) fn retry(column: Option<&str>) -> RetryPolicy {
+    column.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// Names contain no white space, so a list of them is its words.

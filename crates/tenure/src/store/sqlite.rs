@@ -17,6 +17,8 @@ mod health;
 mod lapse;
 mod ledger;
 mod look;
+mod mount;
+mod moved;
 mod operate;
 mod progress;
 mod renew;
@@ -31,7 +33,6 @@ mod witness;
 mod writer;
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -41,20 +42,21 @@ use rusqlite::Connection;
 use self::file::Foreign;
 use self::guard::Guards;
 pub use self::health::Beside;
+use self::moved::{FileIdentity, identity};
 use self::statements::Statements;
 pub use self::transact::Transaction;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_jobs, check_lease,
-    check_resolution, check_settlements, migrate, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed,
+    Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled,
+    Settlement, Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs,
+    check_lease, check_resolution, check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
 use crate::inspect::{
-    Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, LeaseView, Overview,
-    QueueSettings, WorkerView,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, QueueSettings, WorkerView,
 };
 use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
@@ -132,8 +134,10 @@ impl Sqlite {
         let reader = match self.guards.database() {
             None => None,
             Some(path) => {
+                self.writer.check_place()?;
                 let reader = file::open_reader(path, &self.writer.target)?;
-                self.check_place(path)?;
+                // Else the reader would look at another file.
+                self.writer.check_place()?;
                 Some(reader)
             }
         };
@@ -169,21 +173,8 @@ impl Sqlite {
         let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;
         let reader = file::open_reader(path, &writer.target)?;
+        writer.check_place()?;
         Ok(Sqlite::new(writer, Some((path, reader)), options, embedded()))
-    }
-
-    /// Makes sure that the file of our writer is where it was: else a new reader would look at another one.
-    fn check_place(&self, path: &Path) -> Result<()> {
-        let there = identity(path).ok();
-        let found = there.and_then(|there| writers().get(&there).and_then(Weak::upgrade));
-        if found.is_some_and(|found| Arc::ptr_eq(&found, &self.writer)) {
-            return Ok(());
-        }
-        Err(Error::Unusable {
-            target: self.writer.target.clone(),
-            problem: "the file was moved or replaced since it was opened".to_owned(),
-            next: "open it anew".to_owned(),
-        })
     }
 
     fn in_memory_with(
@@ -247,7 +238,10 @@ impl Sqlite {
             snapshot.finish()?;
             Ok(answer)
         };
-        answer().map_err(|cause| error::from_sqlite(&self.writer.target, doing, cause))
+        let answer = answer().map_err(|cause| self.writer.error(doing, cause))?;
+        // Nothing is said of a file that is not the one at its path any more.
+        self.writer.check_place()?;
+        Ok(answer)
     }
 
     fn version(&self) -> Result<Version> {
@@ -256,9 +250,7 @@ impl Sqlite {
             Some(reader) => reader
                 .prepare_cached("PRAGMA data_version")
                 .and_then(|mut version| version.query_row([], |row| row.get(0)))
-                .map_err(|cause| {
-                    error::from_sqlite(&self.writer.target, "look for changes", cause)
-                })?,
+                .map_err(|cause| self.writer.error("look for changes", cause))?,
         };
         Ok(Version { ours: self.writer.commits(), others })
     }
@@ -272,9 +264,9 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Whether a claim could find anything. What is looked at is remembered, so that a change after
-    /// it wakes a wait.
-    fn may_find(&mut self, ask: &Claim) -> Result<bool> {
+    /// Whether a claim could find anything; if not, where the next one goes on. What is looked at is
+    /// remembered, so that a change after it wakes a wait.
+    fn may_find(&mut self, ask: &Claim) -> Result<Option<Cursor>> {
         self.seen = self.version()?;
         self.read("look for due jobs", |tx| tx.claim_may_find(ask))
     }
@@ -291,15 +283,15 @@ impl Store for Sqlite {
     fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
         check_claim(ask)?;
         self.notice_break()?;
-        if self.may_find(ask)? {
+        let Some(cursor) = self.may_find(ask)? else {
             return self.write("claim", Urgency::Normal, |tx| tx.claim(ask));
-        }
+        };
         let next_due = if ask.n > 0 {
             self.read("look for the next due job", |tx| tx.next_due())?
         } else {
             None
         };
-        Ok(Claimed { attempts: vec![], lapsed: vec![], cursor: ask.cursor, next_due })
+        Ok(Claimed { attempts: vec![], lapsed: vec![], cursor, next_due })
     }
 
     fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
@@ -373,6 +365,15 @@ impl Store for Sqlite {
         Ok(lapses)
     }
 
+    fn beat(&mut self) -> Result<Beat> {
+        self.notice_break()?;
+        let beat = self.read("look at the pulse", |tx| tx.pulse())?;
+        if beat.leads {
+            self.write("advance the pulse", Urgency::Normal, |tx| tx.advance_pulse())?;
+        }
+        Ok(beat)
+    }
+
     fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
         check_batch(limit)?;
         self.notice_break()?;
@@ -420,9 +421,31 @@ impl Store for Sqlite {
         self.write("raise the epoch", Urgency::Normal, |tx| tx.raise_epoch(tx.epoch()?, reason))
     }
 
+    fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration> {
+        check_guard_gap(gap)?;
+        self.write("set the guard gap", Urgency::Normal, |tx| tx.set_guard_gap(gap))
+    }
+
     fn prune(&mut self, limit: usize) -> Result<Pruned> {
         check_batch(limit)?;
-        self.write("prune", Urgency::Normal, |tx| tx.prune(limit))
+        let guards = &self.guards;
+        self.write("prune", Urgency::Normal, |tx| {
+            let pruned = tx.prune(limit)?;
+            if pruned.jobs < limit {
+                // With the last step: who is known cannot change meanwhile.
+                tx.sweep_guards(guards)?;
+            }
+            Ok(pruned)
+        })
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        self.read("look up jobs", |tx| jobs.iter().map(|job| tx.stands(*job)).collect())
+    }
+
+    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
+        self.read("look for the outcome of a job", |tx| tx.outcome(id))
     }
 
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
@@ -456,6 +479,10 @@ impl Store for Sqlite {
         self.read("list workers", |tx| tx.workers(&self.guards))
     }
 
+    fn guard_gap(&mut self) -> Result<Duration> {
+        self.read("look at the guard gap", |tx| Ok(tx.meta()?.guard_gap))
+    }
+
     fn identity(&mut self) -> Result<Identity> {
         self.read("look at the epoch", |tx| tx.identity())
     }
@@ -463,6 +490,13 @@ impl Store for Sqlite {
     fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
         check_batch(limit)?;
         self.read("check the store", |tx| tx.check(from, limit))
+    }
+
+    fn caution(&mut self) -> Option<String> {
+        let problem = self.writer.witness()?.problem()?;
+        Some(format!(
+            "{problem}, so that a restored file would not be noticed; `tenure doctor` tells what to do"
+        ))
     }
 
     /// Other processes cannot signal us, so their commits are looked for: often while there is
@@ -473,6 +507,7 @@ impl Store for Sqlite {
         const ACTIVE: Duration = Duration::from_secs(1);
         loop {
             let version = self.version()?;
+            self.writer.check_place()?;
             let now = clock::monotonic();
             if version != self.seen {
                 (self.seen, self.active) = (version, now);
@@ -495,15 +530,10 @@ fn embedded() -> Arc<Statements> {
 /// The writers of this process, by what their files are, not by their names: a file that was deleted and made anew is
 /// another one.
 type Writers = HashMap<FileIdentity, Weak<Writer>>;
-type FileIdentity = (u64, u64);
 
 fn writers() -> MutexGuard<'static, Writers> {
     static WRITERS: OnceLock<Mutex<Writers>> = OnceLock::new();
     WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn identity(path: &Path) -> std::io::Result<FileIdentity> {
-    path.metadata().map(|file| (file.dev(), file.ino()))
 }
 
 /// The writer of this process for a file. Two of them in one process would only wait for each other.
@@ -517,8 +547,7 @@ fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc
     }
     let opened = file::open(path, &options.clock, foreign)?;
     let target = path.display().to_string();
-    let identity =
-        identity(path).map_err(|cause| error::from_io(&target, "open the store", cause))?;
+    let identity = opened.beside.whereabouts.files.database;
     let writer =
         Arc::new(Writer::new(target, opened.connection, Some(opened.beside), &options.clock));
     writers.insert(identity, Arc::downgrade(&writer));

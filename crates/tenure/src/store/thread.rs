@@ -1,202 +1,261 @@
-//! A connection on a thread of its own, so that async code need not block: requests in, answers out.
+//! Connections on threads of their own, so that async code need not block: requests in, answers out.
 //!
-//! What arrives while a call is under way goes out together in the next one: many callers that each enqueue one
-//! job cost one statement and one commit.
+//! A program has a thread for each sort of call. A call that waits for a lock holds up calls of its own sort only, and
+//! those only for a moment: see `contended.rs`. What arrives while a call is under way goes out together in the next one:
+//! many callers that each enqueue one job cost one statement and one commit (`serve.rs`).
 
-use std::collections::VecDeque;
+mod contended;
+mod request;
+mod serve;
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use self::contended::Contended;
+use self::request::{Reply, Request};
 use super::place::Engine;
-use super::{Enqueued, Error, Result, Store};
-use crate::job::{BATCH_LIMIT, NewJob};
-use crate::ledger::{Act, Answer, Entry};
+use super::{Enqueued, Error, Result};
+use crate::job::NewJob;
+use crate::ledger::{Answer, Entry};
 
-/// The way to the thread. It ends when the last way to it does.
-#[derive(Clone)]
-pub(crate) struct Link(Sender<Request>);
+/// How long a call that stands for many callers waits for a lock.
+const BRIEFLY: Duration = Duration::from_millis(100);
 
-type Reply<T> = oneshot::Sender<Result<T>>;
-
-enum Request {
-    Enqueue(Vec<NewJob>, Reply<Vec<Enqueued>>),
-    Ledger(Entry, Reply<Answer>),
-    /// Anything else.
-    Call(Box<dyn FnOnce(&mut Engine) + Send>),
+/// Sends calls to the store's threads. They stop when it is dropped.
+pub(crate) struct Link {
+    /// Enqueues without a key: they wait for no other transaction.
+    plain: Thread,
+    /// Enqueues with a key: they wait for a transaction that has taken it.
+    keyed: Thread,
+    /// What the holders of jobs write: it waits for a transaction that has locked the job.
+    ledger: Thread,
+    /// What only reads.
+    look: Thread,
+    /// Anything else, for however long it takes.
+    other: Thread,
 }
 
 impl Link {
-    /// Connects on a new thread, and answers once it is connected.
-    pub(crate) async fn open(
-        connect: impl FnOnce() -> Result<Engine> + Send + 'static,
-    ) -> Result<Link> {
-        let (requests, inbox) = channel();
+    /// Connects, and answers what `first` finds on that connection. The connection goes to the first thread that needs
+    /// one; the others connect when they have something to do.
+    pub(crate) async fn open<T: Send + 'static>(
+        connect: impl Fn() -> Result<Engine> + Send + Sync + 'static,
+        first: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
+    ) -> Result<(Link, T)> {
         let (opened, answer) = oneshot::channel();
-        let work = move || match connect() {
-            Ok(engine) => {
-                // Nobody may be waiting any more: then the inbox is closed as well.
-                let _ = opened.send(Ok(()));
-                serve(engine, &inbox);
-            }
-            Err(error) => drop(opened.send(Err(error))),
+        let work = move || {
+            let connected = connect().and_then(|mut engine| {
+                let found = first(&mut engine)?;
+                Ok((Source { connect: Box::new(connect), first: Mutex::new(Some(engine)) }, found))
+            });
+            // If the caller has gone, the connection is closed here.
+            let _ = opened.send(connected);
         };
-        thread::Builder::new().name("tenure-store".into()).spawn(work).map_err(no_thread)?;
-        answer.await.map_err(no_thread)??;
-        Ok(Link(requests))
+        spawn(work)?;
+        let (source, found) = answer.await.map_err(no_thread)??;
+        Ok((Link::new(&Arc::new(source)), found))
+    }
+
+    fn new(source: &Arc<Source>) -> Link {
+        let connection = |lock_wait| Connection { source: Arc::clone(source), lock_wait };
+        let contended = Arc::new(Contended::new(connection(None)));
+        let patient = || {
+            let connection = connection(None);
+            Thread::new(move |inbox| serve::serve(connection.open_later(), &inbox, None))
+        };
+        let brief = || {
+            let (connection, contended) = (connection(Some(BRIEFLY)), Arc::clone(&contended));
+            Thread::new(move |inbox| {
+                serve::serve(connection.open_later(), &inbox, Some(&contended));
+            })
+        };
+        Link {
+            plain: patient(),
+            keyed: brief(),
+            ledger: brief(),
+            look: patient(),
+            other: patient(),
+        }
     }
 
     pub(crate) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>> {
-        self.ask(|reply| Request::Enqueue(jobs, reply)).await
+        let is_keyed = jobs.iter().any(|job| job.key.is_some());
+        let thread = if is_keyed { &self.keyed } else { &self.plain };
+        thread.ask(|reply| Request::Enqueue(jobs, reply)).await
     }
 
     pub(crate) async fn ledger(&self, entry: Entry) -> Result<Answer> {
-        self.ask(|reply| Request::Ledger(entry, reply)).await
+        self.ledger.ask(|reply| Request::Ledger(entry, reply)).await
+    }
+
+    /// Does something by the right of a job's holder that waits for no lock.
+    pub(crate) async fn as_holder<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.ledger.call(work).await
+    }
+
+    /// Looks at something.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.look.call(work).await
+    }
+
+    /// Does anything else.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.other.call(work).await
+    }
+}
+
+/// Where connections come from.
+struct Source {
+    connect: Box<dyn Fn() -> Result<Engine> + Send + Sync>,
+    /// The connection that was made first.
+    first: Mutex<Option<Engine>>,
+}
+
+impl Source {
+    fn connect(&self) -> Result<Engine> {
+        let mut first = locked(&self.first);
+        match first.take() {
+            // Shared, so that all threads have the file that was opened, even if another one has its name by now.
+            Some(Engine::Sqlite(store)) => {
+                let another = store.share();
+                *first = Some(Engine::Sqlite(store));
+                Ok(Engine::Sqlite(Box::new(another?)))
+            }
+            #[cfg(feature = "postgres")]
+            Some(engine @ Engine::Postgres(_)) => Ok(engine),
+            None => {
+                drop(first);
+                (self.connect)()
+            }
+        }
+    }
+}
+
+impl Drop for Source {
+    /// Closing a connection blocks, and the last owner may be a task of an async runtime.
+    fn drop(&mut self) {
+        if let Some(engine) = locked(&self.first).take() {
+            let _ = spawn(move || drop(engine));
+        }
+    }
+}
+
+/// A connection that is not made yet.
+#[derive(Clone)]
+struct Connection {
+    source: Arc<Source>,
+    /// For how long its calls wait for a lock, if not for as long as usual.
+    lock_wait: Option<Duration>,
+}
+
+/// A connection that is made when it is first used.
+struct Lazy {
+    connection: Connection,
+    engine: Option<Engine>,
+}
+
+impl Connection {
+    fn open_later(&self) -> Lazy {
+        Lazy { connection: self.clone(), engine: None }
+    }
+}
+
+impl Lazy {
+    fn engine(&mut self) -> Result<&mut Engine> {
+        match &mut self.engine {
+            Some(engine) => Ok(engine),
+            none => {
+                let mut engine = self.connection.source.connect()?;
+                if let Some(wait) = self.connection.lock_wait {
+                    engine.wait_for_locks(wait);
+                }
+                Ok(none.insert(engine))
+            }
+        }
+    }
+}
+
+/// Sends requests to a thread, which starts when the first one comes, and stops when this is dropped.
+struct Thread {
+    requests: Sender<Request>,
+    /// The other end, until the thread has it.
+    inbox: Arc<Mutex<Option<Receiver<Request>>>>,
+    serve: Arc<dyn Fn(Receiver<Request>) + Send + Sync>,
+}
+
+impl Thread {
+    fn new(serve: impl Fn(Receiver<Request>) + Send + Sync + 'static) -> Thread {
+        let (requests, inbox) = channel();
+        Thread { requests, inbox: Arc::new(Mutex::new(Some(inbox))), serve: Arc::new(serve) }
+    }
+
+    fn send(&self, request: Request) -> Result<()> {
+        if locked(&self.inbox).is_some() {
+            let (inbox, serve) = (Arc::clone(&self.inbox), Arc::clone(&self.serve));
+            spawn(move || {
+                let inbox = locked(&inbox).take();
+                // If there is none, two requests were the first at once, and the other one's thread has it.
+                if let Some(inbox) = inbox {
+                    serve(inbox);
+                }
+            })?;
+        }
+        self.requests.send(request).map_err(|_| no_thread("it has ended"))
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.send(request(reply))?;
+        answer.await.map_err(no_thread)?
     }
 
     /// Does something with the connection. If it panics, so does the caller, and the thread goes on.
-    pub(crate) async fn call<T: Send + 'static>(
+    async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let work = |reply: Reply<thread::Result<T>>| {
             Request::Call(Box::new(move |engine| {
                 if reply.is_closed() {
-                    return; // whoever asked has gone
+                    return; // the caller has gone
                 }
-                let answer = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
-                    Ok(answer) => answer.map(Ok),
-                    Err(panic) => Ok(Err(panic)),
-                };
-                // Whoever asked may have gone.
+                let answer = engine.and_then(|engine| {
+                    match catch_unwind(AssertUnwindSafe(|| work(engine))) {
+                        Ok(answer) => answer.map(Ok),
+                        Err(panic) => Ok(Err(panic)),
+                    }
+                });
+                // The caller may have gone.
                 let _ = reply.send(answer);
             }))
         };
         Ok(self.ask(work).await?.unwrap_or_else(|panic| resume_unwind(panic)))
     }
+}
 
-    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(request(reply)).map_err(|_| no_thread("it has ended"))?;
-        answer.await.map_err(no_thread)?
-    }
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = thread::Builder::new().name("tenure-store".into()).spawn(work);
+    thread.map(drop).map_err(no_thread)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn no_thread(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::Engine { doing: "reach the store's thread", source: cause.into() }
-}
-
-fn serve(mut engine: Engine, inbox: &Receiver<Request>) {
-    let mut waiting = VecDeque::new();
-    loop {
-        if waiting.is_empty() {
-            match inbox.recv() {
-                Ok(request) => waiting.push_back(request),
-                Err(_) => return,
-            }
-        }
-        waiting.extend(inbox.try_iter().take(BATCH_LIMIT));
-        // A panic of the engine's costs those who wait for this call, and nobody else.
-        let _ = catch_unwind(AssertUnwindSafe(|| answer(&mut engine, &mut waiting)));
-    }
-}
-
-fn answer(engine: &mut Engine, waiting: &mut VecDeque<Request>) {
-    match waiting.pop_front() {
-        Some(request) if request.is_forsaken() => {}
-        Some(Request::Enqueue(jobs, reply)) => enqueue(engine.store(), (jobs, reply), waiting),
-        Some(Request::Ledger(entry, reply)) => ledger(engine.store(), (entry, reply), waiting),
-        Some(Request::Call(work)) => work(engine),
-        None => {}
-    }
-}
-
-impl Request {
-    /// Nobody waits for the answer any more, and nothing has happened that the store should know of.
-    fn is_forsaken(&self) -> bool {
-        match self {
-            Request::Enqueue(_, reply) => reply.is_closed(),
-            Request::Ledger(entry, reply) => {
-                reply.is_closed() && matches!(entry.act, Act::Open | Act::Recall)
-            }
-            // It looks by itself.
-            Request::Call(_) => false,
-        }
-    }
-}
-
-/// Stores the jobs of all who wait for the same, in one call.
-fn enqueue(
-    store: &mut dyn Store,
-    first: (Vec<NewJob>, Reply<Vec<Enqueued>>),
-    waiting: &mut VecDeque<Request>,
-) {
-    let (mut jobs, mut callers) = (first.0, vec![]);
-    callers.push((jobs.len(), first.1));
-    while let Some(Request::Enqueue(more, _)) = waiting.front()
-        && jobs.len() + more.len() <= BATCH_LIMIT
-    {
-        if let Some(Request::Enqueue(more, reply)) = waiting.pop_front() {
-            callers.push((more.len(), reply));
-            jobs.extend(more);
-        }
-    }
-    match store.enqueue(&jobs) {
-        // One of them is wrong, and nothing was stored: each for itself.
-        Err(error) if error.is_invalid() && callers.len() > 1 => {
-            let mut rest = jobs.as_slice();
-            for (size, reply) in callers {
-                let (own, others) = rest.split_at(size);
-                rest = others;
-                let _ = reply.send(store.enqueue(own));
-            }
-        }
-        Err(error) => {
-            for (_, reply) in callers {
-                let _ = reply.send(Err(error.for_another()));
-            }
-        }
-        Ok(mut answers) => {
-            for (size, reply) in callers {
-                let rest = answers.split_off(size.min(answers.len()));
-                let _ = reply.send(Ok(std::mem::replace(&mut answers, rest)));
-            }
-        }
-    }
-}
-
-/// Writes the entries of all who wait for the same, in one call.
-fn ledger(store: &mut dyn Store, first: (Entry, Reply<Answer>), waiting: &mut VecDeque<Request>) {
-    let (mut entries, mut callers) = (vec![first.0], vec![first.1]);
-    while let Some(Request::Ledger(..)) = waiting.front()
-        && entries.len() < BATCH_LIMIT
-    {
-        if let Some(Request::Ledger(entry, reply)) = waiting.pop_front() {
-            entries.push(entry);
-            callers.push(reply);
-        }
-    }
-    match store.ledger(&entries) {
-        Err(error) if error.is_invalid() && callers.len() > 1 => {
-            for (entry, reply) in entries.iter().zip(callers) {
-                let alone = store.ledger(std::slice::from_ref(entry));
-                let answer = alone.and_then(|mut answers| {
-                    answers.pop().ok_or_else(|| no_thread("the store gave no answer"))
-                });
-                let _ = reply.send(answer);
-            }
-        }
-        Err(error) => {
-            for reply in callers {
-                let _ = reply.send(Err(error.for_another()));
-            }
-        }
-        Ok(answers) => {
-            for (answer, reply) in answers.into_iter().zip(callers) {
-                let _ = reply.send(Ok(answer));
-            }
-        }
-    }
 }

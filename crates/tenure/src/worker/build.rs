@@ -19,7 +19,7 @@ use crate::job::{BATCH_LIMIT, Invalid, Json, Name};
 use crate::lease::WorkerId;
 use crate::lifecycle::Fault;
 use crate::store::{Error, Result, check_lease};
-use crate::telemetry::{Event, Exit, Fact, Observer};
+use crate::telemetry::{Event, Exit, Observer};
 
 /// Runs jobs: claims them, keeps their leases, calls their handlers, and settles what they come to.
 ///
@@ -250,26 +250,39 @@ impl Worker {
     }
 
     /// Runs until it is dropped, or until nothing is due if it [drains](Worker::drain).
+    ///
+    /// # Errors
+    ///
+    /// As [`run_until`](Worker::run_until).
     pub async fn run(self) -> Result<Exit> {
         self.run_until(std::future::pending()).await
     }
 
     /// Runs until `stop` is ready. Then it claims nothing more, lets jobs go on for its [grace](Worker::grace), and
     /// gives back what is left.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot begin; if the store refuses it a right that it needs, and then it gives back what it has and ends; or if
+    /// it ended and could not give everything back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Exit> {
         let (mut stop, mut start) = (std::pin::pin!(stop), std::pin::pin!(self.start()));
         // It is listened to before the first job can be taken: a signal that nobody has asked for ends the process.
         let mut running = tokio::select! {
             biased;
-            () = &mut stop => return Ok(start.await?.shut_down().await),
+            () = &mut stop => {
+                let mut running = start.await?;
+                let exit = running.shut().await;
+                return running.verdict(exit);
+            }
             running = &mut start => running?,
         };
-        tokio::select! {
+        let exit = tokio::select! {
             biased;
-            exit = running.ended() => return Ok(exit),
-            () = stop => {}
-        }
-        Ok(running.shut_down().await)
+            exit = running.ended() => exit,
+            () = stop => running.shut().await,
+        };
+        running.verdict(exit)
     }
 
     /// Starts it in the background, for whoever wants to end it in steps of their own.
@@ -307,7 +320,7 @@ impl Worker {
             // Whoever started it may have gone; then its desk tells it to end.
             let _ = tell_start.send(Ok(()));
             let exit = threads.join();
-            plan.observer.of_worker(&plan.worker, Fact::WorkerExit { reason: exit });
+            plan.observer.of_worker(&plan.worker, desk.tally().at_exit(exit));
             let _ = tell_end.send(exit);
         };
         let running = Running { desk: at, ended, exit: None, grace };
@@ -381,6 +394,7 @@ impl Worker {
             lease: plan.lease,
             observer: plan.observer.clone(),
             handlers: Arc::new(self.handlers.clone()),
+            runtime: tokio::runtime::Handle::current(),
         }
     }
 }
@@ -400,6 +414,10 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::job::JobId;
+    use crate::lease::Token;
+    use crate::store::{AsSeen, Store};
+    use crate::telemetry::Fact;
 
     #[tokio::test]
     async fn a_worker_listens_for_its_end_before_it_begins() {
@@ -417,7 +435,7 @@ mod tests {
             listens.store(true, Ordering::SeqCst);
             std::task::Poll::Pending
         });
-        assert_eq!(worker.run_until(stop).await.unwrap(), Exit::Success);
+        assert_eq!(worker.run_until(stop).await.unwrap(), Exit::Drained);
         assert!(began.load(Ordering::SeqCst));
     }
 
@@ -435,8 +453,8 @@ mod tests {
         let tenure = Tenure::open("sqlite::memory:").await.unwrap();
         let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).drain();
         let mut running = worker.start().await.unwrap();
-        assert_eq!(running.ended().await, Exit::Success);
-        assert_eq!(running.shut_down().await, Exit::Success);
+        assert_eq!(running.ended().await, Exit::Drained);
+        assert_eq!(running.shut_down().await, Exit::Drained);
     }
 
     #[tokio::test]
@@ -453,7 +471,7 @@ mod tests {
             assert!(!cx.is_cancelled());
             Ok(None)
         });
-        assert_eq!(worker.run().await.unwrap(), Exit::Success);
+        assert_eq!(worker.run().await.unwrap(), Exit::Drained);
         assert_eq!(handle.wait().await.unwrap(), 7);
         let mut names = Vec::new();
         while let Ok(name) = events.try_recv() {
@@ -465,20 +483,84 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_worker_whose_handler_was_refused_does_not_end_as_if_all_were_well() {
+    /// Runs a draining worker whose handler takes a step after `meanwhile` has happened to its job. Answers why it ended,
+    /// and what was told of the job.
+    async fn drained(meanwhile: fn(&mut dyn Store, JobId)) -> (Exit, Vec<Fact>) {
         let tenure = Tenure::open("sqlite::memory:").await.unwrap();
         let id = tenure.enqueue_kind("work", &()).await.unwrap().id();
-        let worker = Worker::new(&tenure).drain().handle_any(move |_, cx| {
+        let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&tenure).drain();
+        let worker = worker.observe(move |event| told.send(event.fact.clone()).unwrap_or(()));
+        let worker = worker.handle_any(move |_, cx| {
             let tenure = cx.tenure().clone();
             async move {
-                // Nobody tells the worker, whose next renewal is seconds away.
-                tenure.with_store(move |store| store.cancel(&[id])).await?;
-                cx.step("next", || async { Ok(()) }).await?;
+                if cx.token() == Token(1) {
+                    // Nobody tells the worker, whose next renewal is seconds away.
+                    let happens = move |store: &mut dyn Store| {
+                        meanwhile(store, id);
+                        Ok(())
+                    };
+                    tenure.with_store(happens).await?;
+                    cx.step("next", || async { Ok(()) }).await?;
+                }
                 Ok(None)
             }
         });
-        assert_eq!(worker.run().await.unwrap(), Exit::Stale);
+        let exit = worker.run().await.unwrap();
+        let mut facts = Vec::new();
+        while let Ok(fact) = events.try_recv() {
+            facts.push(fact);
+        }
+        (exit, facts)
+    }
+
+    fn count(facts: &[Fact], name: &str) -> usize {
+        facts.iter().filter(|fact| fact.name() == name).count()
+    }
+
+    #[tokio::test]
+    async fn a_worker_whose_handler_was_refused_does_not_end_as_if_all_were_well() {
+        let (exit, facts) = drained(|store, job| {
+            store.cancel(&[job]).unwrap();
+            store.requeue(&[AsSeen::any(job)]).unwrap();
+        })
+        .await;
+        assert_eq!(exit, Exit::Stale, "{facts:?}");
+        assert_eq!(count(&facts, "stale_write_blocked"), 1, "{facts:?}");
+        assert_eq!(count(&facts, "job_cancelled"), 0, "{facts:?}");
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_job_is_told_once_and_as_no_blocked_write() {
+        let (exit, facts) = drained(|store, job| drop(store.cancel(&[job]).unwrap())).await;
+        assert_eq!(exit, Exit::Drained, "{facts:?}");
+        assert_eq!(count(&facts, "job_cancelled"), 1, "{facts:?}");
+        assert_eq!(count(&facts, "stale_write_blocked"), 0, "{facts:?}");
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_drained_tells_how_its_jobs_ended() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        for kind in ["well", "again", "never", "never"] {
+            tenure.enqueue_kind(kind, &()).await.unwrap();
+        }
+        let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+        let worker = Worker::new(&tenure).drain();
+        let worker = worker.observe(move |event| told.send(event.fact.clone()).unwrap_or(()));
+        let worker = worker.handle_any(|_, cx| async move {
+            match cx.kind().as_str() {
+                "well" => Ok(None),
+                "again" => Err(Fault::retry_after(Duration::from_secs(60), "not now")),
+                _ => Err(Fault::fatal("never")),
+            }
+        });
+        assert_eq!(worker.run().await.unwrap(), Exit::Drained);
+        let mut last = None;
+        while let Ok(fact) = events.try_recv() {
+            last = Some(fact);
+        }
+        let exit = Fact::WorkerExit { reason: Exit::Drained, succeeded: 1, retried: 1, dead: 2 };
+        assert_eq!(last, Some(exit));
     }
 
     #[test]

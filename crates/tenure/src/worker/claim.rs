@@ -4,15 +4,20 @@
 //! While one call is under way, what ends gathers for the next: a busy worker settles in batches, and an idle one
 //! waits for nobody. After a call whose answer was lost it repeats the settlements, asks what it holds,
 //! and takes up what it did not know it had.
+//!
+//! One claim does not always look at everything: it asks for some of the worker's queues at a time, and it
+//! may stop midway around the ring. The claims that have looked at everything between them are a round. Only a
+//! round tells that there is nothing to do.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Desk, Found, Hold, Stage};
+use super::desk::{Desk, Found, Hold, Stage, Unwritten};
 use super::settle::Settler;
 use super::{Next, Plan};
 use crate::clock::Moment;
-use crate::job::BATCH_LIMIT;
+use crate::job::{BATCH_LIMIT, Name};
 use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Store};
 use crate::telemetry::{Exit, Fact};
 
@@ -20,8 +25,15 @@ use crate::telemetry::{Exit, Fact};
 const GATHER: Duration = Duration::from_millis(1);
 /// How long an idle worker goes without a look of its own, if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
+/// How much longer for each worker that is woken when something changes: together they look some thirty times a
+/// second, however many they are.
+const SHARE: Duration = Duration::from_millis(30);
+/// How long at most: a wake-up may be lost.
+const LONGEST: Duration = Duration::from_secs(30);
 /// How long it waits for a job that is due and that it could not get.
 const BUSY: Duration = Duration::from_millis(50);
+/// How many queues one claim asks for: each costs the store a look of its own.
+const QUEUES: usize = 32;
 /// How long the pause after a failed call is at most.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker that is to end goes on trying to give back what it has. After that, the end of its process
@@ -29,10 +41,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// How long until the next look: a queue that had work often has more soon, and nobody need tell.
-fn pause(in_vain: u32) -> Duration {
+fn pause(in_vain: u32, company: usize) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const DOUBLINGS: u32 = 6;
-    if in_vain < DOUBLINGS { FIRST * 2_u32.pow(in_vain) } else { IDLE }
+    let idle = SHARE * u32::try_from(company).unwrap_or(u32::MAX);
+    if in_vain < DOUBLINGS { FIRST * 2_u32.pow(in_vain) } else { idle.clamp(IDLE, LONGEST) }
 }
 
 /// Whoever runs the handlers.
@@ -48,8 +61,16 @@ pub struct Dispatcher<C> {
     crew: C,
     settler: Settler,
     ask: Claim,
-    /// The last claim found less than there was room for.
+    /// The worker's other queues, in the order of their turns, and where the last claim on them ended.
+    others: VecDeque<(Vec<Name>, Cursor)>,
+    /// How many turns are left in this round.
+    turns: usize,
+    /// Whether it goes through a round without a rest: something has changed, or nothing would tell.
+    hurries: bool,
+    /// The last round found less than there was room for.
     dry: bool,
+    /// It goes on with its round at the next look.
+    rests: bool,
     /// A claim was sent at that moment, and its answer was lost.
     unsure: Option<Moment>,
     /// When to look though nothing has happened.
@@ -70,9 +91,12 @@ pub struct Dispatcher<C> {
 impl<C: Crew> Dispatcher<C> {
     /// The dispatcher of the worker at this desk.
     pub fn new(plan: Arc<Plan>, desk: Arc<Desk>, crew: C, now: Moment) -> Dispatcher<C> {
+        let mut others: VecDeque<_> =
+            plan.queues.chunks(QUEUES).map(|some| (some.to_vec(), Cursor::default())).collect();
+        let (queues, _) = others.pop_front().unwrap_or_default();
         let ask = Claim {
             worker: plan.worker.clone(),
-            queues: plan.queues.clone(),
+            queues,
             kinds: plan.kinds.clone(),
             n: 0,
             lease: plan.lease,
@@ -85,7 +109,11 @@ impl<C: Crew> Dispatcher<C> {
             crew,
             settler: Settler::default(),
             ask,
+            turns: others.len() + 1,
+            others,
+            hurries: true,
             dry: false,
+            rests: false,
             unsure: None,
             look: now,
             in_vain: 0,
@@ -110,16 +138,29 @@ impl<C: Crew> Dispatcher<C> {
             next = Next::At(at);
         }
         if next == Next::Done {
-            let reason = self.reason(found);
-            self.exit = Some(reason);
-            self.desk.close(reason != Exit::Error);
+            self.exit = Some(self.reason(found));
+            let leaves_nothing = !self.leaves_something(found);
+            for (fence, effect, Unwritten { verb, error }) in self.desk.close(leaves_nothing) {
+                let error = error.unwrap_or_else(|| "the store has not answered".into());
+                let given_up = true;
+                self.plan.tell(fence, Fact::EffectUnrecorded { effect, verb, given_up, error });
+            }
         }
         next
     }
 
     fn act(&mut self, store: &mut dyn Store, now: Moment, found: Found, grace: Duration) -> Next {
         if found.poked || now >= self.look {
-            self.dry = false;
+            (self.dry, self.rests) = (false, false);
+            self.hurries = found.poked || found.company == 0;
+        }
+        if found.poked {
+            // What has changed may be behind.
+            self.turns = self.others.len() + 1;
+            self.ask.cursor = Cursor::after(self.ask.cursor.group);
+        }
+        if self.drains(found) {
+            (self.hurries, self.rests) = (true, false);
         }
         if found.stage >= Stage::Releasing && now >= *self.give_up.get_or_insert(now + GIVE_UP) {
             return Next::Done;
@@ -131,7 +172,7 @@ impl<C: Crew> Dispatcher<C> {
             return Next::Done;
         }
         let room = match found.stage {
-            Stage::Working if !self.dry => found.free.min(BATCH_LIMIT),
+            Stage::Working if !self.dry && !self.rests => found.free.min(BATCH_LIMIT),
             _ => 0,
         };
         if self.may_gather(now, found) {
@@ -143,9 +184,9 @@ impl<C: Crew> Dispatcher<C> {
             return Next::At(self.settler.next_look().map_or(rest, |look| look.min(rest)));
         }
         self.last_call = now;
-        match self.call(store, now, room, grace) {
+        match self.call(store, now, room, grace, found.company) {
             Ok(()) => self.well(now, found),
-            Err(error) => self.ill(&error, store, now),
+            Err(error) => self.ill(&error, store, now, found),
         }
     }
 
@@ -165,9 +206,26 @@ impl<C: Crew> Dispatcher<C> {
         now: Moment,
         room: usize,
         grace: Duration,
+        company: usize,
     ) -> Result<()> {
         self.settler.pass_by_locked(store, self.plan.lease, now)?;
-        let settlements = self.settler.settlements(store, &self.plan, &self.desk)?;
+        self.send(store, now, room, grace, company)?;
+        if let Err(error) = self.settler.look_up(store, &self.plan, &self.desk, now) {
+            self.plan.tell_of_store(&self.desk, Some(&error));
+            self.settler.abandon(&self.desk);
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        room: usize,
+        grace: Duration,
+        company: usize,
+    ) -> Result<()> {
+        let settlements = self.settler.settlements(&self.plan, &self.desk);
         if self.unsure.is_some() || room == 0 {
             if !settlements.is_empty() {
                 let answers = store.settle(&settlements)?;
@@ -185,7 +243,7 @@ impl<C: Crew> Dispatcher<C> {
             claimed
         };
         self.unsure = None;
-        self.claimed(claimed, room, now);
+        self.claimed(claimed, room, now, company);
         Ok(())
     }
 
@@ -199,18 +257,42 @@ impl<C: Crew> Dispatcher<C> {
         Ok(())
     }
 
-    fn claimed(&mut self, claimed: Claimed, room: usize, now: Moment) {
+    fn claimed(&mut self, claimed: Claimed, room: usize, now: Moment, company: usize) {
         self.ask.cursor = claimed.cursor;
-        self.dry = claimed.attempts.len() < room;
-        self.in_vain = if claimed.attempts.is_empty() { self.in_vain.saturating_add(1) } else { 0 };
-        let due = claimed.next_due.unwrap_or(IDLE);
+        let has_room = claimed.attempts.len() < room;
+        self.dry = self.ends_round(has_room);
+        self.rests = has_room && !self.dry && !self.hurries;
+        if !claimed.attempts.is_empty() {
+            self.in_vain = 0;
+        } else if self.dry || self.rests {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
+        let due = claimed.next_due.unwrap_or(LONGEST);
         // What is due and could not be had is somebody else's at this moment: at once, it still would be.
         let is_taken = due.is_zero() && claimed.attempts.is_empty();
-        self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain)) };
+        self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain, company)) };
         for lapse in &claimed.lapsed {
-            self.plan.tell_lapse(lapse);
+            self.plan.tell_lapsed(lapse.fence, Some(lapse.worker.clone()), lapse.became);
         }
         self.start(claimed.attempts, now);
+    }
+
+    /// Whether all queues have been looked at since the last claim that had no room left.
+    fn ends_round(&mut self, has_room: bool) -> bool {
+        if has_room && self.ask.cursor.is_midway() {
+            return false;
+        }
+        let all = self.others.len() + 1;
+        self.turns = if has_room { self.turns - 1 } else { all };
+        if let Some((queues, cursor)) = self.others.pop_front() {
+            let asked = std::mem::replace(&mut self.ask.queues, queues);
+            self.others.push_back((asked, std::mem::replace(&mut self.ask.cursor, cursor)));
+        }
+        let is_over = self.turns == 0;
+        if is_over {
+            self.turns = all;
+        }
+        is_over
     }
 
     fn start(&mut self, attempts: Vec<Attempt>, asked: Moment) {
@@ -232,13 +314,25 @@ impl<C: Crew> Dispatcher<C> {
     fn well(&mut self, now: Moment, found: Found) -> Next {
         self.plan.tell_of_store(&self.desk, None);
         self.failures = 0;
-        // Whoever drains looks at once whether that was all.
-        if self.dry && !self.drains(found) { Next::At(self.look.max(now)) } else { Next::Again }
+        // A worker that drains looks at once whether that was all. What was looked up may have to be settled.
+        let rests = self.dry || self.rests;
+        if !rests || self.drains(found) || self.settler.has_pending() {
+            return Next::Again;
+        }
+        let look = self.settler.next_look().map_or(self.look, |look| look.min(self.look));
+        Next::At(look.max(now))
     }
 
-    fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment) -> Next {
+    fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment, found: Found) -> Next {
         self.settler.unheard(error, store);
         self.plan.tell_of_store(&self.desk, Some(error));
+        if error.is_forbidden() {
+            // A call that was refused a right has done nothing.
+            self.unsure = None;
+            self.settler.abandon(&self.desk);
+            // What runs is given back, unless that is what was refused.
+            return if found.stage >= Stage::Releasing { Next::Done } else { Next::Again };
+        }
         self.failures = self.failures.saturating_add(1);
         let pause = Duration::from_millis(25) * 2_u32.pow(self.failures.min(6));
         self.pause = now + pause.min(PAUSE);
@@ -256,20 +350,29 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     fn is_done(&self, found: Found) -> bool {
+        let settled = found.held == 0 && found.unwritten == 0;
         match found.stage {
-            Stage::Working => self.drains(found) && self.dry && found.busy == 0 && found.held == 0,
-            Stage::Finishing => found.held == 0 && found.busy == 0,
+            Stage::Working => self.drains(found) && self.dry && found.busy == 0 && settled,
+            Stage::Finishing => settled && found.busy == 0,
             // Whoever does not return now will never be heard: its attempt is settled without it.
-            Stage::Releasing | Stage::Over => found.held == 0,
+            Stage::Releasing | Stage::Over => settled,
         }
+    }
+
+    /// Whether it gives up, and leaves something behind.
+    fn leaves_something(&self, found: Found) -> bool {
+        !self.settler.is_empty()
+            || self.settler.has_abandoned
+            || self.unsure.is_some()
+            || found.held > 0
+            || found.unwritten > 0
     }
 
     fn reason(&self, found: Found) -> Exit {
         match found.stage {
-            // It gives up, and leaves something behind.
-            _ if !self.settler.is_empty() || self.unsure.is_some() || found.held > 0 => Exit::Error,
+            _ if self.leaves_something(found) || self.desk.has_failed() => Exit::Error,
             Stage::Working if self.settler.refused + found.refused > 0 => Exit::Stale,
-            Stage::Working => Exit::Success,
+            Stage::Working => Exit::Drained,
             Stage::Finishing | Stage::Releasing | Stage::Over => Exit::Shutdown,
         }
     }

@@ -5,17 +5,24 @@
 //! waits, but for the two places where a thread rests. So a simulation steps the same machines on one
 //! thread.
 
+mod failure;
+mod outcomes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use self::failure::Failure;
+use self::outcomes::Outcomes;
+pub(crate) use self::outcomes::Unwritten;
 use crate::clock::{Jitter, Moment};
 use crate::job::{BATCH_LIMIT, Name};
 use crate::lease::Fence;
 use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
+use crate::telemetry::{Fact, Tally};
 
 /// How far a worker is from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +140,8 @@ pub struct Desk {
     poked: Condvar,
     /// For everyone else: the stage has changed.
     staged: Condvar,
+    /// For a sandbox, which has no machines: an outcome was answered.
+    answered: Notify,
 }
 
 #[derive(Debug)]
@@ -143,14 +152,21 @@ struct State {
     busy: usize,
     held: BTreeMap<Fence, Held>,
     ended: Vec<Ended>,
+    /// Outcomes of effects that the store has not answered yet, by attempt and effect.
+    unwritten: Outcomes,
     /// What is being renewed at this moment, and since when.
     renewing: (BTreeSet<Fence>, Moment),
     poked: bool,
     store_is_lost: bool,
+    failure: Failure,
     leaves_nothing: bool,
     /// How often something that a handler wanted to write was refused.
     refused: u64,
+    /// What the store has heard.
+    tally: Tally,
     drains: bool,
+    /// How many workers share the store and are woken when something changes; 0 if nothing wakes this one.
+    company: usize,
     #[cfg(feature = "drill")]
     stalled: bool,
 }
@@ -163,6 +179,8 @@ struct Held {
     started: Moment,
     /// When its lease was last granted, or a little before.
     granted: Moment,
+    /// For how long its job may run.
+    max_runtime: Option<Duration>,
     /// When it is to be stopped, because it may not run for longer.
     revoke_at: Option<Moment>,
     /// Its handler was asked to stop, and if it has not returned by then, its attempt ends without it.
@@ -197,11 +215,15 @@ pub(crate) struct Found {
     pub(crate) busy: usize,
     /// Leases that are not settled yet, also those whose attempt has ended and that wait here for their renewal.
     pub(crate) held: usize,
+    /// Attempts with an outcome of an effect that the store has not answered yet.
+    pub(crate) unwritten: usize,
     /// How often something that a handler wanted to write was refused.
     pub(crate) refused: u64,
     pub(crate) poked: bool,
     /// Whether it ends when nothing is due and nothing runs.
     pub(crate) drains: bool,
+    /// How many workers share the store and are woken when something changes; 0 if nothing wakes this one.
+    pub(crate) company: usize,
 }
 
 /// A lease is not trusted to its very end: what is begun shortly before would be done after it.
@@ -212,8 +234,8 @@ pub(crate) fn trusted(length: Duration) -> Duration {
 /// Longer than any worker lives.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How long a handler may really run: a little less than its job may. At the end of that the store takes the job
-/// back, and would count a crash that was none.
+/// How long a handler may really run: a fifth less than its job may, at most 500 ms. At the end of `max_runtime` the store
+/// takes the job back and counts a crash, so the worker must have settled the attempt by then.
 fn patience(max_runtime: Duration) -> Duration {
     max_runtime - (max_runtime / 5).min(Duration::from_millis(500))
 }
@@ -228,17 +250,22 @@ impl Desk {
                 busy: 0,
                 held: BTreeMap::new(),
                 ended: Vec::new(),
+                unwritten: Outcomes::new(),
                 renewing: (BTreeSet::new(), Moment::default()),
                 poked: true,
                 store_is_lost: false,
+                failure: Failure::default(),
                 leaves_nothing: false,
                 refused: 0,
+                tally: Tally::default(),
                 drains: false,
+                company: 1,
                 #[cfg(feature = "drill")]
                 stalled: false,
             }),
             poked: Condvar::new(),
             staged: Condvar::new(),
+            answered: Notify::new(),
         }
     }
 
@@ -291,6 +318,11 @@ impl Desk {
         self.poked.notify_all();
     }
 
+    /// So many workers share the store and are woken when something changes.
+    pub(super) fn set_company(&self, workers: usize) {
+        self.state().company = workers;
+    }
+
     /// Whether the dispatcher has something to look at.
     #[cfg(feature = "drill")]
     pub fn is_poked(&self) -> bool {
@@ -331,12 +363,14 @@ impl Desk {
         /// For how long a renewal is waited for, so that it does not find its job settled.
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut state = self.state();
-        let State { ended: waiting, renewing: (renewing, since), .. } = &mut *state;
+        let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = &mut *state;
         let renewing_now = !renewing.is_empty() && now.since(*since) < PATIENCE;
         let room = BATCH_LIMIT.saturating_sub(ended.len());
         let mut taken = 0;
         waiting.retain(|one| {
-            let take = taken < room && !(renewing_now && renewing.contains(&one.fence));
+            let waits =
+                unwritten.contains_key(&one.fence) || renewing_now && renewing.contains(&one.fence);
+            let take = taken < room && !waits;
             if take {
                 ended.push(one.clone());
                 taken += 1;
@@ -348,9 +382,11 @@ impl Desk {
             free: state.slots.saturating_sub(state.busy),
             busy: state.busy,
             held: state.held.len(),
+            unwritten: state.unwritten.len(),
             refused: state.refused,
             poked: std::mem::take(&mut state.poked),
             drains: state.drains,
+            company: state.company,
         }
     }
 
@@ -367,6 +403,7 @@ impl Desk {
             return None;
         }
         let runtime = attempt.max_runtime_ms.and_then(|limit| u64::try_from(limit).ok());
+        let runtime = runtime.map(Duration::from_millis);
         let hold = Arc::new(Hold::new(fence, granted));
         let held = Held {
             hold: Arc::clone(&hold),
@@ -374,7 +411,8 @@ impl Desk {
             standing: attempt.standing(),
             started: granted,
             granted,
-            revoke_at: runtime.map(|limit| granted + patience(Duration::from_millis(limit))),
+            max_runtime: runtime,
+            revoke_at: runtime.map(|limit| granted + patience(limit)),
             patience_ends: None,
             ended: None,
         };
@@ -392,10 +430,25 @@ impl Desk {
         self.state().held.remove(&fence);
     }
 
-    /// The worker is over. If it leaves nothing behind, it may say good-bye; else the end of its connection tells.
-    pub(crate) fn close(&self, leaves_nothing: bool) {
-        self.state().leaves_nothing = leaves_nothing;
+    /// The store has heard a settlement.
+    pub(crate) fn count(&self, fact: &Fact) {
+        self.state().tally.count(fact);
+    }
+
+    /// How many settlements the store has heard.
+    pub(crate) fn tally(&self) -> Tally {
+        self.state().tally
+    }
+
+    /// The worker is over. If it leaves nothing behind, it may say good-bye; else the end of its connection tells. Answers
+    /// the outcomes that the store has not heard.
+    pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Fence, Name, Unwritten)> {
+        let mut state = self.state();
+        state.leaves_nothing = leaves_nothing;
+        let unwritten = std::mem::take(&mut state.unwritten);
+        drop(state);
         self.advance(Stage::Over);
+        outcomes::each(unwritten)
     }
 
     /// Whether the worker may say good-bye.
@@ -429,28 +482,35 @@ impl Desk {
 
     // ── for the renewer
 
-    /// The leases that were granted at `before` or earlier. Until [`Desk::renewed`] they are not settled, if
+    /// The leases that were granted at `before` or earlier, those that end first at the beginning. Until [`Desk::renewed`] they are not settled, if
     /// that does not take long: a renewal that comes after its own settlement would be refused for nothing.
     pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
         let mut state = self.state();
         let is_stalled = state.is_stalled();
-        let due = |held: &&Held| !is_stalled && held.is_to_be_kept(now) && held.granted <= before;
-        let fences: Vec<Fence> =
-            state.held.values().filter(due).map(|held| held.hold.fence).take(BATCH_LIMIT).collect();
+        let State { held, unwritten, .. } = &*state;
+        let due = |held: &&Held| {
+            let keep = held.is_to_be_kept(now) || unwritten.contains_key(&held.hold.fence);
+            !is_stalled && keep && held.granted <= before
+        };
+        let mut due: Vec<&Held> = held.values().filter(due).collect();
+        due.sort_by_key(|held| held.granted);
+        let fences: Vec<Fence> = due.iter().map(|held| held.hold.fence).collect();
         state.renewing = (fences.iter().copied().collect(), now);
         fences
     }
 
-    /// The renewal has been answered: these hold on, by the word of a call that was sent at `sent`.
-    pub(crate) fn renewed(&self, held: &[Fence], sent: Moment, lease: Duration) {
+    /// The renewal of `asked` has been answered, or failed: these hold on, by the word of a call that was sent at `sent`.
+    pub(crate) fn renewed(&self, asked: &[Fence], held: &[Fence], sent: Moment, lease: Duration) {
         let mut state = self.state();
+        for fence in asked {
+            state.renewing.0.remove(fence);
+        }
         for fence in held {
             if let Some(held) = state.held.get_mut(fence) {
                 held.granted = held.granted.max(sent);
                 held.hold.trust_until(held.trusted(sent, lease));
             }
         }
-        state.renewing.0.clear();
         state.poked |= !state.ended.is_empty();
         drop(state);
         self.poked.notify_all();
@@ -481,7 +541,9 @@ impl Desk {
             if held.revoke_at.is_some_and(|at| at <= now) {
                 held.hold.stop(Cause::TimedOut);
                 // At once, without waiting for the handler.
-                over.push((held.hold.fence, Returned::Settle(timed_out(&held.standing))));
+                let (ran, limit) = (now.since(held.started), held.max_runtime.unwrap_or_default());
+                let outcome = timed_out(&held.standing, ran, limit);
+                over.push((held.hold.fence, Returned::Settle(outcome)));
             } else if releasing && held.patience_ends.is_none() {
                 held.hold.stop(Cause::Shutdown);
                 held.patience_ends = Some(now + PATIENCE);
@@ -527,8 +589,10 @@ impl State {
 }
 
 /// How an attempt ends that took too long. There is no chance in it: who takes too long does so alone.
-pub(crate) fn timed_out(standing: &Standing) -> Outcome {
-    let error = "it ran for longer than its max_runtime, and was stopped".to_owned();
+fn timed_out(standing: &Standing, ran: Duration, limit: Duration) -> Outcome {
+    let ran = Duration::from_millis(u64::try_from(ran.as_millis()).unwrap_or(u64::MAX));
+    let end = if ran < limit { "was about to end" } else { "was over" };
+    let error = format!("it was stopped after {ran:?}, because its max_runtime of {limit:?} {end}");
     lifecycle::after_fault(standing, Fault::Retry { error }, Jitter(u32::MAX))
 }
 

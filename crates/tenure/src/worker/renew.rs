@@ -1,4 +1,4 @@
-//! The renewer: keeps the leases of the process, all with one call, and stops what is not to go on.
+//! The renewer: keeps the leases of the process, a thousand with one call, and stops what is not to go on.
 //!
 //! It has a thread and a connection of its own, so that neither a busy runtime nor a slow claim ever costs a
 //! lease. The worker's guard hangs on this connection too: it is the one that is used most steadily.
@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::desk::{Cause, Desk, Stage};
 use super::{Next, Plan};
 use crate::clock::Moment;
-use crate::job::State;
+use crate::job::{BATCH_LIMIT, State};
 use crate::lease::{Fence, Reason, Stale};
 use crate::lifecycle::Verb;
-use crate::store::{Guarded, Registration, Renewed, Result, Store};
+use crate::store::{Error, Guarded, Registration, Renewed, Result, Store};
 use crate::telemetry::Fact;
 
 /// The machine.
@@ -22,12 +22,14 @@ pub struct Renewer {
     desk: Arc<Desk>,
     registered: Option<Guarded>,
     next: Moment,
+    /// What it has last told of a store that is not well.
+    caution: Option<String>,
 }
 
 impl Renewer {
     /// The renewer of the worker at this desk.
     pub fn new(plan: Arc<Plan>, desk: Arc<Desk>) -> Renewer {
-        Renewer { plan, desk, registered: None, next: Moment::default() }
+        Renewer { plan, desk, registered: None, next: Moment::default(), caution: None }
     }
 
     /// Does what is due, and tells when to be called again.
@@ -42,20 +44,45 @@ impl Renewer {
         let revoke = self.desk.revoke(now);
         if now >= self.next {
             let round = self.round(store, now);
-            self.plan.tell_of_store(&self.desk, round.as_ref().err());
+            match &round {
+                // A round that asked nothing does not know whether the store is back.
+                Ok(false) => {}
+                Ok(true) => self.plan.tell_of_store(&self.desk, None),
+                Err(error) => self.plan.tell_of_store(&self.desk, Some(error)),
+            }
+            self.pass_on(store.caution());
             self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
         }
         Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
     }
 
     /// A worker that cannot be made known, say because its lock's file cannot be written, keeps its leases all the same.
-    /// Only if the store is out of reach there is no use in asking it twice.
-    fn round(&mut self, store: &mut dyn Store, now: Moment) -> Result<()> {
-        let registered = self.register(store);
-        match &registered {
-            Err(error) if error.is_transient() => registered,
-            _ => self.renew(store, now).and(registered),
+    /// Only if the store is out of reach there is no use in asking it twice. Answers whether the store was asked.
+    fn round(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
+        let registers = self.registered.is_none();
+        match self.register(store) {
+            Err(error) if error.is_transient() => Err(error),
+            registered => {
+                let renews = self.renew(store, now)?;
+                registered.map(|()| registers || renews)
+            }
         }
+    }
+
+    /// The store has not answered a wait. What will not pass by itself is told at once, the rest if it lasts.
+    pub(super) fn unheard(&self, error: &Error) {
+        if !error.is_transient() {
+            self.plan.tell_of_store(&self.desk, Some(error));
+        }
+    }
+
+    /// Tells what is not well with the store, once.
+    fn pass_on(&mut self, caution: Option<String>) {
+        if let Some(problem) = caution.as_ref().filter(|_| caution != self.caution) {
+            let fact = Fact::StoreCaution { problem: problem.clone() };
+            self.plan.observer.of_worker(&self.plan.worker, fact);
+        }
+        self.caution = caution;
     }
 
     /// Makes the worker known, once; the guard is kept by the connection itself.
@@ -73,18 +100,34 @@ impl Renewer {
 
     /// Renews what is older than half a round: what is younger has time until the next, and most jobs end
     /// before they need it.
-    fn renew(&mut self, store: &mut dyn Store, now: Moment) -> Result<()> {
+    fn renew(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
         let renewal = self.plan.renewal();
         let begun = Moment::default() + now.since(Moment::default() + renewal / 2);
         let fences = self.desk.to_renew(begun, now);
-        let answers =
-            if fences.is_empty() { Ok(Vec::new()) } else { store.renew(&fences, self.plan.lease) };
+        let mut answered = Ok(!fences.is_empty());
+        // There may be more than one call takes: what has ended and cannot be settled yet is held beside what runs.
+        for part in fences.chunks(BATCH_LIMIT) {
+            let gone = answered.as_ref().is_err_and(Error::is_transient);
+            if gone {
+                // The store is out of reach: there is no use in asking once more.
+                self.desk.renewed(part, &[], now, self.plan.lease);
+            } else if let Err(error) = self.renew_part(store, part, now) {
+                answered = Err(error);
+            }
+        }
+        answered
+    }
+
+    /// Renews as many as one call takes.
+    fn renew_part(&self, store: &mut dyn Store, fences: &[Fence], now: Moment) -> Result<()> {
+        let answers = store.renew(fences, self.plan.lease);
         let answered = || fences.iter().zip(answers.iter().flatten());
         let is_held = |(fence, answer): (&Fence, &Renewed)| {
             matches!(answer, Renewed::Held(_)).then_some(*fence)
         };
         // First of all, because whoever is told takes their time.
         self.desk.renewed(
+            fences,
             &answered().filter_map(is_held).collect::<Vec<_>>(),
             now,
             self.plan.lease,
@@ -114,7 +157,8 @@ impl Renewer {
         let cancelled = stale.is_some_and(|stale| stale.state == State::Cancelled);
         let cause = if cancelled { Cause::Cancelled } else { Cause::Lost };
         if let (true, Some(stale)) = (self.desk.lose(fence, cause), stale) {
-            self.plan.tell(fence, Fact::refused(Verb::Renew, stale));
+            let refused = || Fact::refused(Verb::Renew, stale);
+            self.plan.tell(fence, if cancelled { Fact::JobCancelled } else { refused() });
         }
     }
 }
@@ -135,14 +179,18 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use sha2::{Digest, Sha256};
 
+    use super::super::desk::Returned;
     use super::*;
     use crate::clock::{Clock, Timestamp};
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
+    use crate::lifecycle::Outcome;
     use crate::store::sqlite::{Options, Sqlite};
-    use crate::store::{Claim, Cursor};
+    use crate::store::{Claim, Cursor, Settled, Settlement};
     use crate::telemetry::Observer;
 
     #[test]
@@ -170,16 +218,7 @@ mod tests {
 
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
-        let ask = Claim {
-            worker: plan.worker.clone(),
-            queues: plan.queues.clone(),
-            kinds: None,
-            n: 1,
-            lease: plan.lease,
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-        };
-        let attempt = store.claim(&ask).unwrap().attempts.remove(0);
+        let attempt = store.claim(&ask("ann")).unwrap().attempts.remove(0);
         let start = Moment::after_start(Duration::from_secs(1_000));
         desk.hold(&attempt, start, plan.lease).unwrap();
 
@@ -188,5 +227,130 @@ mod tests {
         renewer.step(&mut store, start + later);
         let kept = store.leases(1).unwrap().remove(0).until;
         assert_eq!(kept, attempt.lease.until() + later);
+    }
+
+    /// More than one call takes: as many as run at most, and attempts beside them that have ended and are locked.
+    #[test]
+    fn every_lease_is_renewed_however_many_there_are() {
+        const HELD: usize = 2 * BATCH_LIMIT + 1;
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let mut store = Sqlite::in_memory(&options).unwrap();
+        let plan = Arc::new(Plan {
+            worker: WorkerId::check("ann").unwrap(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: BATCH_LIMIT,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::new(|_| ()),
+        });
+        let desk = Arc::new(Desk::new(plan.slots));
+        let mut renewer = Renewer::new(Arc::clone(&plan), Arc::clone(&desk));
+        let kind = Name::check("kind", "work").unwrap();
+        let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
+        let start = Moment::after_start(Duration::from_secs(1_000));
+        let mut left = HELD;
+        while left > 0 {
+            let n = left.min(BATCH_LIMIT);
+            store.enqueue(&vec![job.clone(); n]).unwrap();
+            let ask = Claim {
+                worker: plan.worker.clone(),
+                queues: plan.queues.clone(),
+                kinds: None,
+                n,
+                lease: plan.lease,
+                cursor: Cursor::default(),
+                grace: Duration::ZERO,
+            };
+            let attempts = store.claim(&ask).unwrap().attempts;
+            assert_eq!(attempts.len(), n);
+            for attempt in attempts {
+                desk.hold(&attempt, start, plan.lease).unwrap();
+            }
+            left -= n;
+        }
+        for round in 1..=4 {
+            let passed = plan.renewal() * round;
+            clock.advance(plan.renewal());
+            renewer.step(&mut store, start + passed);
+            let soonest = store.leases(1).unwrap().remove(0).until;
+            assert_eq!(soonest, clock.now() + plan.lease, "round {round}");
+        }
+        assert!(desk.to_renew(start, start + plan.lease).is_empty(), "all were renewed");
+    }
+
+    /// Ann holds a job, `meanwhile` happens to it, and her renewer comes to renew it. Answers what it told, and what is to be
+    /// settled.
+    fn renewed_after(meanwhile: impl Fn(&mut Sqlite, &Clock, Fence)) -> (Vec<&'static str>, usize) {
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let mut store = Sqlite::in_memory(&options).unwrap();
+        let told: Arc<Mutex<Vec<&str>>> = Arc::default();
+        let seen = Arc::clone(&told);
+        let plan = Arc::new(Plan {
+            worker: WorkerId::check("ann").unwrap(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: 1,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
+        });
+        let kind = Name::check("kind", "work").unwrap();
+        store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
+        let attempt = store.claim(&ask("ann")).unwrap().attempts.remove(0);
+        let desk = Arc::new(Desk::new(1));
+        let start = Moment::after_start(Duration::from_secs(1_000));
+        let hold = desk.hold(&attempt, start, plan.lease).unwrap();
+        meanwhile(&mut store, &clock, hold.fence);
+        let mut renewer = Renewer::new(plan, Arc::clone(&desk));
+        let later = start + Duration::from_secs(10);
+        renewer.step(&mut store, later);
+        // Its handler returns, as if nothing had happened.
+        let done = Returned::Settle(Outcome::Complete { result: None });
+        desk.returned(hold.fence, done, later);
+        let mut ended = Vec::new();
+        desk.take(&mut ended, later);
+        (told.lock().unwrap().drain(..).collect(), ended.len())
+    }
+
+    fn ask(who: &str) -> Claim {
+        Claim {
+            worker: WorkerId::check(who).unwrap(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            n: 1,
+            lease: Duration::from_secs(30),
+            cursor: Cursor::default(),
+            grace: Duration::ZERO,
+        }
+    }
+
+    fn complete(store: &mut Sqlite, fence: Fence) {
+        let settlement = Settlement::new(fence, Outcome::Complete { result: None });
+        assert!(matches!(store.settle(&[settlement]).unwrap()[..], [Settled::Yes(_)]));
+    }
+
+    #[test]
+    fn a_renewal_that_finds_its_job_cancelled_tells_that_and_nothing_is_settled() {
+        let cancel = |store: &mut Sqlite, _: &Clock, fence: Fence| {
+            store.cancel(&[fence.job]).unwrap();
+        };
+        assert_eq!(renewed_after(cancel), (vec!["job_cancelled"], 0));
+    }
+
+    #[test]
+    fn what_another_holder_has_completed_is_not_told_as_ones_own() {
+        let by_another = |store: &mut Sqlite, clock: &Clock, fence: Fence| {
+            clock.advance(Duration::from_secs(30));
+            let theirs = store.claim(&ask("bob")).unwrap().attempts.remove(0).lease.fence();
+            assert!(theirs.job == fence.job && theirs.token > fence.token);
+            complete(store, theirs);
+        };
+        assert_eq!(renewed_after(by_another), (vec!["stale_write_blocked"], 0));
+        // Its own completion, in a transaction of its handler's, is settled as such.
+        let by_itself = |store: &mut Sqlite, _: &Clock, fence: Fence| complete(store, fence);
+        assert_eq!(renewed_after(by_itself), (vec![], 1));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Plan;
 use super::desk::{Desk, Ended, Found, Returned};
 use crate::clock::{Moment, millis};
-use crate::job::{BATCH_LIMIT, State};
+use crate::job::{BATCH_LIMIT, JobId, State};
 use crate::lease::Fence;
 use crate::lifecycle::Outcome;
 use crate::store::{Error, Renewed, Result, Settled, Settlement, Store};
@@ -27,6 +27,14 @@ pub(super) struct Settler {
     suspects_locks: bool,
     /// When those are looked at again.
     look_at_locked: Moment,
+    /// Their handlers may have completed them: the store is to be asked.
+    unknown: Vec<Ended>,
+    /// When it is asked.
+    look_up_at: Moment,
+    /// How often in a row it did not answer that.
+    unanswered: u32,
+    /// Whether attempts were given up whose end is not known.
+    pub(super) has_abandoned: bool,
     /// How many settlements were refused.
     pub(super) refused: u64,
 }
@@ -43,11 +51,16 @@ impl Settler {
             }
             !lost
         });
+        let is_unknown = |ended: &Ended| ended.returned == Returned::PerhapsCommitted;
+        let (unknown, pending) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_unknown);
+        self.pending = pending;
+        self.unknown.extend::<Vec<Ended>>(unknown);
         found
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.locked.is_empty()
+        self.pending.is_empty() && self.locked.is_empty() && self.unknown.is_empty()
     }
 
     /// Whether something waits to be sent, and is not locked.
@@ -57,12 +70,14 @@ impl Settler {
 
     /// Whether there is something to send now.
     pub(super) fn is_ready(&self, now: Moment) -> bool {
-        !self.pending.is_empty() || !self.locked.is_empty() && now >= self.look_at_locked
+        !self.pending.is_empty() || self.next_look().is_some_and(|look| now >= look)
     }
 
-    /// When there will be, if only what is locked is left.
+    /// When there will be, if only what is locked or has to be looked up is left.
     pub(super) fn next_look(&self) -> Option<Moment> {
-        (!self.locked.is_empty()).then_some(self.look_at_locked)
+        let locked = (!self.locked.is_empty()).then_some(self.look_at_locked);
+        let unknown = (!self.unknown.is_empty()).then_some(self.look_up_at);
+        locked.into_iter().chain(unknown).min()
     }
 
     /// Sets aside what somebody else's transaction has locked: a settlement waits for its row, and all that are sent with
@@ -105,35 +120,75 @@ impl Settler {
         self.pending.len()
     }
 
-    /// What the store is to hear. Handlers that completed by themselves are looked up first.
-    pub(super) fn settlements(
+    /// What the store is to hear.
+    pub(super) fn settlements(&mut self, plan: &Plan, desk: &Desk) -> Vec<Settlement> {
+        self.pending.retain(|ended| {
+            let is_done = ended.returned == Returned::Committed;
+            if is_done {
+                done(plan, desk, ended);
+            }
+            !is_done
+        });
+        self.pending.iter().filter_map(settlement).collect()
+    }
+
+    /// Asks the store about handlers that may have completed their jobs themselves. It is asked after everything else was
+    /// sent, and asked again after a pause if it does not answer, so that nothing else waits for it. It fails only if the
+    /// worker may not ask.
+    pub(super) fn look_up(
         &mut self,
         store: &mut dyn Store,
         plan: &Plan,
         desk: &Desk,
-    ) -> Result<Vec<Settlement>> {
-        for at in (0..self.pending.len()).rev() {
-            let fence = self.pending[at].fence;
-            let is_done = match self.pending[at].returned {
-                Returned::Settle(_) | Returned::Lost => continue,
-                Returned::Committed => true,
-                Returned::PerhapsCommitted => match store.job(fence.job)? {
-                    Some(found) if found.job.token != fence.token => false,
-                    Some(found) if found.job.state == State::Running => {
-                        self.pending[at].returned = Returned::Settle(not_committed());
-                        continue;
-                    }
-                    // With history off, a job that has ended well is not there any more.
-                    Some(_) | None => true,
-                },
-            };
-            let ended = self.pending.remove(at);
-            if is_done {
-                tell(plan, &ended, &Outcome::Complete { result: None }, State::Succeeded);
-            }
-            desk.forget(fence);
+        now: Moment,
+    ) -> Result<()> {
+        const PAUSE: Duration = Duration::from_millis(500);
+        // What turns out not to be committed is settled with the next call, which takes so many.
+        let room = BATCH_LIMIT.saturating_sub(self.pending.len()).min(self.unknown.len());
+        if room == 0 || now < self.look_up_at {
+            return Ok(());
         }
-        Ok(self.pending.iter().filter_map(settlement).collect())
+        let jobs: Vec<JobId> = self.unknown[..room].iter().map(|ended| ended.fence.job).collect();
+        let answers = match store.current(&jobs) {
+            Ok(answers) => answers,
+            Err(error) if error.is_forbidden() => return Err(error),
+            Err(error) => {
+                self.look_up_at = now + PAUSE;
+                self.unanswered = self.unanswered.saturating_add(1);
+                // A store that is lost is told by the calls that everything waits for.
+                if self.unanswered == 2 {
+                    let problem = format!("jobs that their handlers completed wait: {error}");
+                    plan.observer.of_worker(&plan.worker, Fact::StoreCaution { problem });
+                }
+                return Ok(());
+            }
+        };
+        self.unanswered = 0;
+        for (mut ended, current) in self.unknown.drain(..room).zip(answers) {
+            match current {
+                Some(current) if current.token != ended.fence.token => {
+                    if current.state == State::Cancelled {
+                        plan.tell(ended.fence, Fact::JobCancelled);
+                    }
+                    desk.forget(ended.fence);
+                }
+                Some(current) if current.state == State::Running => {
+                    ended.returned = Returned::Settle(not_committed());
+                    self.pending.push(ended);
+                }
+                // With history off, a job that has ended well is not there any more.
+                Some(_) | None => done(plan, desk, &ended),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up on what would have to be looked up, since the store will not answer.
+    pub(super) fn abandon(&mut self, desk: &Desk) {
+        self.has_abandoned |= !self.unknown.is_empty();
+        for ended in self.unknown.drain(..) {
+            desk.forget(ended.fence);
+        }
     }
 
     /// The store has answered.
@@ -141,13 +196,19 @@ impl Settler {
         for (at, (ended, answer)) in self.pending.drain(..).zip(answers).enumerate() {
             let Returned::Settle(outcome) = &ended.returned else { continue };
             match answer {
-                Settled::Yes(state) => tell(plan, &ended, outcome, *state),
+                Settled::Yes(state) => tell(plan, desk, &ended, outcome, *state),
+                // It has not been told yet: what was stopped for it is not settled.
+                Settled::Stale(stale) if stale.state == State::Cancelled => {
+                    plan.tell(ended.fence, Fact::JobCancelled);
+                }
                 Settled::Stale(stale) => {
                     self.refused += 1;
                     plan.tell(ended.fence, Fact::refused(outcome.verb(), stale));
                 }
                 // With history off, a repeated settlement finds nothing: then it was heard the first time.
-                Settled::Gone if at < self.repeats => tell(plan, &ended, outcome, State::Succeeded),
+                Settled::Gone if at < self.repeats => {
+                    tell(plan, desk, &ended, outcome, State::Succeeded);
+                }
                 Settled::Gone => self.refused += 1,
             }
             desk.forget(ended.fence);
@@ -181,6 +242,12 @@ fn settlement(ended: &Ended) -> Option<Settlement> {
     }
 }
 
+/// A handler has completed its job itself.
+fn done(plan: &Plan, desk: &Desk, ended: &Ended) {
+    tell(plan, desk, ended, &Outcome::Complete { result: None }, State::Succeeded);
+    desk.forget(ended.fence);
+}
+
 /// How an attempt ends whose handler says that it is done, while its own transaction was never committed.
 fn not_committed() -> Outcome {
     Outcome::Retry {
@@ -191,7 +258,7 @@ fn not_committed() -> Outcome {
     }
 }
 
-fn tell(plan: &Plan, ended: &Ended, outcome: &Outcome, state: State) {
+fn tell(plan: &Plan, desk: &Desk, ended: &Ended, outcome: &Outcome, state: State) {
     let note = || outcome.note().unwrap_or_default();
     let fact = match (outcome, state) {
         (Outcome::Complete { .. }, _) => {
@@ -206,15 +273,21 @@ fn tell(plan: &Plan, ended: &Ended, outcome: &Outcome, state: State) {
         (Outcome::Park { .. }, _) => Fact::JobParked { reason: note() },
         (Outcome::Bury { .. }, _) => Fact::JobDead { reason: note() },
     };
+    desk.count(&fact);
     plan.tell(ended.fence, fact);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
-    use crate::job::{JobId, Name};
-    use crate::lease::Token;
+    use crate::clock::{Clock, Timestamp};
+    use crate::job::{Json, Limits, Name, NewJob};
+    use crate::lease::{Token, WorkerId};
     use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::{Claim, Cursor};
+    use crate::telemetry::Observer;
 
     fn ended(job: i64) -> Ended {
         Ended {
@@ -236,5 +309,111 @@ mod tests {
         let mut store = Sqlite::in_memory(&Options::default()).unwrap();
         settler.pass_by_locked(&mut store, Duration::from_secs(1), Moment::now()).unwrap();
         assert_eq!((settler.pending.len(), settler.locked.len()), (BATCH_LIMIT, 1));
+    }
+
+    /// A store with one job, and what was told.
+    struct Bench {
+        clock: Clock,
+        store: Sqlite,
+        told: Arc<Mutex<Vec<&'static str>>>,
+        plan: Arc<Plan>,
+        desk: Desk,
+    }
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    impl Bench {
+        fn new() -> Bench {
+            let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+            let options = Options { clock: clock.clone(), limits: Limits::default() };
+            let mut store = Sqlite::in_memory(&options).unwrap();
+            let kind = Name::check("kind", "work").unwrap();
+            store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
+            let told: Arc<Mutex<Vec<&str>>> = Arc::default();
+            let seen = Arc::clone(&told);
+            let plan = Plan {
+                worker: WorkerId::check("ann").unwrap(),
+                queues: vec![Name::default_queue()],
+                kinds: None,
+                slots: 1,
+                lease: LEASE,
+                drain: false,
+                observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
+            };
+            Bench { clock, store, told, plan: Arc::new(plan), desk: Desk::new(1) }
+        }
+
+        /// Claims the job.
+        fn take(&mut self, who: &str) -> Fence {
+            let ask = Claim {
+                worker: WorkerId::check(who).unwrap(),
+                queues: vec![Name::default_queue()],
+                kinds: None,
+                n: 1,
+                lease: LEASE,
+                cursor: Cursor::default(),
+                grace: Duration::ZERO,
+            };
+            self.store.claim(&ask).unwrap().attempts.remove(0).lease.fence()
+        }
+
+        fn complete(&mut self, fence: Fence) {
+            let outcome = Outcome::Complete { result: None };
+            let answers = self.store.settle(&[Settlement::new(fence, outcome)]).unwrap();
+            assert_eq!(answers, [Settled::Yes(State::Succeeded)]);
+        }
+
+        /// Lets Ann's settler settle an attempt that came back so, and answers what it told.
+        fn settle(&mut self, fence: Fence, returned: Returned) -> Vec<&'static str> {
+            let ended = vec![Ended { fence, returned, ..ended(fence.job.0) }];
+            let mut settler = match ended[0].returned {
+                Returned::PerhapsCommitted => Settler { unknown: ended, ..Settler::default() },
+                _ => Settler { pending: ended, ..Settler::default() },
+            };
+            let now = Moment::after_start(Duration::from_secs(1_000));
+            settler.look_up(&mut self.store, &self.plan, &self.desk, now).unwrap();
+            let settlements = settler.settlements(&self.plan, &self.desk);
+            let answers = self.store.settle(&settlements).unwrap();
+            settler.heard(&answers, &self.plan, &self.desk);
+            self.told.lock().unwrap().drain(..).collect()
+        }
+    }
+
+    #[test]
+    fn a_job_that_its_handler_has_perhaps_completed_is_told_as_a_success_only_if_it_has() {
+        let mut bench = Bench::new();
+        let ours = bench.take("ann");
+        bench.clock.advance(LEASE);
+        let theirs = bench.take("bob");
+        assert!(theirs.job == ours.job && theirs.token > ours.token);
+        bench.complete(theirs);
+        let told = bench.settle(ours, Returned::PerhapsCommitted);
+        assert_eq!(told, [""; 0], "another holder has completed it");
+        // And the same question about the one who has.
+        assert_eq!(bench.settle(theirs, Returned::PerhapsCommitted), ["job_succeeded"]);
+    }
+
+    #[test]
+    fn a_settlement_that_finds_its_job_cancelled_tells_that_and_no_blocked_write() {
+        for returned in
+            [Returned::Settle(Outcome::Complete { result: None }), Returned::PerhapsCommitted]
+        {
+            let mut bench = Bench::new();
+            let fence = bench.take("ann");
+            bench.store.cancel(&[fence.job]).unwrap();
+            assert_eq!(bench.settle(fence, returned), ["job_cancelled"]);
+        }
+    }
+
+    #[test]
+    fn a_settlement_that_finds_its_job_taken_over_tells_of_a_blocked_write() {
+        let mut bench = Bench::new();
+        let ours = bench.take("ann");
+        bench.clock.advance(LEASE);
+        let theirs = bench.take("bob");
+        let done = || Returned::Settle(Outcome::Complete { result: None });
+        assert_eq!(bench.settle(ours, done()), ["stale_write_blocked"]);
+        bench.complete(theirs);
+        assert_eq!(bench.settle(ours, done()), ["stale_write_blocked"]);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::desk::{Desk, Stage};
+use crate::store::{Error, Result};
 use crate::telemetry::Exit;
 
 /// A worker at work. Dropped, it gives back what it has and ends.
@@ -36,6 +37,10 @@ impl Running {
 
     /// Finishes, and after the worker's grace releases; waits for the end.
     pub async fn shut_down(mut self) -> Exit {
+        self.shut().await
+    }
+
+    pub(super) async fn shut(&mut self) -> Exit {
         self.finish();
         if let Ok(exit) = tokio::time::timeout(self.grace, self.ended()).await {
             return exit;
@@ -52,6 +57,21 @@ impl Running {
         let exit = (&mut self.ended).await.unwrap_or(Exit::Error);
         self.exit = Some(exit);
         exit
+    }
+}
+
+impl Running {
+    /// Why it could not go on, once it has ended with [`Exit::Error`].
+    pub fn failure(&self) -> Option<Error> {
+        (self.exit == Some(Exit::Error)).then(|| self.desk.failure())
+    }
+
+    /// How it ended, for callers that expect it to end well.
+    pub(super) fn verdict(&self, exit: Exit) -> Result<Exit> {
+        match exit {
+            Exit::Error => Err(self.desk.failure()),
+            exit => Ok(exit),
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The sweeper: takes back what other workers cannot finish, and clears away what nobody needs any more.
 //!
-//! Any worker sweeps for all, so that nothing else need be running. It looks for lost processes a few times a
-//! second, for leases that are over every second, and for what may be deleted every minute.
+//! Any worker sweeps for all, so that nothing else need be running. A few times a second it asks the store whether
+//! it is its turn: the worker that advances the store's pulse looks for leases that are over and for lost
+//! processes, and a moment later for lost processes once more. So the cost of looking does not grow with the number
+//! of workers. Every minute it deletes what need not be kept.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,15 +13,22 @@ use super::desk::{Desk, Stage};
 use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::BATCH_LIMIT;
-use crate::store::{GUARD_GAP, Lapsed, Result, Store};
+use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Store};
 
-/// How often it looks for workers whose process is gone. Two looks, [`GUARD_GAP`] apart, find one, so this
+/// How often it asks whether it is its turn to look. Two looks, [`GUARD_GAP`] apart, find a lost process, so this
 /// and that stay well below a second.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often it looks for leases that are over. Every claim looks as well.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How much longer it rests between two such questions for each worker that is known: together they ask 40 times
+/// a second.
+const SHARE: Duration = Duration::from_millis(25);
+/// How long it rests at most.
+const LONGEST: Duration = Duration::from_secs(10);
+/// How often it wakes when its own leases are not to be kept, which only the proof wants.
+const STALLED: Duration = Duration::from_secs(1);
 /// How often it looks for what may be deleted.
 const PRUNE: Duration = Duration::from_secs(60);
+/// How long it lets others have the store between two steps of deleting, while there is more.
+const BREATH: Duration = Duration::from_millis(10);
 
 /// The machine.
 #[derive(Debug)]
@@ -26,14 +36,21 @@ pub struct Sweeper {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
     look: Moment,
-    sweep: Moment,
+    /// When it looks for lost processes once more, after it has advanced the pulse.
+    again: Option<Moment>,
     prune: Moment,
+    /// By how many thousandths it rests longer or shorter than others, so that they do not all look in the same
+    /// moment.
+    pace: u32,
 }
 
 impl Sweeper {
     /// The sweeper of the worker at this desk, which begins at `now`.
     pub fn new(plan: Arc<Plan>, desk: Arc<Desk>, now: Moment) -> Sweeper {
-        Sweeper { plan, desk, look: now, sweep: now + SWEEP, prune: now + PRUNE }
+        let mut hash = DefaultHasher::new();
+        plan.worker.hash(&mut hash);
+        let pace = 500 + (hash.finish() % 1_000) as u32;
+        Sweeper { plan, desk, look: now, again: None, prune: now + PRUNE, pace }
     }
 
     /// Does what is due, and tells when to be called again.
@@ -42,41 +59,69 @@ impl Sweeper {
             return Next::Done;
         }
         if self.desk.is_stalled() {
-            return Next::At(now + SWEEP);
+            return Next::At(now + STALLED);
         }
         // What failed is tried again in the next round; nobody waits for it.
         if now >= self.look {
-            let found = self.look(store).unwrap_or(false);
-            self.look = now + if found { GUARD_GAP } else { LOOK };
-        }
-        if now >= self.sweep {
             let grace = self.grace(now);
-            let _ = self.sweep(store, grace);
-            self.sweep = now + SWEEP;
+            let rest = self.look_for_all(store, now, grace);
+            self.note(rest.as_ref().err());
+            self.look = now + rest.unwrap_or(LOOK);
+        }
+        if self.again.is_some_and(|again| now >= again) {
+            self.again = None;
+            let _ = self.look(store);
         }
         if now >= self.prune {
             let full = store.prune(BATCH_LIMIT);
+            self.note(full.as_ref().err());
             let more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
-            self.prune = now + if more { LOOK } else { PRUNE };
+            self.prune = now + if more { BREATH } else { PRUNE };
         }
-        Next::At(self.look.min(self.sweep).min(self.prune))
+        let next = self.look.min(self.prune);
+        Next::At(self.again.map_or(next, |again| again.min(next)))
     }
 
-    /// Who comes late, because the machine stood still, lets others wake up first.
+    /// An outage is told by the other machines. A right that is missing may be missing for this one alone.
+    fn note(&self, error: Option<&Error>) {
+        if error.is_some_and(Error::is_forbidden) {
+            self.plan.tell_of_store(&self.desk, error);
+        }
+    }
+
+    /// A sweeper that comes late, because the machine stood still, lets other workers wake up first.
     fn grace(&self, now: Moment) -> Duration {
-        let late = now.since(self.sweep);
+        let late = now.since(self.look);
         if late > self.plan.lease / 2 { self.plan.lease } else { Duration::ZERO }
     }
 
-    fn look(&self, store: &mut dyn Store) -> Result<bool> {
+    /// Looks, if it is this worker's turn, and answers how long to rest.
+    fn look_for_all(
+        &mut self,
+        store: &mut dyn Store,
+        now: Moment,
+        grace: Duration,
+    ) -> Result<Duration> {
+        let Beat { leads, workers, wakes, .. } = store.beat()?;
+        self.desk.set_company(if wakes { workers.max(1) } else { 0 });
+        if leads {
+            self.again = Some(now + GUARD_GAP);
+            self.sweep(store, grace)?;
+            self.look(store)?;
+        }
+        let share = SHARE * u32::try_from(workers).unwrap_or(u32::MAX);
+        Ok((share * self.pace / 1_000).clamp(LOOK, LONGEST))
+    }
+
+    fn look(&self, store: &mut dyn Store) -> Result<()> {
         let gone = store.vanished(BATCH_LIMIT)?;
         for lapse in &gone {
-            self.plan.tell_lapse(lapse);
+            self.plan.tell_vanished(lapse);
         }
         if !gone.is_empty() {
             self.desk.poke();
         }
-        Ok(!gone.is_empty())
+        Ok(())
     }
 
     fn sweep(&self, store: &mut dyn Store, grace: Duration) -> Result<()> {
@@ -92,5 +137,55 @@ impl Sweeper {
         }
         self.desk.poke();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::job::{Json, Limits, Name, NewJob};
+    use crate::lease::WorkerId;
+    use crate::store::Enqueued;
+    use crate::store::sqlite::{Options, Sqlite};
+    use crate::telemetry::Observer;
+
+    #[test]
+    fn what_may_be_deleted_is_deleted_without_long_pauses() {
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let mut store = Sqlite::in_memory(&options).unwrap();
+        let kind = Name::check("kind", "work").unwrap();
+        let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
+        for _ in 0..10 {
+            let stored = store.enqueue(&vec![job.clone(); BATCH_LIMIT]).unwrap();
+            let created = stored.iter().filter_map(|stored| match stored {
+                Enqueued::Created(id) => Some(*id),
+                Enqueued::Existing(_) | Enqueued::Conflict(_) => None,
+            });
+            store.cancel(&created.collect::<Vec<_>>()).unwrap();
+        }
+        clock.advance(Duration::from_secs(365 * 86_400));
+        let plan = Plan {
+            worker: WorkerId::unique(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: 1,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::new(|_| ()),
+        };
+        let mut now = Moment::after_start(Duration::from_secs(1_000));
+        let mut sweeper = Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now);
+        let is_empty = |store: &mut Sqlite| store.jobs(&Default::default(), 1).unwrap().is_empty();
+        now = now + PRUNE;
+        let begun = now;
+        while !is_empty(&mut store) {
+            let Next::At(at) = sweeper.step(&mut store, now) else { panic!("it has more to do") };
+            assert!(at > now, "others have the store in between");
+            now = at;
+        }
+        // Besides what the deleting itself takes.
+        assert!(now.since(begun) <= Duration::from_millis(200), "{:?}", now.since(begun));
     }
 }

@@ -117,8 +117,10 @@ fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
         match store.wait(clock::monotonic() + left) {
             Ok(Wake::Changed) => desk.poke(),
             Ok(Wake::TimedOut) => {}
-            // The next round says what is wrong, if it lasts.
-            Err(_) => desk.rest_unless_staged(left.min(std::time::Duration::from_millis(50))),
+            Err(error) => {
+                renewer.unheard(&error);
+                desk.rest_unless_staged(left.min(std::time::Duration::from_millis(50)));
+            }
         }
     }
 }
@@ -177,12 +179,13 @@ mod tests {
             })
             .collect();
         for worker in workers {
-            assert_eq!(worker.join(), Exit::Success);
+            assert_eq!(worker.join(), Exit::Drained);
         }
         let mut done = std::mem::take(&mut *succeeded.lock().unwrap());
+        assert_eq!(done.len(), 1_000, "each is told once");
         done.sort_unstable();
         done.dedup();
-        assert_eq!(done.len(), 1_000);
+        assert_eq!(done.len(), 1_000, "and they are all different");
         assert!(store.workers().unwrap().is_empty(), "each has said good-bye");
     }
 }

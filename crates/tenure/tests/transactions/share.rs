@@ -111,7 +111,8 @@ fn a_file_that_was_replaced_is_not_shared() {
     std::fs::copy(file.with_extension("old"), &file).unwrap();
     let replaced = shop.store.share().err().unwrap().to_string();
     assert!(
-        replaced.contains("moved or replaced") && replaced.ends_with("open it anew"),
+        replaced.contains("another file was put in its place")
+            && replaced.ends_with("start them again"),
         "{replaced}"
     );
     std::fs::rename(file.with_extension("old"), &file).unwrap();

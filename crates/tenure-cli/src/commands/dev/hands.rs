@@ -123,10 +123,12 @@ fn is_worth_a_line(event: &Event) -> bool {
         Fact::JobSucceeded { kind, .. } => kind.as_str() != "quick",
         Fact::RetryScheduled { .. }
         | Fact::LeaseLapsed { .. }
+        | Fact::HolderVanished { .. }
         | Fact::StaleWriteBlocked { .. }
         | Fact::JobDead { .. }
         | Fact::StoreLost { .. }
-        | Fact::StoreBack => true,
+        | Fact::StoreBack
+        | Fact::StoreCaution { .. } => true,
         _ => false,
     }
 }

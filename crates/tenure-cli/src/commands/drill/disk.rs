@@ -51,6 +51,8 @@ struct Seen {
     held: bool,
     power_cuts: Vec<Report>,
     other_programs: Option<Encounters>,
+    /// How many calls were told that another file had taken the place of theirs.
+    replaced: Option<usize>,
     violation: Option<Box<Violation>>,
 }
 
@@ -95,6 +97,14 @@ fn meet(session: &mut Session, seen: &mut Seen) -> Result<(), Stop> {
     let met = disk::run_strangers()?;
     line(session, &format!("another program: {met}"))?;
     seen.other_programs = Some(met);
+    let told = disk::run_replaced()?;
+    line(
+        session,
+        &format!(
+            "another file in its place: {told} calls, each at another moment, and all were told"
+        ),
+    )?;
+    seen.replaced = Some(told);
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `tenure drill mutants`: each safeguard taken out, and what noticed.
 
+mod machine;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -30,6 +32,18 @@ pub(crate) struct Args {
     /// Show the schedule that killed each
     #[arg(long)]
     schedules: bool,
+
+    /// Change every condition, order, limit, assignment and lock of the engines' SQL instead, one at a time
+    #[arg(long, conflicts_with = "schedules")]
+    machine: bool,
+
+    /// Of those made by machine, only those of this file, such as settle or verbs/settle; may be repeated
+    #[arg(long = "file", value_name = "FILE", requires = "machine")]
+    files: Vec<String>,
+
+    /// Of those made by machine, every Nth from the Kth on
+    #[arg(long, value_name = "K/N", requires = "machine")]
+    part: Option<machine::Part>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -51,6 +65,9 @@ impl Of {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    if args.machine {
+        return machine::run(args, session);
+    }
     let hunts = wanted(args)?;
     if args.list {
         return list(&hunts, session);

@@ -18,9 +18,9 @@ use crate::{Answer, Session};
 /// Run the worker's machines from a seed, with faults
 ///
 /// The dispatcher, the renewer and the sweeper of many workers are stepped on one thread, with SQLite in memory and with
-/// time and chance from a seed: the same seed repeats the same run, and its trace hash says so. Workers are killed, stalled
-/// and asked to end, calls and replies are lost, the store is down, its clock jumps, the database goes back in time, and people
-/// cancel, requeue and enqueue. When a promise is broken, the smallest run that breaks it is looked for.
+/// time and chance from a seed: the same seed repeats the same run, and its trace hash says so. Workers are killed, stalled,
+/// cut off and asked to end, calls and replies are lost or come late, the store is down, stands still or is full, its clock is
+/// set, the database goes back in time, and people cancel, requeue and enqueue. When a promise is broken, the smallest run that breaks it is looked for.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The seed, or the first of several
@@ -59,7 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TURNS")]
     kill_in: Option<u64>,
 
-    /// What may happen: call, reply, kill, stall, end, down, jump, sleep, failover, cancel, requeue, enqueue
+    /// What may happen: call, reply, kill, late, stall, cut, end, down, freeze, full, jump, sleep, failover, cancel, requeue,
+    /// enqueue
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     faults: Option<Vec<Kind>>,
 

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use clap::ArgGroup;
 use serde::Serialize;
-use tenure::job::{Invalid, JobId, Json, Limits, Name, State};
-use tenure::ledger::{Resolution, Standing};
+use tenure::inspect::EffectFilter;
+use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name, State, shorten};
+use tenure::ledger::{Effect, Resolution, Standing};
 use tenure::store::Resolved;
 
 use super::changes;
@@ -17,7 +18,8 @@ use crate::{Answer, Session};
 #[group(skip)]
 #[command(group(ArgGroup::new("how").required(true).args(["committed", "resend"])))]
 #[command(after_help = "\
-A parked job with no other effect in doubt is queued again.
+A parked job with no other effect in doubt is queued again. A decision can be corrected
+until an attempt has gone on with it.
 
 Examples:
   tenure effects resolve 7 charge --committed '{\"receipt\":\"r-42\"}'
@@ -43,11 +45,21 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let Args { job, effect, .. } = args;
     let how = resolution(args)?;
-    let resolved = session.open()?.resolve(*job, effect, &how)?;
+    let mut store = session.open()?;
+    let resolved = store.resolve(*job, effect, &how)?;
+    let stands = match resolved {
+        Resolved::No(_) => {
+            let only = EffectFilter { job: Some(*job), ..EffectFilter::default() };
+            let found = store.effects(&only, BATCH_LIMIT)?;
+            found.into_iter().map(|view| view.effect).find(|found| found.name == *effect)
+        }
+        _ => None,
+    };
     if session.out.is_json() {
         session.out.document(&View { job: *job, effect, resolved })?;
     }
-    match answer(*job, effect, &how, resolved) {
+    match answer(*job, effect, &how, resolved).map_err(|why| with_what_stands(why, stands.as_ref()))
+    {
         Ok(words) if !session.out.is_json() => session.out.line(&words)?,
         Ok(_) => {}
         Err(why) => return Ok(Answer::No(why)),
@@ -117,6 +129,23 @@ fn answer(
             "job {job} has no effect {effect}; see what it has with: tenure effects list --job {job}"
         )),
         Resolved::Gone => Err(changes::unknown(job)),
+    }
+}
+
+/// The refusal, with what is in the ledger instead.
+fn with_what_stands(why: String, stands: Option<&Effect>) -> String {
+    let Some(effect) = stands else { return why };
+    let who = if effect.is_decided() {
+        format!(
+            "a person decided it, and the attempt with token {} has gone on with it",
+            effect.token
+        )
+    } else {
+        format!("the attempt with token {} wrote it", effect.token)
+    };
+    match &effect.result {
+        Some(result) => format!("{why}; what stands is {}: {who}", shorten(result.as_str(), 200)),
+        None => format!("{why}; {who}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Many jobs on their way into the store: sent in parts, counted, and their ids printed as they are
 //! stored.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use tenure::job::NewJob;
 use tenure::store::Store;
@@ -16,7 +16,11 @@ pub(super) struct Delivery<'a> {
     out: &'a mut Output,
     bar: ProgressBar,
     log: Log,
+    /// How many there will be, where that is known.
+    total: Option<u64>,
     stored: u64,
+    /// How many were in the part that failed.
+    failed: u64,
     /// Kept only where the answer is one document.
     views: Vec<View>,
 }
@@ -30,7 +34,7 @@ impl<'a> Delivery<'a> {
         log: Log,
     ) -> Self {
         let bar = output::progress(total, "enqueueing");
-        Delivery { store, out, bar, log, stored: 0, views: Vec::new() }
+        Delivery { store, out, bar, log, total, stored: 0, failed: 0, views: Vec::new() }
     }
 
     /// How many were stored so far.
@@ -43,10 +47,16 @@ impl<'a> Delivery<'a> {
         if jobs.is_empty() {
             return Ok(());
         }
-        let answers = self.store.enqueue(jobs).map_err(anyhow::Error::new);
-        let answers = match self.stored {
-            0 => answers?,
-            n => answers.with_context(|| format!("after {n} jobs were stored"))?,
+        let answers = match self.store.enqueue(jobs) {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.failed = jobs.len() as u64;
+                let error = anyhow::Error::new(error);
+                return Err(match self.sentence() {
+                    Some(sentence) => error.context(sentence),
+                    None => error,
+                });
+            }
         };
         self.log.enqueued(jobs, &answers);
         self.stored += answers.len() as u64;
@@ -59,15 +69,45 @@ impl<'a> Delivery<'a> {
         // The bar makes room, so that ids on the same terminal do not run into it.
         let (bar, out) = (&self.bar, &mut *self.out);
         bar.suspend(|| {
-            views.into_iter().try_for_each(|view| out.line(&view.id.to_string()))?;
+            views
+                .into_iter()
+                .filter_map(|view| view.id)
+                .try_for_each(|id| out.line(&id.to_string()))?;
             out.flush()
         })
     }
 
+    /// How many came after the part that failed, where that is known.
+    fn not_sent(&self) -> Option<u64> {
+        self.total.map(|total| total.saturating_sub(self.stored + self.failed))
+    }
+
+    /// What became of all, if a part failed and was not the only one.
+    fn sentence(&self) -> Option<String> {
+        let (stored, failed) = (self.stored, self.failed);
+        match self.not_sent() {
+            Some(0) if stored == 0 => None,
+            Some(0) => Some(format!("{stored} jobs were stored, and the last {failed} failed")),
+            Some(n) => Some(format!(
+                "{stored} jobs were stored, the next {failed} failed, and the last {n} were not sent"
+            )),
+            None => Some(format!(
+                "{stored} jobs were stored, the next {failed} failed, and none after them was sent"
+            )),
+        }
+    }
+
     /// Ends the answer, also after a failure: what was stored is told either way.
-    pub(super) fn finish(self, sent: Result<()>) -> Result<Answer> {
+    pub(super) fn finish(mut self, sent: Result<()>) -> Result<Answer> {
         self.bar.finish_and_clear();
         if self.out.is_json() {
+            if self.failed > 0 {
+                let rest = [(self.failed, "failed"), (self.not_sent().unwrap_or(0), "not_sent")];
+                let views = rest.into_iter().flat_map(|(count, verdict)| {
+                    (0..count).map(move |_| View { id: None, verdict })
+                });
+                self.views.extend(views);
+            }
             self.out.document(&self.views)?;
         }
         sent?;

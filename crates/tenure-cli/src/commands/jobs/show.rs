@@ -1,5 +1,7 @@
 //! `tenure jobs show`: all that is known of one job, and its story in order.
 
+use std::borrow::Cow;
+
 use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::{JobDetail, TimelineEntry};
@@ -123,7 +125,7 @@ fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, 
             worker.map(short).unwrap_or_default(),
             note.lines().next().unwrap_or_default().to_owned(),
         ]);
-        notes.push(note.to_owned());
+        notes.push(note.into_owned());
     }
     (table, notes)
 }
@@ -136,7 +138,7 @@ struct Moment<'a> {
     became: State,
     from: Option<Timestamp>,
     worker: Option<&'a WorkerId>,
-    note: &'a str,
+    note: Cow<'a, str>,
 }
 
 fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a>> {
@@ -147,16 +149,17 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
         became: State::Queued,
         from: None,
         worker: None,
-        note: "",
+        note: "".into(),
     }];
     story.extend(timeline.iter().map(|entry| Moment {
         at: entry.at,
         event: entry.event(),
-        attempt: Some(entry.attempt),
+        // Of a refusal it is not always known which attempt it was.
+        attempt: Some(entry.attempt).filter(|attempt| !entry.refused || *attempt > 0),
         became: entry.became,
         from: entry.from,
         worker: entry.worker.as_ref(),
-        note: entry.note.as_deref().unwrap_or_default(),
+        note: noted(entry, timeline),
     }));
     let last = |at, event, from| Moment {
         at,
@@ -165,18 +168,188 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
         became: job.state,
         from,
         worker: job.worker.as_ref(),
-        note: "",
+        note: "".into(),
     };
-    story.extend(match (job.state, job.started_at, job.finished_at) {
+    let untold = match (job.state, job.started_at, job.finished_at) {
         (State::Running, Some(at), _) => Some(last(at, "claim", None)),
         (State::Succeeded, from, Some(at)) => Some(last(at, "complete", from)),
         _ => None,
-    });
+    };
+    if let Some(untold) = untold {
+        // What was refused in the same millisecond came after it, and what was taken back came before it.
+        let is_before =
+            |line: &TimelineEntry| line.at < untold.at || line.at == untold.at && !line.refused;
+        let place = timeline.iter().rposition(is_before).map_or(1, |last| last + 2);
+        story.insert(place, untold);
+    }
     story
+}
+
+/// What is noted of a line; and before the first one of its verb, how many are not there any more.
+fn noted<'a>(entry: &'a TimelineEntry, timeline: &'a [TimelineEntry]) -> Cow<'a, str> {
+    let note = told(entry);
+    let like =
+        timeline.iter().filter(|line| line.verb == entry.verb && line.refused == entry.refused);
+    let is_first = like.clone().next().is_some_and(|first| first.token == entry.token);
+    match like.map(|line| line.earlier).max() {
+        Some(dropped) if is_first && dropped > 0 => {
+            let verb = entry.verb.name();
+            let space = if note.is_empty() { "" } else { " " };
+            Cow::Owned(format!(
+                "(and {} more of {verb} before this one){space}{note}",
+                grouped(dropped)
+            ))
+        }
+        _ => note,
+    }
+}
+
+/// What is noted of a line; of a refusal also what was wanted, and with which token.
+fn told(entry: &TimelineEntry) -> Cow<'_, str> {
+    let note = entry.note.as_deref().unwrap_or_default();
+    if entry.refused {
+        format!("{} with token {}: {note}", entry.verb, entry.token).into()
+    } else {
+        note.into()
+    }
+}
+
+/// A number with a comma after each thousand.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Enough of a worker's identity to tell it from its neighbours. The whole stands among the facts,
 /// and under `--json`.
 fn short(worker: &WorkerId) -> String {
     worker.as_str().chars().take(8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure::job::{Json, Name, NewJob};
+    use tenure::lease::Token;
+    use tenure::ledger::{Act, Entry};
+    use tenure::lifecycle::{Outcome, Verb};
+    use tenure::store::{Claim, Cursor, Settlement, Store};
+
+    use super::*;
+
+    fn snooze(token: i64, earlier: u64) -> TimelineEntry {
+        TimelineEntry {
+            job: JobId(1),
+            at: Timestamp::from_millis(0),
+            verb: Verb::Snooze,
+            refused: false,
+            token: Token(token),
+            attempt: 1,
+            worker: None,
+            from: None,
+            became: State::Queued,
+            note: None,
+            earlier,
+        }
+    }
+
+    #[test]
+    fn the_first_line_of_a_verb_says_how_many_are_not_there_any_more() {
+        let lines = [snooze(1_205, 1_203), snooze(1_206, 1_204)];
+        assert_eq!(noted(&lines[0], &lines), "(and 1,204 more of snooze before this one)");
+        assert_eq!(noted(&lines[1], &lines), "");
+        assert_eq!(noted(&snooze(1, 0), &[snooze(1, 0)]), "");
+    }
+
+    /// A job that `ann` had first; then `bob` took it over at 2,000 and completed it at 3,000; then `ann` woke up.
+    fn late() -> (JobRecord, Vec<TimelineEntry>) {
+        let clock = tenure::clock::Clock::manual(Timestamp::from_millis(0));
+        let options = tenure::store::sqlite::Options { clock: clock.clone(), ..Default::default() };
+        let mut store = tenure::store::sqlite::Sqlite::in_memory(&options).unwrap();
+        let kind = Name::check("kind", "work").unwrap();
+        store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
+        let take = |store: &mut dyn Store, who: &str| {
+            let ask = Claim {
+                worker: WorkerId::check(who).unwrap(),
+                queues: vec![Name::default_queue()],
+                kinds: None,
+                n: 1,
+                lease: Duration::from_secs(2),
+                cursor: Cursor::default(),
+                grace: Duration::ZERO,
+            };
+            store.claim(&ask).unwrap().attempts.remove(0).lease.fence()
+        };
+        let done = |fence| Settlement::new(fence, Outcome::Complete { result: None });
+        let ann = take(&mut store, "ann");
+        clock.advance(Duration::from_secs(2));
+        let bob = take(&mut store, "bob");
+        store.settle(&[done(ann)]).unwrap();
+        clock.advance(Duration::from_secs(1));
+        store.settle(&[done(bob)]).unwrap();
+        store
+            .ledger(&[Entry {
+                fence: ann,
+                name: Name::check("effect", "pay").unwrap(),
+                act: Act::Open,
+            }])
+            .unwrap();
+        let JobDetail { job, timeline } = store.job(ann.job).unwrap().unwrap();
+        (job, timeline)
+    }
+
+    #[test]
+    fn a_story_is_told_in_the_order_in_which_it_happened() {
+        let (mut job, mut timeline) = late();
+        let told = |job: &JobRecord, timeline: &[TimelineEntry]| {
+            let line = |moment: &Moment<'_>| {
+                let attempt = moment.attempt.map(|n| n.to_string()).unwrap_or_default();
+                let worker = moment.worker.map(ToString::to_string).unwrap_or_default();
+                format!("{} {} {attempt} {worker}", moment.at.as_millis(), moment.event)
+            };
+            story(job, timeline).iter().map(line).collect::<Vec<_>>()
+        };
+        let ended = [
+            "0 enqueue  ",
+            "2000 lapse 1 ann",
+            "2000 stale_write_blocked 1 ann",
+            "3000 complete 2 bob",
+            "3000 stale_write_blocked 1 ann",
+        ];
+        assert_eq!(told(&job, &timeline), ended);
+        // While it ran.
+        (job.state, job.finished_at) = (State::Running, None);
+        timeline.pop();
+        let running = [
+            "0 enqueue  ",
+            "2000 lapse 1 ann",
+            "2000 claim 2 bob",
+            "2000 stale_write_blocked 1 ann",
+        ];
+        assert_eq!(told(&job, &timeline), running);
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_wanted_and_with_which_token() {
+        let (_, timeline) = late();
+        let notes: Vec<_> = timeline.iter().map(|line| noted(line, &timeline)).collect();
+        let refused = [
+            "complete with token 1: token_mismatch: the job's token is 3",
+            "effect_open with token 1: token_mismatch: the job's token is 3",
+        ];
+        assert_eq!(notes[1..], refused);
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tenure::clock;
-use tenure::job::{JobId, JobRecord, State};
+use tenure::inspect::JobOutcome;
+use tenure::job::{JobId, State};
 use tenure::store::{Store, Wake};
 
 use super::changes;
@@ -32,14 +33,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
-    let Some(first) = store.job(args.id)? else {
+    let Some(first) = store.outcome(args.id)? else {
         return Ok(Answer::No(changes::unknown(args.id)));
     };
-    if !first.job.state.has_ended() {
-        say(&format!("waiting for job {}, which is {}", args.id, first.job.state));
+    if !first.state.has_ended() {
+        say(&format!("waiting for job {}, which is {}", args.id, first.state));
     }
     match until_ended(&mut *store, args)? {
-        Waited::Ended(job) => answer(&job, session),
+        Waited::Ended(outcome) => answer(args.id, &outcome, &mut *store, session),
         Waited::TimedOut(state) => Ok(Answer::No(format!(
             "job {} is still {state} after {}; see it with: tenure jobs show {}",
             args.id,
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
 }
 
 enum Waited {
-    Ended(Box<JobRecord>),
+    Ended(JobOutcome),
     TimedOut(State),
     Gone,
 }
@@ -68,31 +69,39 @@ fn until_ended(store: &mut dyn Store, args: &Args) -> Result<Waited> {
     let start = clock::monotonic();
     let deadline: Option<Instant> = args.timeout.and_then(|timeout| start.checked_add(timeout));
     loop {
-        let Some(detail) = store.job(args.id)? else { return Ok(Waited::Gone) };
-        if detail.job.state.has_ended() {
-            return Ok(Waited::Ended(Box::new(detail.job)));
+        let Some(outcome) = store.outcome(args.id)? else { return Ok(Waited::Gone) };
+        if outcome.state.has_ended() {
+            return Ok(Waited::Ended(outcome));
         }
         let until = deadline.unwrap_or_else(|| clock::monotonic() + LONG);
         if store.wait(until)? == Wake::TimedOut && deadline.is_some() {
-            return Ok(Waited::TimedOut(detail.job.state));
+            return Ok(Waited::TimedOut(outcome.state));
         }
     }
 }
 
-fn answer(job: &JobRecord, session: &mut Session) -> Result<Answer> {
+/// The result needs no more than the right to wait. The whole job, as JSON, needs a reader's.
+fn answer(
+    id: JobId,
+    outcome: &JobOutcome,
+    store: &mut dyn Store,
+    session: &mut Session,
+) -> Result<Answer> {
+    let JobOutcome { state, result, reason } = outcome;
     if session.out.is_json() {
-        session.out.document(&view::Job::of(job))?;
-    } else if job.state == State::Succeeded {
+        let Some(found) = store.job(id)? else {
+            return Ok(Answer::No(changes::unknown(id)));
+        };
+        session.out.document(&view::Job::of(&found.job))?;
+    } else if *state == State::Succeeded {
         // A job that returned nothing still ended: its reader gets JSON.
-        session.out.json_text(job.result.as_ref().map_or("null", |result| result.as_str()))?;
+        session.out.json_text(result.as_ref().map_or("null", |result| result.as_str()))?;
     }
-    if job.state == State::Succeeded {
+    if *state == State::Succeeded {
         return Ok(Answer::Yes);
     }
-    let reason = job.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    let id = job.id;
+    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     Ok(Answer::No(format!(
-        "job {id} is {}{reason}; queue it again with: tenure jobs requeue {id}",
-        job.state
+        "job {id} is {state}{reason}; queue it again with: tenure jobs requeue {id}"
     )))
 }

@@ -241,7 +241,7 @@ fn after_ledger(doing: Doing, answer: &ledger::Answer) -> Option<Progress> {
     Some(match (answer, doing) {
         (ledger::Answer::Stale(_) | ledger::Answer::Gone, _) => return None,
         (ledger::Answer::Opened, _) => Progress::Opened,
-        (ledger::Answer::InDoubt(_), _) => Progress::Doubtful,
+        (ledger::Answer::InDoubt(_) | ledger::Answer::Decided(_), _) => Progress::Doubtful,
         (ledger::Answer::Recorded, Doing::Resend) => Progress::Opened,
         (ledger::Answer::Recorded, Doing::Fail) => Progress::Untouched,
         (ledger::Answer::Recorded | ledger::Answer::Committed(_), _) => Progress::Ended,

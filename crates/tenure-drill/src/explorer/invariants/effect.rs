@@ -34,11 +34,21 @@ impl Ghost {
             let rows = now.len();
             format!("the effect of job {id} was committed {committed} times, in {rows} rows")
         })?;
-        let was = then.iter().find(is_committed);
+        let (decided, was): (Vec<_>, Vec<_>) =
+            then.iter().filter(is_committed).partition(|effect| effect.can_be_corrected());
+        let was = was.first().copied();
         let stays = |was: &Effect| now.iter().any(|is| essence(is) == essence(was));
         check.that(Invariant::I1, was.is_some(), was.is_none_or(stays), || {
             let names: Vec<_> = now.iter().map(|effect| effect.standing.name()).collect();
             format!("the effect of job {id} was committed and became {}", names.join(", "))
+        })?;
+        // What a person decided changes by a person's word alone; an attempt may only go on with it.
+        let word = decided.first().filter(|_| !matches!(seen.call, Call::Resolve(_)));
+        let kept = |word: &&&Effect| {
+            now.iter().any(|is| is.standing == word.standing && is.result == word.result)
+        };
+        check.that(Invariant::I1, word.is_some(), word.as_ref().is_none_or(kept), || {
+            format!("what a person decided about job {id} was changed by something else")
         })?;
         if let (Call::Resolve(_), Answer::Resolved(Resolved::Yes(_))) = (seen.call, seen.answer) {
             self.doing = None;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure::drill::Dump;
+use tenure::inspect::TimelineEntry;
 use tenure::job::{JobRecord, State};
 use tenure::lease::{Fence, Token};
-use tenure::lifecycle::Verb;
-use tenure::store::{Attempt, Changed, GUARD_GAP, Renewed, Reported, Settled};
+use tenure::lifecycle::{Verb, is_own_return, makes_suspect};
+use tenure::store::{AFTER_STALL, Attempt, Changed, Renewed, Reported, STALLED_GAP, Settled};
 
 use super::super::actors::{Doing, by_claim};
 use super::super::call::{Answer, Call, LEASE};
@@ -38,6 +39,8 @@ pub(super) struct Ghost {
     given_back: u16,
     crashes: u16,
     successes: u16,
+    /// It has crashed often enough, and its handler has not come back since.
+    suspect: bool,
 }
 
 impl Ghost {
@@ -73,15 +76,24 @@ impl Ghost {
             check.that(Invariant::I4, true, after.token > before.token, || {
                 format!("job {id} was requeued under its old token {}", after.token)
             })?;
-            *self = Ghost { starts: 0, given_back: 0, crashes: 0, successes: 0, ..self.clone() };
+            let anew = Ghost { starts: 0, given_back: 0, crashes: 0, successes: 0, ..self.clone() };
+            *self = Ghost { suspect: false, ..anew };
             return Ok(());
         }
         if after.crashes > before.crashes {
             self.crashes += 1;
+            self.suspect = makes_suspect(self.crashes, after.max_crashes);
             self.taken_back(before, seen, check)?;
         }
-        // A crash that was none is taken back.
-        self.crashes -= u16::from(after.crashes < before.crashes);
+        // A crash that was none is taken back, when its worker shows its token again.
+        let returned = |dump: &Dump| {
+            let is_ours = |line: &&TimelineEntry| line.job == id && line.verb == Verb::Return;
+            dump.timeline.iter().filter(is_ours).count()
+        };
+        if returned(seen.new) > returned(seen.old) {
+            self.crashes -= 1;
+            self.suspect &= makes_suspect(self.crashes, after.max_crashes);
+        }
         if before.state != State::Succeeded && after.state == State::Succeeded {
             self.successes += 1;
         }
@@ -271,6 +283,7 @@ impl Ghost {
         if yes && changed {
             self.settled.insert((by, verb));
             self.given_back += u16::from(matches!(verb, Verb::Snooze | Verb::Release | Verb::Park));
+            self.suspect &= !is_own_return(verb);
         }
         Ok(())
     }
@@ -346,14 +359,23 @@ impl Ghost {
         })?;
         check.that(Invariant::I5, self.crashes > 0, self.crashes <= job.max_crashes, || {
             format!("job {id} crashed {} times, {} were allowed", self.crashes, job.max_crashes)
+        })?;
+        check.that(Invariant::I5, self.crashes > 0, job.crashes == self.crashes, || {
+            format!("job {id} crashed {} times, and {} are counted", self.crashes, job.crashes)
+        })?;
+        let suspect = self.suspect && !job.state.has_ended();
+        check.that(Invariant::I5, self.crashes > 0, job.is_suspect == suspect, || {
+            let is = if job.is_suspect { "is" } else { "is not" };
+            format!("job {id} {is} a suspect, after {} crashes", self.crashes)
         })
     }
 }
 
 /// Whether nothing has become of a job, but that a crash was taken back.
 fn is_same(before: &JobRecord, after: &JobRecord) -> bool {
-    let crashes = before.crashes;
-    after.crashes <= crashes && JobRecord { crashes, ..after.clone() } == *before
+    let JobRecord { crashes, crashed_at, is_suspect, returns_until, .. } = *before;
+    after.crashes <= crashes
+        && JobRecord { crashes, crashed_at, is_suspect, returns_until, ..after.clone() } == *before
 }
 
 /// Whether a job's lease is over. One from before time broke gets its whole length from then on; but a break that is
@@ -362,16 +384,21 @@ fn is_over(job: &JobRecord, state: &Dump) -> bool {
     let length = job.lease_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let broken = state.started_at <= state.now
         && job.leased_at.is_some_and(|leased| leased < state.started_at);
-    let pardoned = length.filter(|_| broken).map(|length| state.started_at + length);
+    let stalled =
+        job.leased_at.is_some_and(|leased| leased < state.broke && leased >= state.broke_before);
+    let again = broken.then_some(state.started_at).max(stalled.then_some(state.broke));
+    let pardoned = length.zip(again).map(|(length, again)| again + length);
     job.lease_until.max(pardoned).is_some_and(|until| until <= state.now)
 }
 
 /// Whether a job's holder is known to be gone: its lock is free, was so before, and no restart has freed it.
 fn is_gone(job: &JobRecord, state: &Dump) -> bool {
+    let stalled = state.broke > state.now - AFTER_STALL;
+    let gap = if stalled { state.guard_gap.max(STALLED_GAP) } else { state.guard_gap };
     state.workers.iter().any(|worker| {
         Some(&worker.worker) == job.worker.as_ref()
             && worker.under == state.started_at
             && !state.held.contains(&worker.worker)
-            && worker.free_since.is_some_and(|since| since + GUARD_GAP <= state.now)
+            && worker.free_since.is_some_and(|since| since + gap <= state.now)
     })
 }

@@ -5,7 +5,7 @@ use crate::verdict::Invariant;
 
 /// The fence on PostgreSQL, for completions and for the rest.
 const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n            RETURNING s.n";
-const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2\n       FOR UPDATE;";
+const FENCE: &str = "\n       AND j.token = p_token AND j.state + 0 = 2;";
 
 pub(super) const MUTANTS: [Mutant; 11] = [
     Mutant {
@@ -20,8 +20,8 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         )],
         postgres: &[patch(
             "verbs/claim",
-            "token = greatest(j.token, e << 40) + 1,",
-            "token = greatest(j.token, 1, e << 40),",
+            "token = greatest(j.token, e) + 1,",
+            "token = greatest(j.token, 1, e),",
         )],
     },
     Mutant {
@@ -36,7 +36,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         )],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.state + 0 = 2\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, "AND j.state + 0 = 2\n       FOR UPDATE;"),
+            patch("verbs/settle", FENCE, " AND j.state + 0 = 2;"),
         ],
     },
     Mutant {
@@ -47,7 +47,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, "AND j.token = p_token\n       FOR UPDATE;"),
+            patch("verbs/settle", FENCE, " AND j.token = p_token;"),
         ],
     },
     Mutant {
@@ -58,7 +58,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
-            patch("verbs/settle", FENCE, "FOR UPDATE;"),
+            patch("verbs/settle", FENCE, ";"),
         ],
     },
     Mutant {
@@ -68,8 +68,8 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         scope: "lease",
         sqlite: &[patch(
             "settle",
-            "verb = :verb AND refused = 0",
-            "verb = :verb AND refused = 0\nUNION ALL SELECT 0 WHERE :verb = 'retry'",
+            "token = :token AND verb = :verb AND refused = 0",
+            "token = :token AND verb = :verb AND refused = 0\nUNION ALL SELECT 0 WHERE :verb = 'retry'",
         )],
         postgres: &[patch(
             "verbs/settle",
@@ -86,7 +86,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         postgres: &[patch(
             "verbs/settle",
             FENCE,
-            "AND (j.token = p_token OR p_verb IN ('retry', 'bury')) AND j.state + 0 = 2\n       FOR UPDATE;",
+            " AND (j.token = p_token OR p_verb IN ('retry', 'bury')) AND j.state + 0 = 2;",
         )],
     },
     Mutant {
@@ -96,8 +96,8 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         scope: "settle",
         sqlite: &[patch(
             "settle",
-            "SELECT token, state, attempt FROM tenure_done WHERE id = :job",
-            "SELECT token + 1, state, attempt FROM tenure_done WHERE id = :job",
+            "SELECT token, state FROM tenure_done WHERE id = :job",
+            "SELECT token + 1, state FROM tenure_done WHERE id = :job",
         )],
         postgres: &[patch(
             "verbs/settle",
@@ -110,11 +110,15 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         removed: "the timeline is not asked whether a settlement was heard before",
         broken: &[Invariant::I10],
         scope: "settle",
-        sqlite: &[patch("settle", "verb = :verb AND refused = 0", "verb = :verb AND refused = 9")],
+        sqlite: &[patch(
+            "settle",
+            "token = :token AND verb = :verb AND refused = 0",
+            "token = :token AND verb = :verb AND refused = 9",
+        )],
         postgres: &[patch(
             "verbs/record",
-            "l.verb = p_verb AND l.refused = false",
-            "l.verb = p_verb AND l.refused IS NULL",
+            "l.token = p_token AND l.verb = p_verb AND l.refused = false",
+            "l.token = p_token AND l.verb = p_verb AND l.refused IS NULL",
         )],
     },
     Mutant {
@@ -157,8 +161,8 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         )],
         postgres: &[patch(
             "verbs/record",
-            "ELSE tenure.raised(m.epoch, p_at) END",
-            "ELSE m.epoch END",
+            "ELSE (tenure.raised(m.epoch, p_at) << 40) + tenure.salt() END",
+            "ELSE m.floor END",
         )],
     },
 ];

@@ -6,9 +6,10 @@ use crate::verdict::Invariant;
 /// A job as the library reads it, with limits that are never reached.
 const WITHOUT_LIMITS: &str = ":check\nSELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
 priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, trace, tags, parent,
-enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note";
+enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,
+crashed_at, lane & 2305843009213693952 <> 0, returns_until";
 
-pub(super) const MUTANTS: [Mutant; 8] = [
+pub(super) const MUTANTS: [Mutant; 10] = [
     Mutant {
         name: "lapse by id only",
         removed: "the sweeper takes back the job that it has seen, whoever has it and until when",
@@ -16,7 +17,7 @@ pub(super) const MUTANTS: [Mutant; 8] = [
         scope: "lease",
         sqlite: &[
             patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
-            patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now"),
+            patch("lapse", "   AND {over}", "   AND ({over} OR true)"),
         ],
         postgres: &[patch(
             "verbs/lapse",
@@ -41,7 +42,7 @@ pub(super) const MUTANTS: [Mutant; 8] = [
         removed: "the sweeper believes what it has seen, though the lease may have been renewed since",
         broken: &[Invariant::I8],
         scope: "lease",
-        sqlite: &[patch("lapse", "   AND lease_until <= :now", "   AND lease_until != -:now")],
+        sqlite: &[patch("lapse", "   AND {over}", "   AND ({over} OR true)")],
         postgres: &[patch(
             "verbs/lapse",
             "AND j.lease_until + 0 <= t\n       FOR UPDATE",
@@ -60,21 +61,21 @@ pub(super) const MUTANTS: [Mutant; 8] = [
                 "WHERE state = 2 AND lease_until - 1000 * (worker = 'bob') <= :over",
             ),
             patch(
-                "lapse",
-                "WHERE state = 2 AND lease_until <= :over",
-                "WHERE state = 2 AND lease_until - 1000 * (worker = 'bob') <= :over",
-            ),
-            patch(
-                "lapse",
-                "   AND lease_until <= :now",
-                "   AND lease_until - 1000 * (worker = 'bob') <= :now",
+                "record",
+                "lease_until <= :over",
+                "lease_until - 1000 * (worker = 'bob') <= :over",
             ),
         ],
         postgres: &[
             patch(
                 "verbs/lapse",
-                "AND j.lease_until <= late",
-                "AND j.lease_until - 1000 * (j.worker = 'bob')::int <= late",
+                "AND j.lease_until <= late) THEN",
+                "AND j.lease_until - 1000 * (j.worker = 'bob')::int <= late) THEN",
+            ),
+            patch(
+                "verbs/lapse",
+                "AND j.lease_until <= late\n                    AND tenure",
+                "AND j.lease_until - 1000 * (j.worker = 'bob')::int <= late\n                    AND tenure",
             ),
             patch(
                 "verbs/lapse",
@@ -83,8 +84,13 @@ pub(super) const MUTANTS: [Mutant; 8] = [
             ),
             patch(
                 "verbs/claim",
-                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n           AND tenure",
-                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late\n           AND tenure",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late) THEN",
+                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late) THEN",
+            ),
+            patch(
+                "verbs/claim",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n               AND tenure",
+                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late\n               AND tenure",
             ),
         ],
     },
@@ -101,11 +107,7 @@ pub(super) const MUTANTS: [Mutant; 8] = [
         removed: "the sweeper leaves a job alone that has no attempt left",
         broken: &[Invariant::I11],
         scope: "settle",
-        sqlite: &[patch(
-            "lapse",
-            "   AND lease_until <= :now",
-            "   AND lease_until <= :now AND attempt < max_attempts",
-        )],
+        sqlite: &[patch("lapse", "   AND {over}", "   AND {over} AND attempt < max_attempts")],
         postgres: &[
             patch(
                 "verbs/lapse",
@@ -114,8 +116,8 @@ pub(super) const MUTANTS: [Mutant; 8] = [
             ),
             patch(
                 "verbs/claim",
-                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n           AND tenure",
-                "AND r.lease_until <= late AND r.attempt < r.max_attempts\n           AND tenure",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n               AND tenure",
+                "AND r.lease_until <= late AND r.attempt < r.max_attempts\n               AND tenure",
             ),
         ],
     },
@@ -140,19 +142,31 @@ pub(super) const MUTANTS: [Mutant; 8] = [
         removed: "leases go on ending while the server stands still",
         broken: &[Invariant::I8],
         scope: "guard",
-        sqlite: &[
-            patch("claim", "(leased_at >= :since", "(leased_at != -:since"),
-            patch(
-                "lapse",
-                "   AND (leased_at >= :since\n        OR min(",
-                "   AND (leased_at != -:since OR min(",
-            ),
-            patch(
-                "lapse",
-                "   AND (leased_at >= :since OR min(",
-                "   AND (leased_at != -:since OR min(",
-            ),
-        ],
-        postgres: &[patch("verbs/record", "WHEN leased_at >= server_start THEN", "WHEN true THEN")],
+        sqlite: &[patch("record", "(leased_at >= :since AND", "(leased_at != -:since AND")],
+        postgres: &[patch("verbs/record", "WHEN leased_at >= started AND (", "WHEN (")],
+    },
+    Mutant {
+        name: "no pardon after a stall",
+        removed: "leases go on ending while no call reaches the store",
+        broken: &[Invariant::I8],
+        scope: "stall",
+        sqlite: &[patch("record", "(leased_at >= :broke OR", "(leased_at != -:broke OR")],
+        postgres: &[patch(
+            "verbs/record",
+            "(leased_at >= broke OR leased_at < broke_before) THEN",
+            "true THEN",
+        )],
+    },
+    Mutant {
+        name: "freed lock believed at once after a stall",
+        removed: "a lock that is free tells of a death, though its worker has not come back yet",
+        broken: &[Invariant::I8],
+        scope: "stall",
+        sqlite: &[],
+        postgres: &[patch(
+            "verbs/lapse",
+            "        gap_ms := greatest(gap_ms, 5000);",
+            "        gap_ms := 300;",
+        )],
     },
 ];

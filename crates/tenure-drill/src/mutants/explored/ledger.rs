@@ -65,8 +65,8 @@ pub(super) const MUTANTS: [Mutant; 3] = [
         sqlite: &[patch("ledger", "token = :token AND state = 2", "token != -:token")],
         postgres: &[patch(
             "verbs/ledger",
-            "AND j.token = p_token AND j.state + 0 = 2\n        FOR NO KEY UPDATE;",
-            "FOR NO KEY UPDATE;",
+            "\n        AND j.token = p_token AND j.state + 0 = 2;",
+            ";",
         )],
     },
 ];

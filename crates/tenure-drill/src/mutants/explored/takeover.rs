@@ -30,8 +30,8 @@ pub(super) const MUTANTS: [Mutant; 9] = [
             ),
             patch(
                 "verbs/claim",
-                "WHERE j.state = 0 AND j.lane > w.lane AND j.lane < w.high",
-                "WHERE j.state IN (0, 2) AND j.lane > w.lane AND j.lane < w.high",
+                "WHERE j.state = 0 AND j.lane > w.lane\n",
+                "WHERE j.state IN (0, 2) AND j.lane > w.lane\n",
             ),
             patch(
                 "verbs/claim",

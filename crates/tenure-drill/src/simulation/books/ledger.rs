@@ -26,7 +26,9 @@ impl Books {
         let (fence, job, verb) = (*fence, fence.job, act.verb());
         let stood = self.stood(who, fence);
         let number = self.number(who, fence);
-        if let (Answer::Stale(_) | Answer::Gone, Some(number)) = (answer, number) {
+        // Nobody hears what a call that is late is answered.
+        if let (Answer::Stale(_) | Answer::Gone, Some(number), false) = (answer, number, self.late)
+        {
             self.refused.insert((number, name.clone()));
         }
         match answer {
@@ -108,10 +110,13 @@ impl Books {
         let has_happened = effect.committed.is_some();
         let may_send = matches!(answer, Answer::Opened)
             || matches!(act, Act::Commit { .. } | Act::Resolve(_) | Act::Fail { .. });
-        if has_happened && may_send {
+        // An attempt that goes on with what a person decided.
+        let goes_on = effect.committed == Some(None)
+            && matches!(act, Act::Resolve(Resolution::Committed { .. }));
+        if has_happened && may_send && !goes_on {
             return Some((Invariant::I1, "but it has happened".into()));
         }
-        if matches!(answer, Answer::Committed(_)) && !has_happened {
+        if matches!(answer, Answer::Committed(_) | Answer::Decided(_)) && !has_happened {
             return Some((Invariant::I10, "it never happened".into()));
         }
         match act {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure::job::{Fingerprint, JobId, Name, State};
+use tenure::job::{Fingerprint, JobId, Name, State, Tenant};
 use tenure::lease::{Token, WorkerId};
 use tenure::ledger::Resolution;
 use tenure::store::{AsSeen, Changed, Enqueued, Resolved};
@@ -23,7 +23,7 @@ impl Books {
 
     pub(in super::super) fn enqueue(
         &mut self,
-        kind: &Name,
+        (kind, tenant): (&Name, &Tenant),
         key: Option<(&str, Fingerprint)>,
         answer: Enqueued,
     ) {
@@ -35,8 +35,9 @@ impl Books {
                     return self.fail(Invariant::I9, job, what);
                 }
                 self.last_id = job;
-                self.jobs.insert(job, Ghost::new());
+                self.jobs.insert(job, Ghost::new(kind.clone(), tenant.clone()));
                 self.live += 1;
+                self.waits(tenant);
                 if let Some((key, print)) = key {
                     self.keys.insert(key.to_owned(), (job, print));
                 }
@@ -70,8 +71,10 @@ impl Books {
                 (Changed::Yes, Some(was)) if !was.has_ended() => {
                     self.moved(*job, State::Cancelled);
                     self.tell(*job, format!("a person cancels it while {was}"));
-                    if was == State::Running {
-                        self.count(Rare::CancelledRunning);
+                    match was {
+                        State::Running => self.count(Rare::CancelledRunning),
+                        State::Queued => self.count(Rare::CancelledQueued),
+                        _ => {}
                     }
                 }
                 (Changed::Yes, Some(State::Cancelled)) | (Changed::Gone, None) => {}
@@ -89,6 +92,8 @@ impl Books {
                 (Changed::Yes, Some(State::Dead | State::Cancelled)) => {
                     if let Some(ghost) = self.jobs.get_mut(&job) {
                         ghost.requeued();
+                        let fresh = ghost.claims.is_empty().then(|| ghost.tenant.clone());
+                        fresh.iter().for_each(|tenant| self.waits(tenant));
                     }
                     self.live += 1;
                     self.count(Rare::Requeued);
@@ -161,6 +166,7 @@ impl Books {
             }
         }
         self.jobs = jobs;
+        self.begin_turns();
         self.went_back += 1;
         self.count(Rare::EpochRaised);
         self.trace.tell(None, "the database goes back, and a new epoch begins".into());

@@ -5,32 +5,80 @@ use std::time::Duration;
 
 use tenure::clock::Chance;
 use tenure::inspect::EffectFilter;
-use tenure::job::{JobId, Key, Name, NewJob, RetryPolicy, State};
+use tenure::job::{JobId, Key, Name, NewJob, RetryPolicy, State, Tenant};
 use tenure::ledger::Resolution;
-use tenure::store::Store;
+use tenure::store::{Enqueued, QueueChange, Store};
 
-use super::super::handlers::{KINDS, effect, json};
-use super::World;
+use super::super::books::RETRY;
+use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};
+use super::{Drive, World};
+
+/// For how long jobs are kept that have ended, where that is looked at.
+const KEPT: Duration = Duration::from_secs(60);
 
 impl World<'_> {
     /// All that there is to do from the beginning.
     pub(super) fn enqueue_all(&mut self) {
         // Its own chance, so that fewer jobs are the first of many.
         let mut chance = Chance::seeded(self.chance.bits());
-        let kinds: Vec<&str> = (0..self.scenario().jobs)
-            .map(|_| {
-                let any = any_kind(&mut chance);
-                self.setup.kind.unwrap_or(any)
+        let drive = self.setup.drive;
+        let all: Vec<(&str, Tenant)> = (0..self.scenario().jobs)
+            .map(|at| match drive {
+                Drive::Mixture => (any_kind(&mut chance), any_tenant(&mut chance)),
+                Drive::Only(kind) => (kind, Tenant::default()),
+                Drive::Poisoned(poisons) if at < poisons => (POISON, Tenant::default()),
+                Drive::Poisoned(_) => (LONG, Tenant::default()),
+                Drive::Steady => ("work", Tenant::default()),
             })
             .collect();
-        for kinds in kinds.chunks(1_000) {
-            let jobs: Vec<NewJob> = kinds.iter().map(|kind| new_job(kind, "{}")).collect();
-            let answers = self.store.enqueue(&jobs).expect("they are enqueued");
+        if drive == Drive::Steady {
+            return self.let_them_come(all.len(), &mut chance);
+        }
+        for part in all.chunks(1_000) {
+            let new = |(kind, tenant): &(&str, Tenant)| new_job(kind, "{}").tenant(tenant.clone());
+            let answers = self.store.enqueue(&part.iter().map(new).collect::<Vec<_>>());
             let mut books = self.shared.books();
-            for (kind, answer) in kinds.iter().zip(answers) {
-                books.enqueue(&name(kind), None, answer);
+            for ((kind, tenant), answer) in part.iter().zip(answers.expect("they are enqueued")) {
+                books.enqueue((&name(kind), tenant), None, answer);
             }
         }
+    }
+
+    /// One after the other, with so much time between them that the workers are idle; and what has ended is kept for a
+    /// minute.
+    fn let_them_come(&mut self, count: usize, chance: &mut Chance) {
+        let keep = Some(KEPT);
+        let change = QueueChange { keep, keep_dead: keep, ..QueueChange::default() };
+        self.store.configure(&Name::default_queue(), &change).expect("it is set");
+        let mut at = Duration::ZERO;
+        self.arrivals = (0..count)
+            .map(|_| {
+                at += Duration::from_millis(2_000 + chance.below(4_000));
+                at
+            })
+            .collect();
+        // Then what may be deleted is looked for twice.
+        self.linger = at + KEPT + Duration::from_secs(130);
+    }
+
+    /// The job whose time has come is enqueued, and every worker is told.
+    pub(super) fn arrive(&mut self) {
+        if self.arrivals.front().is_none_or(|at| *at > self.elapsed) {
+            return;
+        }
+        self.arrivals.pop_front();
+        let job = new_job("work", "{}");
+        let answers = self.store.enqueue(&[job]).expect("it is enqueued");
+        let mut books = self.shared.books();
+        for answer in answers {
+            books.enqueue((&name("work"), &Tenant::default()), None, answer);
+            if let Enqueued::Created(job) = answer {
+                let now = books.trace.now;
+                books.told.insert(job, now);
+            }
+        }
+        drop(books);
+        self.workers.iter().flatten().for_each(|worker| worker.desk.poke());
     }
 
     /// Somebody enqueues under one of a few keys, often for something else, and again when the reply is lost.
@@ -45,7 +93,8 @@ impl World<'_> {
             let print = job.fingerprint();
             let mut books = self.shared.books();
             answers.iter().for_each(|answer| {
-                books.enqueue(&name(kind), Some((&key, print)), *answer);
+                let whose = (&name(kind), &Tenant::default());
+                books.enqueue(whose, Some((&key, print)), *answer);
             });
         }
         // Who is told of it is up to chance; the others find it in their own time.
@@ -95,13 +144,24 @@ fn any_kind(chance: &mut Chance) -> &'static str {
     KINDS[0].0
 }
 
+/// Most jobs are of one of them.
+fn any_tenant(chance: &mut Chance) -> Tenant {
+    let name = match chance.below(100) {
+        0..70 => "",
+        70..90 => "ann",
+        90..97 => "bob",
+        _ => "cid",
+    };
+    Tenant::check(name).expect("a tenant")
+}
+
 fn new_job(kind: &str, args: &str) -> NewJob {
     let number = |count| NonZeroU16::new(count).expect("not zero");
-    let retry = RetryPolicy::Exponential { base_ms: 200, cap_ms: 5_000 };
+    let retry = RetryPolicy::Exponential { base_ms: RETRY.0, cap_ms: RETRY.1 };
     let job = NewJob::new(name(kind), json(args)).retry(retry);
     match kind {
         "fragile" => job.max_attempts(number(3)).max_crashes(number(50)),
-        "poison" => job.max_attempts(number(50)),
+        POISON | FICKLE | LONG => job.max_attempts(number(50)),
         "timed" => job
             .max_attempts(number(50))
             .max_crashes(number(50))

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
+use tenure::drill::Explorable;
 use tenure::drill::machines::Stage;
-use tenure::drill::{Dump, Explorable};
 use tenure::job::State;
+use tenure::lease::WorkerId;
 use tenure::store::{AsSeen, Store};
 
-use super::super::books::Copy;
+use super::super::books::Living;
 use super::super::faults::Kind;
-use super::{Fault, World};
+use super::super::late::Underway;
+use super::super::orders;
+use super::super::trace::Rare;
+use super::{Backup, Cut, Fault, World};
 
 impl World<'_> {
     pub(super) fn strike(&mut self, fault: Fault) {
@@ -29,36 +33,58 @@ impl World<'_> {
                 let finishes = length(0, 2).is_zero();
                 self.ask_to_end(place, finishes, number);
             }
+            Kind::Late => {
+                // Some soon, so that the sender's next call crosses it, and some when it has long gone on.
+                let most = if length(0, 2).is_zero() { 200 } else { 2 * lease };
+                let by = length(10, most);
+                self.shared.weather().held_up.push(by);
+            }
+            Kind::Cut => self.cut(place, length(lease / 2, 3 * lease), number),
             Kind::Down => {
                 let until = self.elapsed + length(100, 2 * lease);
                 self.shared.weather().down_until = until;
+                self.stand_still(until);
                 let mut books = self.shared.books();
-                books.hindered = books.hindered.max(until);
                 books.trace.tell(None, format!("fault {number}: the store is down"));
             }
+            Kind::Freeze => self.freeze(length(lease, 10 * lease), number),
+            Kind::Full => {
+                let until = self.elapsed + length(100, 2 * lease);
+                self.shared.weather().full_until = until;
+                self.stand_still(until);
+                let mut books = self.shared.books();
+                books.trace.tell(None, format!("fault {number}: the store cannot be written to"));
+            }
             Kind::Jump => {
-                let forward = !length(0, 4).is_zero();
-                let by = if forward { length(lease / 4, 3 * lease) } else { length(0, lease / 2) };
+                let forward = !length(0, 3).is_zero();
+                let by = if forward { length(lease / 4, 3 * lease) } else { length(0, 2 * lease) };
                 self.jump(by, forward, number);
             }
             Kind::Sleep => {
                 let by = length(lease / 2, 3 * lease);
                 self.elapsed += by;
+                self.still_until = self.still_until.max(Some(self.elapsed));
+                self.shared.books().disturb(Some(self.elapsed));
                 // Time has passed, but nobody's own clock has run: that is how it is noticed.
                 self.clock.jump(by);
                 self.advance(Duration::ZERO);
                 let mut books = self.shared.books();
-                (books.jumped, books.hindered) = (true, books.hindered.max(self.elapsed));
+                books.jumped = true;
                 books.trace.tell(None, format!("fault {number}: everything slept"));
             }
             Kind::Failover => {
                 let after = 20 + chance.below(300);
+                let turn = self.turn + after;
                 let dump = self.store.dump().expect("a copy");
-                let copy = self.shared.books().copy();
-                self.copies.push((self.turn + after, dump, copy));
+                let books = self.shared.books().copy();
+                let (last_order, pulse) = (orders::last(&self.store), orders::pulse(&self.store));
+                self.copies.push(Backup { turn, dump, books, last_order, pulse });
             }
             Kind::Cancel => {
-                if let Some(job) = self.any_job(&mut chance, |state| !state.has_ended()) {
+                let running = chance.below(2) == 0;
+                let wanted =
+                    |state: State| !state.has_ended() && (state == State::Running) == running;
+                if let Some(job) = self.any_job(&mut chance, wanted) {
                     // It may be lost; then nobody asks again.
                     let _ = self.person.cancel(&[job]);
                 }
@@ -85,6 +111,79 @@ impl World<'_> {
         books.hinder(&worker.id, until);
     }
 
+    /// It alone cannot reach the store. When its lease is over, its jobs are somebody else's.
+    fn cut(&mut self, place: usize, length: Duration, number: u32) {
+        let (since, until) = (self.elapsed, self.elapsed + length);
+        let Some(worker) = &self.workers[place] else { return };
+        let who = worker.id.clone();
+        self.shared.weather().cut.insert(who.clone(), until);
+        let mut books = self.shared.books();
+        books.trace.tell(None, format!("fault {number}: {who} is cut off"));
+        books.hinder(&who, until);
+        if let Some(living) = books.workers.get_mut(&who) {
+            living.cut_until = until;
+        }
+        let disturbances = books.disturbances;
+        self.cuts.push(Cut { who, since, until, disturbances });
+    }
+
+    /// Those who were cut off can reach the store again. If for longer than a lease others could and they could not, they have
+    /// lost what they had.
+    pub(super) fn end_cuts(&mut self) {
+        const GRACE: Duration = Duration::from_secs(5);
+        let over: Vec<Cut> = self.cuts.extract_if(.., |cut| cut.until <= self.elapsed).collect();
+        for Cut { who, since, until, disturbances } in over {
+            let mut books = self.shared.books();
+            let steady = |(other, living): (&WorkerId, &Living)| {
+                *other != who && living.since <= since && living.hindered <= since
+            };
+            let others = books.workers.iter().any(steady);
+            let long = until - since > self.setup.scenario.lease + GRACE;
+            let calm = books.disturbances == disturbances
+                && self.still_until.is_none_or(|still| still <= since);
+            if others && long && calm {
+                books.was_cut_off(&who, since);
+            }
+        }
+    }
+
+    /// Calls that were held up are applied, once the store answers.
+    pub(super) fn deliver(&mut self) {
+        let mut weather = self.shared.weather();
+        if self.elapsed < weather.down_until.max(weather.full_until) {
+            return;
+        }
+        let due: Vec<Underway> =
+            weather.underway.extract_if(.., |call| call.at <= self.elapsed).collect();
+        drop(weather);
+        for call in due {
+            call.arrive(&mut self.store, &mut self.shared.books());
+        }
+    }
+
+    /// The store's time stands still for all. That is no reason to take anything from anybody, once there is a pulse by which it
+    /// is noticed. But a lease is pardoned by one such break only: not by the next one within its length.
+    fn stand_still(&mut self, until: Duration) {
+        let lease = self.scenario().lease;
+        let first = self.still_until.is_none_or(|last| self.elapsed > last + lease);
+        self.still_until = self.still_until.max(Some(until));
+        let pardoned = first && orders::pulse(&self.store) > 0;
+        self.shared.books().disturb((!pardoned).then_some(until));
+    }
+
+    /// The store answers nobody for a long time, and nobody gives up: then all go on at once. No clock has jumped; nothing but
+    /// the pulse that stood still tells.
+    fn freeze(&mut self, length: Duration, number: u32) {
+        let busy = self.shared.books().is_anybody_at_work();
+        self.stand_still(self.elapsed + length);
+        self.advance(length);
+        let mut books = self.shared.books();
+        if busy {
+            books.count(Rare::StoreStalled);
+        }
+        books.trace.tell(None, format!("fault {number}: the store has kept all waiting"));
+    }
+
     fn ask_to_end(&mut self, place: usize, finishes: bool, number: u32) {
         let Some(worker) = &self.workers[place] else { return };
         let stage = if finishes { Stage::Finishing } else { Stage::Releasing };
@@ -108,17 +207,25 @@ impl World<'_> {
         self.set_clocks();
         let words = if forward { "ahead" } else { "back" };
         let mut books = self.shared.books();
-        (books.jumped, books.hindered) = (true, books.hindered.max(self.elapsed));
+        books.jumped = true;
+        self.still_until = self.still_until.max(Some(self.elapsed));
+        books.disturb(Some(self.elapsed));
+        if by > self.setup.scenario.lease {
+            books.count(if forward { Rare::ClockAhead } else { Rare::ClockBack });
+        }
         books.trace.tell(None, format!("fault {number}: the store's clock is set {words}"));
     }
 
     /// The database is a copy from before. Other copies are of a time that is lost too.
-    pub(super) fn go_back(&mut self, dump: &Dump, copy: Copy) {
-        self.store.go_back(dump).expect("it goes back");
+    pub(super) fn go_back(&mut self, backup: Backup) {
+        self.store.go_back(&backup.dump).expect("it goes back");
+        orders::back_to(&self.store, backup.last_order);
+        orders::set_pulse(&self.store, backup.pulse);
         self.copies.clear();
         self.set_clocks();
         let mut books = self.shared.books();
-        books.hindered = books.hindered.max(self.elapsed);
-        books.back_to(copy);
+        self.still_until = self.still_until.max(Some(self.elapsed));
+        books.disturb(Some(self.elapsed));
+        books.back_to(backup.books);
     }
 }

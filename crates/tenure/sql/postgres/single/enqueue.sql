@@ -4,7 +4,7 @@
 -- and stores nothing; by another request it raises TN002.
 CREATE OR REPLACE FUNCTION tenure.enqueue(kind text, args json DEFAULT '{}', queue text DEFAULT 'default', tenant text DEFAULT '',
     key text DEFAULT NULL, priority int DEFAULT 0, delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL,
-    max_attempts int DEFAULT 6, max_crashes int DEFAULT 3, max_runtime interval DEFAULT NULL, retry json DEFAULT NULL,
+    max_attempts int DEFAULT 6, max_crashes int DEFAULT 5, max_runtime interval DEFAULT NULL, retry json DEFAULT NULL,
     key_window interval DEFAULT '24 hours', trace text DEFAULT NULL, tags text[] DEFAULT NULL, parent bigint DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -43,8 +43,15 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT e.answer, e.result, tenure.effect_key(effect_open.job, effect_open.effect)
-                   FROM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_open', effect_open.effect, NULL, NULL) e;
+    SELECT e.answer, e.result INTO answer, result
+      FROM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_open', effect_open.effect, NULL, NULL) e;
+    IF answer = 'decided' THEN
+        -- A client in SQL goes on with what it is given: from here on the person who decided cannot correct it.
+        PERFORM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_resolve', effect_open.effect, result, NULL);
+        answer := 'committed';
+    END IF;
+    key := tenure.effect_key(effect_open.job, effect_open.effect);
+    RETURN NEXT;
 END $$;
 
 -- It happened, and this came back.
@@ -101,7 +108,7 @@ BEGIN
             PERFORM tenure.invalid('effect', format('job %s has no effect %s', job, effect), 'Look for it in the view tenure.effect.');
         WHEN 'no' THEN
             PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, and so not in doubt', effect, job, answer.standing),
-                'Nothing need be done.');
+                'What stands is in the view tenure.effect. A decision can be corrected until an attempt has gone on with it.');
         WHEN 'over' THEN
             PERFORM tenure.invalid('job', format('job %s has succeeded, and nobody would send effect %s again', job, effect),
                 'If it happened, say so with committed => ….');

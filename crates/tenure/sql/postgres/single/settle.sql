@@ -1,5 +1,6 @@
 -- The ends of an attempt, for people and other languages: each raises TN001 where the set form answers
--- stale, so that it takes the writes of its own transaction down with it. Each may be repeated.
+-- stale, so that it takes the writes of its own transaction down with it. Each may be repeated: what was done
+-- before raises TN004.
 
 -- TN001: the job is not the caller's.
 CREATE OR REPLACE FUNCTION tenure.stale(job bigint, shown bigint, verb text) RETURNS void
@@ -20,42 +21,54 @@ BEGIN
                       coalesce(job::text, 'NULL'), coalesce(shown::text, 'NULL'), verb);
 END $$;
 
--- One settlement, or TN001. A repeated call is answered with yes, unless its transaction has written something
--- before it: that would be committed beside a settlement which another transaction has made, and so once more.
--- After a COMMIT whose answer was lost, this tells that it went through.
+-- One settlement, or TN001. What an earlier transaction has settled raises TN004: it was done before. If a repetition were
+-- answered with yes, everything that this transaction writes, before or after, would be committed once more beside a
+-- settlement that was made without it. So after a COMMIT whose answer was lost, TN004 tells that it went through. Within the
+-- transaction that settled, a repetition is answered with yes.
 CREATE OR REPLACE FUNCTION tenure.settle(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text, p_result json)
 RETURNS text
 LANGUAGE plpgsql
 AS $$
 DECLARE
     answer record;
-    wrote  boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
 BEGIN
     SELECT s.verdict, s.became INTO answer
       FROM tenure.settle_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_after_ms],
                               ARRAY[left(p_note, 2048)], ARRAY[p_result]) s;
     IF answer.verdict IN ('stale', 'gone') THEN
         PERFORM tenure.stale(p_job, p_token, p_verb);
-    ELSIF answer.verdict = 'repeated' AND wrote AND NOT tenure.is_settled_here(p_job, p_token, p_verb) THEN
-        RAISE EXCEPTION USING ERRCODE = 'TN001',
-            MESSAGE = format('%s refused: token %s has done so before to job %s', p_verb, p_token, p_job),
-            DETAIL = format('already_settled: an earlier transaction made it %s. What this one has written is not part of that.',
+    ELSIF answer.verdict = 'repeated' AND NOT tenure.is_settled_here(p_job, p_token, p_verb) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TN004',
+            MESSAGE = format('%s was done before: token %s has ended its attempt of job %s', p_verb, p_token, p_job),
+            DETAIL = format('An earlier transaction made it %s. What this one writes is not part of that.',
                             tenure.state_name(answer.became)),
-            HINT = 'Roll back. If you are repeating a transaction whose COMMIT was not answered: it went through.';
+            HINT = 'Roll back: there is nothing left to do. If you repeat a transaction whose COMMIT was not answered, it went through.';
     END IF;
     RETURN tenure.state_name(answer.became);
 END $$;
 
--- Whether it was this very transaction that settled so. What was done under a savepoint is not found.
+-- Whether this very transaction settled so, also under a savepoint. The row that tells is visible to the caller, so it is
+-- committed, or it is this transaction's own: then its writer is still in progress.
 CREATE OR REPLACE FUNCTION tenure.is_settled_here(p_job bigint, p_token bigint, p_verb text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    here xid := pg_current_xact_id()::xid;
+    here   bigint := pg_current_xact_id_if_assigned()::text::bigint;
+    writer xid;
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM tenure.done d WHERE d.id = p_job AND d.token = p_token AND d.xmin = here)
-        OR EXISTS (SELECT 1 FROM tenure.timeline l WHERE l.job_id = p_job AND l.token = p_token AND l.verb = p_verb
-                      AND NOT l.refused AND l.xmin = here);
+    IF here IS NULL THEN
+        RETURN false;
+    END IF;
+    SELECT d.xmin INTO writer FROM tenure.done d WHERE p_verb = 'complete' AND d.id = p_job AND d.token = p_token;
+    IF NOT FOUND THEN
+        SELECT l.xmin INTO writer FROM tenure.timeline l
+         WHERE l.job_id = p_job AND l.token = p_token AND l.verb = p_verb AND NOT l.refused;
+    END IF;
+    -- Savepoints have numbers of their own, above their transaction's. A row keeps the low 32 bits of the number.
+    RETURN coalesce(pg_xact_status(((here + ((writer::text::bigint - here) & 4294967295))::text)::xid8) = 'in progress', false);
+EXCEPTION WHEN invalid_parameter_value THEN
+    -- No transaction has that number yet: the writer is older than this transaction.
+    RETURN false;
 END $$;
 
 -- It is done.

@@ -13,7 +13,7 @@ SELECT r.id, tenure.state_name(r.state) AS state, r.queue, r.tenant, r.kind, r.a
 -- What happened to jobs and was not the happy path; refusals among them.
 CREATE OR REPLACE VIEW tenure.event AS
 SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token, l.attempt, l.worker,
-       tenure.at(l.began) AS began, tenure.state_name(l.became) AS became, l.note
+       tenure.at(l.began) AS began, tenure.state_name(l.became) AS became, l.note, l.earlier
   FROM tenure.timeline l;
 
 -- What jobs did to the outside, and whether it may have happened without anybody knowing.
@@ -29,3 +29,13 @@ CREATE OR REPLACE VIEW tenure.stats AS
 SELECT o.queue, o.tenant, o.ready, o.waiting, o.running, o.parked, o.dead,
        least(o.oldest_wait_ms, 253402207200000) * interval '1 millisecond' AS oldest_wait, o.succeeded_last_minute, o.died_last_minute
   FROM tenure.overview() o;
+
+-- What a job has come to: its state, its result once it has succeeded, and why it is dead or parked. No row for a job that
+-- is not there, or no longer.
+CREATE OR REPLACE FUNCTION tenure.outcome(job bigint) RETURNS TABLE (state text, result json, reason text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT tenure.state_name(r.state), r.result, r.reason FROM tenure.record r WHERE r.id = outcome.job;
+END $$;

@@ -12,13 +12,14 @@ AS $$
 DECLARE
     overdue_ms CONSTANT bigint := 60000;
     t    bigint := tenure.clock_ms();
-    s    bigint := tenure.steady_since(t);
+    b    record;
     e    bigint := tenure.epoch_of_now(t);
     low  bigint := coalesce(p_from, '-9223372036854775808'::bigint);
     high bigint;
     ids  bigint[];
 BEGIN
     PERFORM tenure.check_batch(p_limit);
+    SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t, false) l;
     ids := ARRAY(SELECT u.id FROM ((SELECT j.id FROM tenure.jobs j WHERE j.id >= low ORDER BY j.id LIMIT p_limit + 1)
                                    UNION
                                    (SELECT d.id FROM tenure.done d WHERE d.id >= low ORDER BY d.id LIMIT p_limit + 1)) u
@@ -62,7 +63,8 @@ BEGIN
         SELECT j.id, 'i11', 'its lease was over ' || (t - j.lease_until) / 1000 || ' s ago, and nobody takes it back'
           FROM tenure.jobs j
          WHERE j.id BETWEEN low AND high AND j.state + 0 = 2 AND j.lease_until + 0 <= t - overdue_ms
-           AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= t - overdue_ms
+           AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, b.started, b.broke, b.broke_before)
+               <= t - overdue_ms
         UNION ALL
         -- The ledger agrees with the jobs.
         SELECT l.job_id, 'ledger', 'it succeeded, but what became of its effect ' || l.effect || ' was never written'
@@ -84,11 +86,13 @@ BEGIN
           JOIN tenure.keys k ON k.tenant = r.tenant AND k.scope = 0 AND k.key = r.key
          WHERE k.job_id < r.id
         UNION ALL
-        -- A job stands in the lane that its names give: in another one it would not be found, or by the wrong ones.
-        SELECT j.id, 'lane', 'it stands in lane ' || j.lane || ', but its names give '
-                             || tenure.lane(j.queue, j.tenant, j.kind, j.crashes)
+        -- A job stands in the lane that its names give: in another one it would not be found, or by the wrong ones. Whether
+        -- a suspect's handler has come back is told by the lane alone.
+        SELECT j.id, 'lane', 'it stands in lane ' || j.lane || ', but its names and crashes give ' || r.lane
           FROM tenure.jobs j
-         WHERE j.id BETWEEN low AND high AND j.lane <> tenure.lane(j.queue, j.tenant, j.kind, j.crashes)
+         CROSS JOIN LATERAL (SELECT tenure.lane(j.queue, j.tenant, j.kind, tenure.is_suspect(j.lane)
+                                                AND tenure.makes_suspect(j.crashes, j.max_crashes)) AS lane) r
+         WHERE j.id BETWEEN low AND high AND j.lane <> r.lane
         UNION ALL
         -- No number is from an epoch that has not begun.
         SELECT r.id, 'epoch', 'its number or its token ' || r.token || ' is from an epoch that has not begun'

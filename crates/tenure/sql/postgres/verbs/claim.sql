@@ -24,8 +24,25 @@ DO $$ BEGIN
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $$;
 
+-- Refuses a claim in a transaction that has written something. If that were rolled back, the tokens would go back with it and
+-- be issued again, while the caller has begun to work under them. p_in_transaction says that the caller knows: it begins no job
+-- before its COMMIT is answered. In a database with a test clock nothing is refused, since a proof never commits.
+CREATE OR REPLACE FUNCTION tenure.check_alone(p_in_transaction boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_in_transaction IS NOT TRUE AND NOT EXISTS (SELECT 1 FROM tenure.clock) THEN
+        PERFORM tenure.invalid('transaction', 'this one has written something; if it were rolled back, the token of a claim would be issued twice',
+            'Claim in a transaction of its own, with autocommit in most drivers, and commit before you begin the job.');
+    END IF;
+END $$;
+
+-- p_in_transaction: see check_alone. p_round: the caller keeps the cursor from claim to claim, and this one is part of a round
+-- that ends with this group. Then a claim that has passed 100 lanes of other kinds by looks no further, and if it has room
+-- left, the verdict 'midway' tells the caller to go on from the cursor with the same p_round. Without p_round each claim
+-- goes all the way around.
 CREATE OR REPLACE FUNCTION tenure.claim_many(p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
-    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0)
+    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,
+    p_round bigint DEFAULT NULL)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -36,14 +53,16 @@ DECLARE
     promote_limit CONSTANT int := 1000;
     lapse_limit   CONSTANT int := 32;
     group_limit   CONSTANT int := 64;
+    pass_limit    CONSTANT int := 100;
     suspicion_ms  CONSTANT bigint := 60000;
     t       bigint;
     e       bigint;
-    s       bigint;     -- the server's start
+    b       record;     -- the server's start and the last breaks: asked for only when a lease looks over
     late    bigint;     -- leases that were over by then are taken back
     queues  text[];     -- those asked for that are not paused
     kinds   bigint[];   -- the numbers of the kinds asked for; NULL for all
     allowed boolean;    -- whether a suspect may still be taken: one at a time for each worker
+    alone   boolean;    -- whether the worker holds no suspect: then also one whose next crash would bury it
     ranges  bigint[];   -- the first and last group of each stretch of the ring, in order
     i       int := 1;   -- where in them the walk is
     walked_to bigint;
@@ -60,6 +79,8 @@ DECLARE
     with_suspect boolean;
     reached bigint := p_cursor;
     start   bigint := least(p_cursor, 1::bigint << 44);  -- the ring ends there
+    stop    bigint := least(coalesce(p_round, start), 1::bigint << 44);
+    to_pass int := CASE WHEN p_round IS NULL THEN 2147483647 ELSE pass_limit END;  -- how many more lanes may be passed by
     over    record;
     answer  tenure.claim_row;
     known   tenure.marks;
@@ -68,29 +89,22 @@ DECLARE
     ours    bigint[] := '{}';
     seen    int;
 BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN PERFORM tenure.check_alone(p_in_transaction); END IF;
     PERFORM tenure.check_batch(p_n), tenure.check_lease(p_lease_ms), tenure.check_worker(p_worker);
     IF coalesce(cardinality(p_queues), 0) = 0 THEN
         PERFORM tenure.invalid('queues', 'a claim names at least one queue', 'Jobs that name none are in ''default''.');
     END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
     late := t - tenure.check_grace(p_grace_ms);
-    e := tenure.epoch_kept(t);
-    s := tenure.steady_since(t);
+    e := tenure.floor_kept(t);
     known := tenure.read_marks(p_marks, t);
 
     -- Waiting jobs whose time has come become ready, oldest first.
     read := tenure.entries_read('tenure.jobs_waiting');
     seen := 0;
     IF EXISTS (SELECT 1 FROM tenure.jobs w WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t) THEN
-        -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
-        -- its limit no longer holds.
-        WITH due AS MATERIALIZED (
-            SELECT w.id FROM tenure.jobs w
-             WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t
-             ORDER BY w.run_at, w.id LIMIT promote_limit FOR UPDATE SKIP LOCKED)
-        UPDATE tenure.jobs j SET state = 0 FROM due
-         WHERE j.id = due.id AND j.state + 0 = 1;
-        GET DIAGNOSTICS seen = ROW_COUNT;
+        SELECT count(*) INTO seen FROM tenure.promote(t, known.waiting_from);
     END IF;
     saved := tenure.mark_for(tenure.entries_read('tenure.jobs_waiting') - read);
     IF saved IS NOT NULL AND seen < promote_limit THEN
@@ -101,18 +115,23 @@ BEGIN
     read := tenure.entries_read('tenure.jobs_running');
     seen := 0;
     answer.what := 'lapsed';
-    FOR over IN
-        SELECT r.id, r.token FROM tenure.jobs r
-         WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
-           AND tenure.pardoned_until(r.leased_at, r.lease_ms, r.started_at, r.max_runtime, s) <= late
-         ORDER BY r.lease_until, r.id LIMIT lapse_limit FOR UPDATE SKIP LOCKED
-    LOOP
-        seen := seen + 1;
-        answer.job := over.id;
-        answer.token := over.token;
-        SELECT l.became, l.worker INTO answer.became, answer.worker FROM tenure.lapse_one(over.id, over.token, t, e) l;
-        RETURN NEXT answer;
-    END LOOP;
+    IF EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late) THEN
+        SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t) l;
+        FOR over IN
+            SELECT r.id, r.token FROM tenure.jobs r
+             WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
+               AND tenure.pardoned_until(r.leased_at, r.lease_ms, r.started_at, r.max_runtime,
+                                         b.started, b.broke, b.broke_before) <= late
+             ORDER BY r.lease_until, r.id LIMIT lapse_limit FOR UPDATE SKIP LOCKED
+        LOOP
+            seen := seen + 1;
+            answer.job := over.id;
+            answer.token := over.token;
+            SELECT l.became, l.worker INTO answer.became, answer.worker
+              FROM tenure.lapse_one(over.id, over.token, t, e, b.started, b.broke, b.broke_before) l;
+            RETURN NEXT answer;
+        END LOOP;
+    END IF;
 
     saved := tenure.mark_for(tenure.entries_read('tenure.jobs_running') - read);
     IF saved IS NOT NULL AND seen < lapse_limit THEN
@@ -128,26 +147,31 @@ BEGIN
     IF p_kinds IS NOT NULL THEN
         SELECT coalesce(array_agg(tenure.prefix(k, 17)), '{}') INTO kinds FROM unnest(p_kinds) k;
     END IF;
-    allowed := NOT EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.crashes > 0
-                              AND r.worker = p_worker AND r.started_at > t - suspicion_ms);
-    -- From the cursor to the end, then from the beginning to the cursor.
+    -- Not beside one that has not run for long, nor beside one that the next crash would bury.
+    SELECT count(*) = 0, coalesce(bool_and(r.started_at <= t - suspicion_ms AND r.crashes + 1 < r.max_crashes), true)
+      INTO alone, allowed FROM tenure.jobs r
+     WHERE r.state = 2 AND r.lane & 2305843009213693952 <> 0 AND r.worker = p_worker;
+    -- From the cursor to the end, then from the beginning to where the round began.
     SELECT array_agg(b.bound ORDER BY s.part, s.first, b.side) INTO ranges
       FROM (SELECT DISTINCT tenure.prefix(q, 15) AS number FROM unnest(queues) q) n
-     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 29, start + 1), ((n.number + 1) << 29) - 1),
-                                (1, n.number << 29, least(((n.number + 1) << 29) - 1, start))) s(part, first, last)
+     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 29, start + 1),
+                                    least(((n.number + 1) << 29) - 1, CASE WHEN stop > start THEN stop END)),
+                                (1, n.number << 29,
+                                    least(((n.number + 1) << 29) - 1, CASE WHEN stop > start THEN -1 ELSE stop END))
+                        ) s(part, first, last)
      CROSS JOIN LATERAL (VALUES (0, s.first), (1, s.last)) b(side, bound)
      WHERE s.first <= s.last;
 
     read := tenure.entries_read('tenure.jobs_ready');
-    WHILE room > 0 AND i < cardinality(ranges) LOOP
+    WHILE room > 0 AND to_pass > 0 AND i < cardinality(ranges) LOOP
         lanes := '{}';
         places := '{}';
         groups := '{}';
-        WHILE cardinality(groups) < least(room, group_limit) AND i < cardinality(ranges) LOOP
-            SELECT lanes || w.more_lanes, places || w.more_places, groups || w.more_groups, w.last
-              INTO lanes, places, groups, walked_to
+        WHILE cardinality(groups) < least(room, group_limit) AND to_pass > 0 AND i < cardinality(ranges) LOOP
+            SELECT lanes || w.more_lanes, places || w.more_places, groups || w.more_groups, w.last, to_pass - w.passed
+              INTO lanes, places, groups, walked_to, to_pass
               FROM tenure.walk(ranges[i], ranges[i + 1], kinds, allowed, least(room, group_limit) - cardinality(groups),
-                               cardinality(groups), known) w;
+                               to_pass, cardinality(groups), known) w;
             ranges[i] := walked_to + 1;
             IF walked_to = ranges[i + 1] THEN
                 i := i + 2;
@@ -158,7 +182,7 @@ BEGIN
         WHILE room > 0 AND cardinality(rich) > 0 LOOP
             share := (room + cardinality(rich) - 1) / cardinality(rich);
             SELECT p.jobs, p.spots, p.givers, p.with_suspect INTO jobs, spots, givers, with_suspect
-              FROM tenure.pick(lanes, places, rich, queues, p_kinds, share, room, allowed, known) p;
+              FROM tenure.pick(lanes, places, rich, queues, p_kinds, share, room, allowed, alone, known) p;
             EXIT WHEN jobs IS NULL;
             ours := ours || jobs;
             -- The attempt is counted here, not at failure: a worker that never comes back has used one up. The
@@ -167,12 +191,13 @@ BEGIN
             UPDATE tenure.jobs j
                SET state = 2,
                    attempt = j.attempt + 1,
-                   token = greatest(j.token, e << 40) + 1,
+                   token = greatest(j.token, e) + 1,
                    worker = p_worker,
                    started_at = t,
                    leased_at = t,
                    lease_ms = p_lease_ms,
                    lease_until = t + least(p_lease_ms, j.max_runtime),
+                   returns_until = NULL,
                    progress = NULL, progress_note = NULL
               FROM unnest(jobs, spots) WITH ORDINALITY p(id, spot, place)
              WHERE j.ctid = p.spot AND j.id + 0 = p.id
@@ -197,6 +222,10 @@ BEGIN
     answer := NULL;
     answer.what := 'next';
     answer.cursor := reached;
+    IF room > 0 AND to_pass <= 0 AND walked_to <> stop THEN
+        answer.cursor := walked_to;
+        answer.verdict := 'midway';
+    END IF;
     IF room > 0 THEN
         SELECT greatest(w.run_at - t, 0) INTO answer.due_ms FROM tenure.jobs w
          WHERE w.state = 1 AND w.run_at >= known.waiting_from
@@ -208,57 +237,107 @@ BEGIN
     RETURN NEXT answer;
 END $$;
 
+-- Waiting jobs whose time has come become ready, oldest first, up to 1,000 of them. Answers their queues.
+CREATE OR REPLACE FUNCTION tenure.promote(t bigint, p_from bigint DEFAULT '-9223372036854775808'::bigint)
+RETURNS TABLE (queue text)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    promote_limit CONSTANT int := 1000;
+BEGIN
+    RETURN QUERY
+    -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
+    -- its limit no longer holds.
+    WITH due AS MATERIALIZED (
+        SELECT w.id FROM tenure.jobs w
+         WHERE w.state = 1 AND w.run_at >= p_from AND w.run_at <= t
+         ORDER BY w.run_at, w.id LIMIT promote_limit FOR UPDATE SKIP LOCKED)
+    UPDATE tenure.jobs j SET state = 0 FROM due
+     WHERE j.id = due.id AND j.state + 0 = 1
+    RETURNING j.queue;
+END $$;
+
 -- The next groups between two that have ready jobs of a kind asked for, and the lanes they stand in:
--- a skip-scan, one index probe for each lane. Suspects have lanes of their own, further up.
+-- a skip-scan, one index probe for each lane. Suspects have lanes of their own, further up. It ends with the group in which it
+-- has passed p_to_pass lanes of other kinds by.
 CREATE OR REPLACE FUNCTION tenure.walk(p_first bigint, p_last bigint, p_kinds bigint[], p_suspects boolean, p_limit int,
-    p_before int, known tenure.marks, OUT more_lanes bigint[], OUT more_places int[],
-    OUT more_groups bigint[], OUT last bigint)
+    p_to_pass int, p_before int, known tenure.marks, OUT more_lanes bigint[], OUT more_places int[],
+    OUT more_groups bigint[], OUT last bigint, OUT passed int)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
     suspect_lane CONSTANT bigint := 1::bigint << 61;
-    found_lanes  bigint[];
+    found_lanes  bigint[];   -- of all kinds
+    cut          bigint;     -- the group in which enough lanes were passed by
 BEGIN
     IF known.lanes IS NULL THEN
         WITH RECURSIVE side(low, high) AS (
             SELECT p_first << 17, (p_last + 1) << 17
             UNION ALL SELECT (p_first << 17) + suspect_lane, ((p_last + 1) << 17) + suspect_lane WHERE p_suspects),
-        walk(lane, high, group_, found) AS (
+        walk(lane, high, group_, found, passed_by) AS (
             SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high
-                     ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0
+                     ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0, 0
               FROM side s
             UNION ALL
-            SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane > w.lane AND j.lane < w.high
+            SELECT (SELECT j.lane FROM tenure.jobs j
+                     WHERE j.state = 0 AND j.lane > w.lane
+                       -- All lanes of the group in which the walk ends are known.
+                       AND j.lane < CASE WHEN k.passed_by < p_to_pass THEN w.high ELSE ((w.lane >> 17) + 1) << 17 END
                      ORDER BY j.lane LIMIT 1),
                    w.high, CASE WHEN served THEN w.lane >> 17 ELSE w.group_ END,
-                   w.found + (served AND w.lane >> 17 IS DISTINCT FROM w.group_)::int
-              FROM walk w CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds) AS served) k
+                   w.found + (served AND w.lane >> 17 IS DISTINCT FROM w.group_)::int, k.passed_by
+              FROM walk w
+             CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds) AS served) s
+             CROSS JOIN LATERAL (SELECT w.passed_by + (NOT served)::int AS passed_by) k
              -- One group more than is wanted, so that all lanes of the last one are known.
              WHERE w.lane IS NOT NULL AND w.found <= p_limit)
-        SELECT array_agg(w.lane) INTO found_lanes FROM walk w
-         WHERE w.lane IS NOT NULL AND (p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds));
+        SELECT array_agg(w.lane) INTO found_lanes FROM walk w WHERE w.lane IS NOT NULL;
     ELSE
-        found_lanes := tenure.walk_past_marks(p_first << 17, (p_last + 1) << 17, p_kinds, p_limit, known);
+        found_lanes := tenure.walk_past_marks(p_first << 17, (p_last + 1) << 17, p_kinds, p_limit, p_to_pass, known);
         IF p_suspects THEN
             found_lanes := found_lanes || tenure.walk_past_marks((p_first << 17) + suspect_lane,
-                ((p_last + 1) << 17) + suspect_lane, p_kinds, p_limit, known);
+                ((p_last + 1) << 17) + suspect_lane, p_kinds, p_limit, p_to_pass, known);
         END IF;
     END IF;
 
-    SELECT coalesce(array_agg(g.number ORDER BY g.number), '{}') INTO more_groups
-      FROM (SELECT DISTINCT (l.lane & ~suspect_lane) >> 17 AS number FROM unnest(found_lanes) l(lane)
-             ORDER BY 1 LIMIT p_limit) g;
-    SELECT coalesce(array_agg(l.lane), '{}'), coalesce(array_agg(p_before + g.place::int), '{}') INTO more_lanes, more_places
-      FROM unnest(more_groups) WITH ORDINALITY g(number, place)
-      JOIN unnest(found_lanes) l(lane) ON (l.lane & ~suspect_lane) >> 17 = g.number;
-    last := CASE WHEN cardinality(more_groups) = p_limit THEN more_groups[p_limit] ELSE p_last END;
+    IF found_lanes IS NULL OR cardinality(found_lanes) = 0 THEN
+        more_lanes := '{}';
+        more_places := '{}';
+        more_groups := '{}';
+        last := p_last;
+        passed := 0;
+        RETURN;
+    END IF;
+    WITH numbered AS (
+        SELECT (l.lane & ~suspect_lane) >> 17 AS number, p_kinds IS NULL OR l.lane & 131071 = ANY (p_kinds) AS served
+          FROM unnest(found_lanes) l(lane)),
+    counted AS (
+        SELECT n.number, bool_or(n.served) AS served, count(*) FILTER (WHERE NOT n.served) AS others,
+               sum(count(*) FILTER (WHERE NOT n.served)) OVER (ORDER BY n.number) AS passed_by
+          FROM numbered n GROUP BY n.number),
+    ranked AS (
+        SELECT c.number, c.served, c.passed_by, count(*) FILTER (WHERE c.served) OVER (ORDER BY c.number) AS rank
+          FROM counted c WHERE c.passed_by - c.others < p_to_pass)
+    SELECT coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.served AND r.rank <= p_limit), '{}'),
+           max(r.number) FILTER (WHERE r.passed_by >= p_to_pass)
+      INTO more_groups, cut FROM ranked r;
+    last := CASE WHEN cardinality(more_groups) = p_limit THEN more_groups[p_limit] ELSE coalesce(cut, p_last) END;
+    SELECT coalesce(array_agg(l.lane) FILTER (WHERE l.served), '{}'),
+           coalesce(array_agg(p_before + array_position(more_groups, l.number)) FILTER (WHERE l.served), '{}'),
+           count(*) FILTER (WHERE NOT l.served)
+      INTO more_lanes, more_places, passed
+      FROM (SELECT l.lane, (l.lane & ~suspect_lane) >> 17 AS number,
+                   p_kinds IS NULL OR l.lane & 131071 = ANY (p_kinds) AS served
+              FROM unnest(found_lanes) l(lane)) l
+     WHERE l.number <= last;
 END $$;
 
 -- The first jobs of each group, its lanes merged by priority and age, a share from each, with one
 -- suspect at most in all. Names are compared, since lanes may collide. What it answers is locked.
 CREATE OR REPLACE FUNCTION tenure.pick(p_lanes bigint[], p_places int[], p_rich int[], p_queues text[], p_kinds text[],
-    p_share int, p_room int, p_suspects boolean, known tenure.marks, OUT jobs bigint[], OUT spots tid[], OUT givers int[],
+    p_share int, p_room int, p_suspects boolean, p_alone boolean, known tenure.marks, OUT jobs bigint[], OUT spots tid[], OUT givers int[],
     OUT with_suspect boolean)
 LANGUAGE plpgsql
 AS $$
@@ -279,6 +358,7 @@ BEGIN
              WHERE j.state = 0 AND j.lane = l.lane
                AND (j.priority, j.run_at, j.id) > (l.priority, l.run_at, l.id)
                AND j.queue = ANY (p_queues) AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
+               AND (p_alone OR NOT l.suspect OR j.crashes + 1 < j.max_crashes)
              ORDER BY j.priority, j.run_at, j.id
              LIMIT CASE WHEN l.suspect THEN 1 ELSE p_share END
              FOR UPDATE SKIP LOCKED) s),
@@ -374,14 +454,17 @@ BEGIN
     RETURN known;
 END $$;
 
--- The lanes with work for a claim, as tenure.walk finds them, but passing by what lies before the marks.
-CREATE OR REPLACE FUNCTION tenure.walk_past_marks(p_low bigint, p_high bigint, p_kinds bigint[], p_limit int, known tenure.marks)
+-- The lanes that have ready jobs, as tenure.walk finds them, but passing by what lies before the marks.
+CREATE OR REPLACE FUNCTION tenure.walk_past_marks(p_low bigint, p_high bigint, p_kinds bigint[], p_limit int, p_to_pass int,
+    known tenure.marks)
 RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     lanes  bigint[] := '{}';
     groups int := 0;
+    group_ bigint;
+    to_pass int := p_to_pass;
     low    bigint := p_low;
     found_ bigint;
     mark   record;
@@ -404,11 +487,15 @@ BEGIN
         ELSE
             low := found_ + 1;
         END IF;
+        EXIT WHEN to_pass <= 0 AND found_ >> 17 <> lanes[cardinality(lanes)] >> 17;
         IF p_kinds IS NULL OR found_ & 131071 = ANY (p_kinds) THEN
-            groups := groups + (cardinality(lanes) = 0 OR lanes[cardinality(lanes)] >> 17 <> found_ >> 17)::int;
+            groups := groups + (found_ >> 17 IS DISTINCT FROM group_)::int;
             EXIT WHEN groups > p_limit;
-            lanes := lanes || found_;
+            group_ := found_ >> 17;
+        ELSE
+            to_pass := to_pass - 1;
         END IF;
+        lanes := lanes || found_;
     END LOOP;
     RETURN lanes;
 END $$;
@@ -417,16 +504,18 @@ END $$;
 -- it settles.
 CREATE OR REPLACE FUNCTION tenure.settle_and_claim(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
-    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0)
+    p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,
+    p_round bigint DEFAULT NULL)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN PERFORM tenure.check_alone(p_in_transaction); END IF;
     RETURN QUERY SELECT 'settled', s.n, NULL::bigint, s.token, s.verdict, s.became, s.state, NULL::text,
                         NULL::text, NULL::json, NULL::text, NULL::text, NULL::int, NULL::int, NULL::int, NULL::int,
                         NULL::json, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::text,
                         NULL::text, NULL::bigint, NULL::bigint, NULL::text
                    FROM tenure.settle_many(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) s;
     RETURN QUERY SELECT c.* FROM tenure.claim_many(p_worker, p_queues, p_kinds, p_n, p_lease_ms, p_cursor, p_marks,
-                                                          p_grace_ms) c;
+                                                          p_grace_ms, true, p_round) c;
 END $$;

@@ -1,6 +1,6 @@
 -- Stores jobs, all or none, and answers each in the order given: created, existing or conflict. A list
 -- that is NULL stands for its default in every place. Of run_at and delay_ms at most one is given for
--- a job, or it is due at once. Args are plain JSON; those above 2 KiB are kept apart.
+-- a job, or it is due at once. Args are plain JSON of up to p_args_limit bytes; those above 2 KiB are kept apart.
 --
 -- Keys are taken in their order, after all that can be read without a lock has been read, so that two
 -- batches never wait for each other in a circle. A key whose winner rolls back is free again: the next
@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION tenure.enqueue_many(
     p_max_attempts int[] DEFAULT NULL, p_max_crashes int[] DEFAULT NULL, p_retries json[] DEFAULT NULL,
     p_max_runtime_ms bigint[] DEFAULT NULL, p_keys text[] DEFAULT NULL, p_windows_ms bigint[] DEFAULT NULL,
     p_fingerprints bytea[] DEFAULT NULL, p_traces text[] DEFAULT NULL, p_tags text[] DEFAULT NULL,
-    p_parents bigint[] DEFAULT NULL)
+    p_parents bigint[] DEFAULT NULL, p_args_limit int DEFAULT 262144)
 RETURNS TABLE (n int, verdict text, job bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -35,13 +35,14 @@ BEGIN
     PERFORM tenure.check_names('kind', p_kinds);
     IF p_queues IS NOT NULL THEN PERFORM tenure.check_names('queue', array_remove(p_queues, NULL)); END IF;
     IF p_tenants IS NOT NULL THEN PERFORM tenure.check_names('tenant', array_remove(array_remove(p_tenants, NULL), '')); END IF;
-    PERFORM tenure.check_new(p_args, p_max_attempts, p_max_crashes, p_retries, p_max_runtime_ms, p_keys,
+    PERFORM tenure.check_new(p_args, coalesce(p_args_limit, 262144), p_max_attempts, p_max_crashes, p_retries, p_max_runtime_ms, p_keys,
         p_windows_ms, p_fingerprints, p_traces, p_tags);
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
-    e := tenure.epoch_of_now(t);
+    e := tenure.floor_of_now(t);
 
     IF p_keys IS NULL OR p_keys = array_fill(NULL::text, ARRAY[size]) THEN
-        SELECT array_agg((e << 40) + nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
+        SELECT array_agg(e + nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
     ELSE
         SELECT k.ids, k.verdicts INTO ids, verdicts
           FROM tenure.take_keys(p_tenants, p_keys, p_windows_ms, p_fingerprints, t, e) k;
@@ -52,7 +53,7 @@ BEGIN
                coalesce(u.priority, 0::smallint) AS priority,
                CASE WHEN u.run_at IS NULL THEN tenure.later(t, coalesce(u.delay_ms, 0))
                     ELSE least(u.run_at, tenure.end_of_time()) END AS run_at,
-               coalesce(u.max_attempts, 6) AS max_attempts, coalesce(u.max_crashes, 3) AS max_crashes,
+               coalesce(u.max_attempts, 6) AS max_attempts, coalesce(u.max_crashes, 5) AS max_crashes,
                u.retry, u.max_runtime, u.key, u.trace, u.tags, u.parent, octet_length(u.args::text) > 2048 AS apart
           FROM unnest(ids, p_kinds, p_args, p_queues, p_tenants, p_priorities, p_run_at, p_delay_ms, p_max_attempts,
                       p_max_crashes, p_retries, p_max_runtime_ms, p_keys, p_traces, p_tags, p_parents)
@@ -64,7 +65,7 @@ BEGIN
     stored AS (
         INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
                                  queue, tenant, kind, args, retry, max_runtime, key, trace, tags, parent, enqueued_at)
-        SELECT i.id, CASE WHEN i.run_at > t THEN 1 ELSE 0 END, tenure.lane(i.queue, i.tenant, i.kind, 0),
+        SELECT i.id, CASE WHEN i.run_at > t THEN 1 ELSE 0 END, tenure.lane(i.queue, i.tenant, i.kind, false),
                i.priority, i.run_at, 0, 0, i.max_attempts, 0, i.max_crashes,
                i.queue, i.tenant, i.kind, CASE WHEN NOT i.apart THEN i.args END, i.retry, i.max_runtime, i.key,
                i.trace, i.tags, i.parent, t
@@ -112,7 +113,7 @@ BEGIN
              WHERE k.tenant = a.tenant AND k.scope = 0 AND k.key = a.key AND k.expires_at > t LIMIT 1) k ON true;
 
         -- Ids in the order of the batch, for those that nobody is before.
-        SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN (e << 40) + nextval('tenure.job_id') END ORDER BY o.n)
+        SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN e + nextval('tenure.job_id') END ORDER BY o.n)
           INTO ids FROM unnest(owners, firsts) WITH ORDINALITY o(owner, first, n);
 
         -- Of several creators of one key the last is remembered: those before it were remembered for no time.
@@ -150,19 +151,25 @@ BEGIN
 END $$;
 
 -- What names and numbers of new jobs must be like. The library has checked its own; others come here too.
-CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_max_attempts int[], p_max_crashes int[], p_retries json[],
+CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_args_limit int, p_max_attempts int[], p_max_crashes int[], p_retries json[],
     p_max_runtime_ms bigint[], p_keys text[], p_windows_ms bigint[], p_fingerprints bytea[], p_traces text[],
     p_tags text[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM unnest(p_args) a WHERE a IS NULL OR octet_length(a::text) > 16777216) THEN
-        PERFORM tenure.invalid('args', 'missing, or above the limit of 16 MiB',
-            'Store the data elsewhere and pass a reference to it.');
-    ELSIF 0 >= ANY (p_max_attempts) OR 65535 < ANY (p_max_attempts) THEN
+    IF p_args_limit NOT BETWEEN 1 AND 16777216 THEN
+        PERFORM tenure.invalid('args_limit', 'outside 1 byte to 16 MiB', 'Leave it out for 256 KiB.');
+    END IF;
+    -- A look into each value costs more than the whole enqueue, so only what may be wrong is looked into: what is missing or too
+    -- large, has an escape that may stand for no character, or has brackets enough to be nested too deeply.
+    PERFORM tenure.check_json('args', u.args, p_args_limit) FROM unnest(p_args) u(args)
+      WHERE u.args IS NULL OR octet_length(u.args::text) > p_args_limit OR u.args::text LIKE E'%\\\\u%'
+         OR octet_length(u.args::text) > 255
+            AND octet_length(u.args::text) - octet_length(replace(replace(u.args::text, '[', ''), '{', '')) > 127;
+    IF 0 >= ANY (p_max_attempts) OR 65535 < ANY (p_max_attempts) THEN
         PERFORM tenure.invalid('max_attempts', 'outside 1 to 65535', 'Leave it out for 6.');
     ELSIF 0 >= ANY (p_max_crashes) OR 65535 < ANY (p_max_crashes) THEN
-        PERFORM tenure.invalid('max_crashes', 'outside 1 to 65535', 'Leave it out for 3.');
+        PERFORM tenure.invalid('max_crashes', 'outside 1 to 65535', 'Leave it out for 5.');
     ELSIF 0 >= ANY (p_max_runtime_ms) THEN
         PERFORM tenure.invalid('max_runtime', 'a runtime is at least 1 ms', 'Leave it out for no limit.');
     ELSIF EXISTS (SELECT 1 FROM unnest(p_retries) r WHERE NOT tenure.is_retry_policy(r)) THEN

@@ -1,5 +1,42 @@
 -- Takes jobs back from holders whose lease is over, or whose process is gone.
 
+-- ── one look for all workers ──────────────────────────────────────────────────────────────────────
+
+-- Advances the pulse, if it is time and there is something to look after, and answers whether this call did (leads): then
+-- the caller looks for what is over and for lost workers, for all of them. Jobs whose time has come become ready here too,
+-- so that workers may look seldom by themselves. Nothing here waits for the disk: a pulse that is lost with a server is
+-- older, which is on the safe side. Answers also whether leases are out, and how many workers have made themselves known, up to 1,000.
+-- seen tells how far the server has come. The caller hands it in with its next call, as p_seen: see tenure.witnessed.
+CREATE OR REPLACE FUNCTION tenure.beat(p_seen text DEFAULT NULL, OUT leads boolean, OUT leases_are_out boolean, OUT workers int,
+    OUT seen text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    pulse_ms CONSTANT bigint := 500;
+    t     bigint := tenure.clock_ms();
+    -- A pulse in the future: the clock was set back.
+    early boolean := (SELECT t - p.last_value BETWEEN 0 AND pulse_ms - 1 FROM tenure.pulse p);
+BEGIN
+    leads := false;
+    leases_are_out := EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2);
+    workers := (SELECT count(*) FROM (SELECT 1 FROM tenure.workers w LIMIT 1000) known);
+    seen := tenure.progress_of_server();
+    IF p_seen IS NOT NULL AND tenure.witnessed(p_seen, t) THEN
+        -- What follows would make this commit not wait for the disk.
+        RETURN;
+    END IF;
+    IF NOT early AND (leases_are_out OR EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 1 AND j.run_at <= t)) THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+        PERFORM tenure.last_breaks(t);
+        PERFORM setval('tenure.pulse', greatest(t, 1));
+        PERFORM tenure.announce(q.queue, t) FROM (SELECT DISTINCT p.queue FROM tenure.promote(t) p) q;
+        leads := true;
+    END IF;
+END $$;
+
 -- ── leases that are over ──────────────────────────────────────────────────────────────────────────
 
 -- Longest over first, by p_grace_ms at the least: who comes late to look, because the machine stood still, passes one,
@@ -14,12 +51,17 @@ AS $$
 DECLARE
     t    bigint := tenure.clock_ms();
     late bigint := t - tenure.check_grace(p_grace_ms);
-    s    bigint := tenure.steady_since(t);
+    b    record;
 BEGIN
     PERFORM tenure.check_batch(p_limit);
+    IF NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 AND j.lease_until <= late) THEN
+        RETURN;
+    END IF;
+    SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t, false) l;
     RETURN QUERY SELECT j.id, j.token FROM tenure.jobs j
                   WHERE j.state = 2 AND j.lease_until <= late
-                    AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= late
+                    AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
+                                              b.started, b.broke, b.broke_before) <= late
                   ORDER BY j.lease_until, j.id LIMIT p_limit;
 END $$;
 
@@ -33,22 +75,25 @@ AS $$
 DECLARE
     t     bigint;
     e     bigint;
-    s     bigint;
+    b     record;
     shown record;
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens));
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
-    e := tenure.epoch_kept(t);
-    s := tenure.steady_since(t);
+    e := tenure.floor_kept(t);
+    SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t) l;
     FOR shown IN SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) LOOP
         n := shown.n;
-        SELECT l.became INTO became FROM tenure.lapse_one(shown.id, shown.token, t, e) l;
+        SELECT l.became INTO became
+          FROM tenure.lapse_one(shown.id, shown.token, t, e, b.started, b.broke, b.broke_before) l;
         verdict := CASE
             WHEN became IS NOT NULL THEN 'lapsed'
             -- Still over, but locked: its holder may be about to commit.
             WHEN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token
                             AND j.state + 0 = 2 AND j.lease_until + 0 <= t
-                            AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) + 0 <= t)
+                            AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
+                                                      b.started, b.broke, b.broke_before) + 0 <= t)
                 THEN 'busy'
             ELSE 'no'
         END;
@@ -57,21 +102,22 @@ BEGIN
 END $$;
 
 -- One job, if it is still over and nobody has it locked: what it became and who held it, or no row.
-CREATE OR REPLACE FUNCTION tenure.lapse_one(p_job bigint, p_token bigint, t bigint, e bigint)
+CREATE OR REPLACE FUNCTION tenure.lapse_one(p_job bigint, p_token bigint, t bigint, e bigint, started bigint, broke bigint,
+    broke_before bigint)
 RETURNS TABLE (became smallint, worker text)
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
     was tenure.jobs;
-    s   bigint := tenure.steady_since(t);
 BEGIN
     -- Only the attempt that was seen, and only if its lease is still over: its holder may have renewed
     -- or settled since.
     SELECT j.* INTO was
       FROM tenure.jobs j
      WHERE j.id = p_job
-       AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, s) <= t
+       AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
+                                 lapse_one.started, lapse_one.broke, lapse_one.broke_before) <= t
        AND j.token = p_token AND j.state + 0 = 2
        AND j.lease_until + 0 <= t
        FOR UPDATE SKIP LOCKED;
@@ -90,28 +136,31 @@ CREATE OR REPLACE FUNCTION tenure.take_back(was tenure.jobs, p_verb text, t bigi
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    why    text;
+    why    text := CASE p_verb WHEN 'vanish' THEN 'its worker vanished' ELSE 'its lease was over' END;
     buried boolean := false;
     due    bigint := was.run_at;
 BEGIN
     IF was.crashes + 1 >= was.max_crashes THEN
         buried := true;
-        why := 'crashed too often: its worker vanished max_crashes times';
+        why := 'crashed too often: max_crashes times its lease was over or its worker vanished';
     ELSIF was.attempt >= was.max_attempts THEN
         buried := true;
-        why := 'its worker vanished during the last attempt';
-    ELSIF was.crashes = 0 THEN
-        why := 'its worker vanished';
-    ELSE
+        why := why || ' during the last attempt';
+    ELSIF was.crashes > 0 THEN
         due := tenure.later(t, tenure.base_delay(was.retry, was.crashes));
-        why := 'its worker vanished again';
+        why := why || ', after an earlier crash';
     END IF;
     IF buried THEN
         became := 5;
         PERFORM tenure.end_job(was.id, became, tenure.next_token(was.token, e), was.crashes + 1, t, NULL, why);
     ELSE
         became := 0;
-        PERFORM tenure.put_back(was.id, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1, NULL, t);
+        PERFORM tenure.put_back(was.id, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1,
+            t, tenure.makes_suspect(was.crashes + 1, was.max_crashes), NULL, t);
+        -- A worker whose lease alone was over may come back, until the lease would have been over once more.
+        IF p_verb = 'lapse' AND (was.started_at + was.max_runtime <= t) IS NOT TRUE THEN
+            UPDATE tenure.jobs j SET returns_until = t + was.lease_ms WHERE j.id = was.id;
+        END IF;
     END IF;
     PERFORM tenure.note(was.id, t, p_verb, false, was.token, was.attempt, was.worker, was.started_at, became, why);
 END $$;
@@ -121,7 +170,8 @@ END $$;
 -- A worker's session holds an advisory lock, which the server frees when the session ends, and so when the process dies.
 -- But a freed lock is not always a dead process: an administrator ends a session under a living client, a restart ends
 -- them all. So it counts only if it was taken in this life of the server and has been seen free twice, with
--- time between to take it again. Fencing keeps every mistake here safe, and a crash that was none is taken back.
+-- time between to take it again: the guard gap of the installation. A worker whose connections are cut for longer than
+-- that loses its jobs, whatever its lease. Fencing keeps every mistake here safe, and a crash that was none is taken back.
 
 -- The lock of a worker. The schema is part of it, since several may share a database.
 CREATE OR REPLACE FUNCTION tenure.guard_key(worker text) RETURNS bigint
@@ -208,7 +258,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 #variable_conflict use_column
 DECLARE
-    gap_ms CONSTANT bigint := 300;
+    gap_ms bigint := (SELECT m.guard_gap FROM tenure.meta m);
     t    bigint;
     e    bigint;
     s    bigint;
@@ -220,6 +270,10 @@ BEGIN
     PERFORM tenure.check_batch(p_limit);
     t := tenure.clock_ms();
     s := tenure.started_ms();
+    -- After a break workers come back one by one, and their locks with them.
+    IF (SELECT l.broke FROM tenure.last_breaks(t, false) l) > t - 10000 THEN
+        gap_ms := greatest(gap_ms, 5000);
+    END IF;
     locks := tenure.held_locks();
     -- Few need a second look: those whose lock is free, and those whose lock was seen free and is not. Nothing is written for the
     -- others, who are as they should be.
@@ -249,7 +303,8 @@ BEGIN
     IF cardinality(gone) = 0 THEN
         RETURN;
     END IF;
-    e := tenure.epoch_kept(t);
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
+    e := tenure.floor_kept(t);
     -- One walk over what is running, however many are gone.
     FOR was IN
         SELECT j.* FROM tenure.jobs j

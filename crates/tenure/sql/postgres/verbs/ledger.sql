@@ -2,7 +2,8 @@
 -- the intent before the call to the outside, the outcome after it. An intent that another attempt has left without an
 -- outcome is in doubt, and says so instead of running again.
 --
--- Answers, by entry: opened (go on and do it), committed (with what came back), in_doubt (whose token, since when),
+-- Answers, by entry: opened (go on and do it), committed (with what came back), decided (the same by a person's word, with
+-- which an attempt goes on by effect_resolve with the same result), in_doubt (whose token, since when),
 -- recorded, remembered (what the step came to), unknown, no (with where the effect stands instead, or NULL), stale
 -- (with the job's token and state) or gone. The library decides the same in ledger.rs.
 CREATE OR REPLACE FUNCTION tenure.ledger_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_names text[],
@@ -20,6 +21,7 @@ DECLARE
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens), cardinality(p_verbs), cardinality(p_names),
         cardinality(p_results), cardinality(p_notes)), tenure.check_names('effect', p_names);
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
     -- In the order of their ids, so that two batches never wait for each other in a circle.
     SELECT coalesce(array_agg(s.n), '{}') INTO held
@@ -58,12 +60,11 @@ BEGIN
     ELSIF p_verb IN ('effect_commit', 'step_put') AND p_result IS NULL THEN
         PERFORM tenure.invalid('result', 'is missing', 'Where nothing came back, write ''null'', which is JSON for it.');
     END IF;
-    -- The running job that this token owns. Here, and nowhere else, it is decided who may write.
+    -- The running job that this token owns. Here, and nowhere else, it is decided who may write. ledger_many has locked it.
     PERFORM 1
        FROM tenure.jobs j
       WHERE j.id = p_job
-        AND j.token = p_token AND j.state + 0 = 2
-        FOR NO KEY UPDATE;
+        AND j.token = p_token AND j.state + 0 = 2;
     IF NOT FOUND THEN
         SELECT l.verdict, l.result, l.token, l.state INTO verdict, result, token, state
           FROM tenure.ledger_late(p_job, p_token, p_verb, p_name, p_result, t) l;
@@ -105,8 +106,13 @@ BEGIN
             token := found_.token;
             since := found_.opened_at;
         WHEN p_verb = 'effect_open' THEN
-            verdict := 'committed';
+            verdict := CASE WHEN tenure.can_be_corrected(found_) THEN 'decided' ELSE 'committed' END;
             result := found_.result;
+        -- The attempt goes on with what a person decided.
+        WHEN p_verb = 'effect_resolve' AND tenure.can_be_corrected(found_) AND found_.result::text = p_result::text THEN
+            UPDATE tenure.ledger l SET token = p_token, ended_at = t
+             WHERE l.job_id = p_job AND l.effect = p_name;
+            verdict := 'recorded';
         -- Whoever wrote the intent may say how it ended, and committed is final.
         WHEN p_verb = 'effect_commit' AND found_.state IN (0, 2) AND ours THEN
             UPDATE tenure.ledger l SET state = 1, result = p_result, note = NULL, ended_at = t
@@ -130,6 +136,12 @@ BEGIN
             verdict := CASE WHEN tenure.ledger_heard(p_job, p_token, p_verb, p_name, p_result) THEN 'recorded' ELSE 'no' END;
     END CASE;
 END $$;
+
+-- Whether a person decided it, and no attempt has gone on with that: then the person may still say something else. A note
+-- beside what is committed or to be sent again tells that a person decided so.
+CREATE OR REPLACE FUNCTION tenure.can_be_corrected(p_effect tenure.ledger) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT coalesce(p_effect.state IN (1, 3) AND p_effect.note IS NOT NULL AND p_effect.token = 0, false) $$;
 
 -- Whether this very attempt has written this outcome before: then a repetition is told so, however late. What is a
 -- permission, to open and to send again, is not repeated to an attempt that has ended.
@@ -168,7 +180,8 @@ BEGIN
 END $$;
 
 -- A person's word about an effect in doubt, for a job that nobody holds: it happened, and p_result came back; or, where
--- that is NULL, it is to be sent again. A parked job with no other doubt is queued again. Answers yes with the job's state,
+-- that is NULL, it is to be sent again. It can be corrected until an attempt has gone on with it. A parked job with no other
+-- doubt is queued again. Answers yes with the job's state,
 -- no with where the effect stands, held, over, unknown or gone.
 CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
     OUT verdict text, OUT state smallint, OUT standing smallint)
@@ -184,6 +197,7 @@ DECLARE
     found_ tenure.ledger;
 BEGIN
     PERFORM tenure.check_names('effect', ARRAY[p_effect]);
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     -- Locked, so that nobody claims it, and no other word is heard, meanwhile.
     SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(p_job) f;
     was := hit.live;
@@ -194,9 +208,10 @@ BEGIN
         verdict := 'gone';
     ELSIF standing IS NULL THEN
         verdict := 'unknown';
-    ELSIF found_.token = 0 AND standing = decided THEN
+    ELSIF found_.note IS NOT NULL AND standing = decided AND found_.result::text IS NOT DISTINCT FROM p_result::text THEN
+        -- Said before.
         verdict := 'yes';
-    ELSIF standing <> 0 THEN
+    ELSIF standing <> 0 AND NOT tenure.can_be_corrected(found_) THEN
         verdict := 'no';
     ELSIF state = 2 THEN
         verdict := 'held';
@@ -205,11 +220,12 @@ BEGIN
         verdict := 'over';
     ELSE
         verdict := 'yes';
-        UPDATE tenure.ledger l SET state = decided, token = 0, result = p_result, ended_at = t
+        UPDATE tenure.ledger l SET state = decided, token = 0, result = p_result, ended_at = t, note = 'a person decided'
          WHERE l.job_id = p_job AND l.effect = p_effect;
         IF state = 3 AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0) THEN
             state := 0;
-            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, NULL, t),
+            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, was.crashed_at,
+                        tenure.is_suspect(was.lane), NULL, t),
                     tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint,
                         'effect ' || p_effect || ' resolved: ' || CASE WHEN decided = 1 THEN 'committed' ELSE 'resend' END);
         END IF;

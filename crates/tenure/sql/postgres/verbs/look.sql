@@ -1,5 +1,25 @@
 -- Questions that change nothing.
 
+-- The token and the state of each job, and nothing else: for a worker whose handler may have completed a job itself. No row
+-- for a job that is not there, or no longer.
+CREATE OR REPLACE FUNCTION tenure.current_many(p_jobs bigint[]) RETURNS TABLE (n int, token bigint, state smallint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    asked record;
+BEGIN
+    PERFORM tenure.check_batch(cardinality(p_jobs));
+    FOR asked IN SELECT u.id, u.n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) LOOP
+        SELECT c.token, c.state INTO token, state FROM tenure.current(asked.id) c;
+        n := asked.n;
+        IF token IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
 CREATE OR REPLACE FUNCTION tenure.look_at(p_job bigint) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -9,12 +29,12 @@ END $$;
 
 CREATE OR REPLACE FUNCTION tenure.timeline_of(p_job bigint)
 RETURNS TABLE (job bigint, at bigint, verb text, refused boolean, token bigint, attempt int, worker text, began bigint,
-               became smallint, note text)
+               became smallint, note text, earlier bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT l.job_id, l.at, l.verb, l.refused, l.token, l.attempt, l.worker, l.began, l.became, l.note
+    RETURN QUERY SELECT l.job_id, l.at, l.verb, l.refused, l.token, l.attempt, l.worker, l.began, l.became, l.note, l.earlier
                    FROM tenure.timeline l WHERE l.job_id = p_job ORDER BY l.seq;
 END $$;
 
@@ -167,3 +187,8 @@ BEGIN
                  SELECT e, t, CASE WHEN m.epoch <> e THEN tenure.moved_from() END FROM tenure.meta m WHERE m.epoch <> e) r ON true
      ORDER BY r.epoch;
 END $$;
+
+-- How long a worker's lock must have been free before its process counts as gone.
+CREATE OR REPLACE FUNCTION tenure.guard_gap() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT m.guard_gap FROM tenure.meta m $$;

@@ -1,4 +1,4 @@
--- What operators do to jobs, queues and epochs: cancel, requeue, resume, purge, configure, raise, prune.
+-- What operators do to jobs, queues, epochs and the installation: cancel, requeue, resume, purge, configure, raise, prune.
 --
 -- Each call goes through its jobs in the order of their ids, and so never waits for another call in a
 -- circle. Answers carry the place in the list that was given: yes, no with the state that forbids it, or
@@ -39,9 +39,10 @@ DECLARE
     hit   record;
     was   tenure.jobs;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     PERFORM tenure.check_batch(cardinality(p_jobs));
     t := tenure.clock_ms();
-    e := tenure.epoch_of_now(t);
+    e := tenure.floor_of_now(t);
     FOR asked IN SELECT u.id, u.n::int AS n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) ORDER BY u.id, u.n LOOP
         SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(asked.id) f;
         was := hit.live;
@@ -72,9 +73,10 @@ DECLARE
     hit   record;
     was   tenure.done;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_if_tokens));
     t := tenure.clock_ms();
-    e := tenure.epoch_of_now(t);
+    e := tenure.floor_of_now(t);
     FOR asked IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_if_tokens) WITH ORDINALITY u(id, token, n)
          ORDER BY u.id, u.n
@@ -96,7 +98,7 @@ BEGIN
             INSERT INTO tenure.jobs (id, state, lane, run_at, token, enqueued_at, max_runtime, parent, attempt,
                                      max_attempts, crashes, max_crashes, priority, queue, tenant, kind, args, codec,
                                      retry, key, trace, tags, limit_key)
-            SELECT a.id, 0, tenure.lane(a.queue, a.tenant, a.kind, 0), t, tenure.next_token(was.token, e), a.enqueued_at,
+            SELECT a.id, 0, tenure.lane(a.queue, a.tenant, a.kind, false), t, tenure.next_token(was.token, e), a.enqueued_at,
                    a.max_runtime, a.parent, 0, a.max_attempts, 0, a.max_crashes, a.priority, a.queue, a.tenant, a.kind,
                    a.args, a.codec, a.retry, a.key, a.trace, a.tags, a.limit_key
               FROM again a;
@@ -122,6 +124,7 @@ DECLARE
     hit   record;
     was   tenure.jobs;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     PERFORM tenure.check_batch(cardinality(p_jobs));
     t := tenure.clock_ms();
     FOR asked IN SELECT u.id, u.n::int AS n FROM unnest(p_jobs) WITH ORDINALITY u(id, n) ORDER BY u.id, u.n LOOP
@@ -131,7 +134,8 @@ BEGIN
         n := asked.n;
         IF state = 3 THEN
             verdict := 'yes';
-            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, NULL, t),
+            PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, was.crashed_at,
+                        tenure.is_suspect(was.lane), NULL, t),
                     tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint, NULL);
         ELSE
             -- Heard before, if nobody has claimed the job since: its token is still the one it was parked under.
@@ -158,6 +162,7 @@ DECLARE
     hit   record;
     was   tenure.done;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_if_tokens));
     FOR asked IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_if_tokens) WITH ORDINALITY u(id, token, n)
@@ -191,6 +196,7 @@ DECLARE
     day CONSTANT bigint := 86400000;
     t   bigint;
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     PERFORM tenure.check_names('queue', ARRAY[p_queue]);
     IF 0 > p_keep_ms OR 0 > p_keep_dead_ms THEN
         PERFORM tenure.invalid('keep', 'jobs cannot be kept for less than no time', 'Use 0 to delete them at once.');
@@ -216,17 +222,46 @@ AS $$
 DECLARE
     t bigint := tenure.clock_ms();
 BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     IF p_reason IS NULL THEN
         PERFORM tenure.invalid('reason', 'is missing', 'Say what happened, for who reads it later.');
     END IF;
     PERFORM 1 FROM tenure.meta m FOR UPDATE;
-    epoch := tenure.raised(tenure.epoch_kept(t), t);
+    epoch := tenure.raised(tenure.floor_kept(t) >> 40, t);
     PERFORM tenure.begin_epoch(epoch, t, p_reason);
+END $$;
+
+-- Says for the whole installation whether commits wait for the disk ('on'), or do as each session says ('off').
+CREATE OR REPLACE FUNCTION tenure.set_durability(p_durability text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p_durability IS NULL OR p_durability NOT IN ('on', 'off') THEN
+        PERFORM tenure.invalid('durability', coalesce(quote_literal(left(p_durability, 80)), 'NULL') || ' is neither on nor off',
+            'Use on, or off where a crash of the server may lose what was answered.');
+    END IF;
+    PERFORM set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
+    UPDATE tenure.meta m SET durability = p_durability WHERE m.durability <> p_durability;
+END $$;
+
+-- Says for the whole installation how long a worker's lock must have been free before its process counts as gone, and
+-- answers what was said before.
+CREATE OR REPLACE FUNCTION tenure.set_guard_gap(p_gap_ms bigint, OUT was bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p_gap_ms IS NULL OR p_gap_ms NOT BETWEEN 300 AND 60000 THEN
+        PERFORM tenure.invalid('guard_gap', 'a guard gap of ' || coalesce(p_gap_ms || ' ms', 'NULL') || ' is outside 300 ms to 60 s',
+            'A lock that is free for longer than a minute means a lost process; leases decide about the rest.');
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
+    SELECT m.guard_gap INTO was FROM tenure.meta m FOR UPDATE;
+    UPDATE tenure.meta m SET guard_gap = p_gap_ms WHERE m.guard_gap <> p_gap_ms;
 END $$;
 
 -- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the
 -- oldest first, and up to as many expired keys; and workers that cannot be looked at and have not been heard of for a
--- day. What somebody is looking at is passed by.
+-- day. What somebody is looking at is passed by, and an effect in doubt keeps its job.
 CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -254,6 +289,7 @@ BEGIN
             WITH old AS MATERIALIZED (
                 SELECT d.id FROM tenure.done d
                  WHERE d.queue = place AND d.state = kind_ AND d.finished_at <= t - keep
+                   AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = d.id AND l.state = 0)
                  ORDER BY d.finished_at, d.id LIMIT p_limit - jobs FOR UPDATE SKIP LOCKED),
             gone AS (DELETE FROM tenure.done d USING old o WHERE d.id = o.id RETURNING d.id)
             SELECT array_agg(g.id) INTO aged FROM gone g;

@@ -41,7 +41,8 @@ BEGIN
     t := tenure.clock_ms();
     FOR shown IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
-         WHERE noted IS NULL OR u.n <> ALL (noted) ORDER BY u.id, u.n
+         -- Refusals leave lines, which are waited for like locks: they come in one order for all batches.
+         WHERE noted IS NULL OR u.n <> ALL (noted) ORDER BY u.id, u.token, u.n
     LOOP
         n := shown.n;
         token := NULL;

@@ -38,24 +38,61 @@ BEGIN
                              (SELECT e.at FROM tenure.epochs e ORDER BY e.epoch DESC LIMIT 1)));
 END $$;
 
--- The same for leases. A start that is still to come tells nothing: the clock was set back since.
+-- The same for leases. Each source that lies in the future is left out by itself: the clock was set back since.
 CREATE OR REPLACE FUNCTION tenure.steady_since(t bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    s bigint := tenure.started_ms();
 BEGIN
-    RETURN CASE WHEN s <= t THEN s ELSE 0 END;
+    RETURN (SELECT coalesce(max(s.at), 0)
+              FROM (SELECT coalesce(c.started_at, 0) AS at FROM tenure.clock c
+                    UNION ALL
+                    SELECT u.at FROM unnest(ARRAY[
+                        floor(extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint,
+                        floor(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) * 1000)::bigint,
+                        (SELECT e.at FROM tenure.epochs e ORDER BY e.epoch DESC LIMIT 1)]) u(at)
+                     WHERE NOT EXISTS (SELECT 1 FROM tenure.clock)) s
+             WHERE s.at <= t);
 END $$;
 
--- Until when a lease is not over, whatever it says. One that was granted before the server's start gets its whole length
--- from then on, but not beyond the job's maximal runtime: those who hold leases could not renew them while the server
--- stood still.
+-- What kept all workers from renewing: since when the server has been running (started), the end of the last break in the
+-- pulse (broke), and of the break before it (broke_before); 0 for none. A pulse that is too old while leases are out
+-- means that the break ends now. It is written down, so that the next caller does not begin another one; but not at
+-- REPEATABLE READ, where what this transaction sees may be older than the pulse. Callers ask only when a lease looks over.
+CREATE OR REPLACE FUNCTION tenure.last_breaks(t bigint, p_note boolean DEFAULT true,
+    OUT started bigint, OUT broke bigint, OUT broke_before bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    stall_ms CONSTANT bigint := 3000;
+    pulse    bigint := (SELECT p.last_value FROM tenure.pulse p);
+BEGIN
+    started := tenure.steady_since(t);
+    broke := coalesce((SELECT max(b.at) FROM tenure.breaks b WHERE b.at <= t), 0);
+    -- Two that lie closer were written by callers that did not see each other: they are one.
+    broke_before := coalesce((SELECT max(b.at) FROM tenure.breaks b WHERE b.at < broke - stall_ms), 0);
+    IF pulse > 0 AND greatest(pulse, broke) < t - stall_ms
+       -- A store without leases has no pulse. Leases that were granted a moment ago tell of no stall.
+       AND EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.leased_at < t - stall_ms) THEN
+        broke_before := broke;
+        broke := t;
+        IF p_note AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+            INSERT INTO tenure.breaks (at) VALUES (t);
+            -- Older ones than these two are not needed any more; those in the future are from before the clock was set back.
+            DELETE FROM tenure.breaks b WHERE b.ctid = ANY (ARRAY(
+                SELECT o.ctid FROM tenure.breaks o WHERE o.at < last_breaks.broke_before OR o.at > t FOR UPDATE SKIP LOCKED));
+        END IF;
+    END IF;
+END $$;
+
+-- Until when a lease is not over, whatever it says. One that was granted before the server's start, or before the last
+-- break in the pulse, gets its whole length from then on, but not beyond the job's maximal runtime: its holder could not
+-- renew it meanwhile. One that was granted before the break before has had its pardon.
 CREATE OR REPLACE FUNCTION tenure.pardoned_until(leased_at bigint, lease_ms bigint, began bigint, max_runtime bigint,
-    server_start bigint) RETURNS bigint
+    started bigint, broke bigint, broke_before bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE
-       WHEN leased_at >= server_start THEN '-9223372036854775808'::bigint
-       ELSE least(server_start + lease_ms, began + least(max_runtime, tenure.end_of_time())) END $$;
+       WHEN leased_at >= started AND (leased_at >= broke OR leased_at < broke_before) THEN '-9223372036854775808'::bigint
+       ELSE least(greatest(CASE WHEN leased_at < started THEN started END,
+                           CASE WHEN leased_at >= broke_before AND leased_at < broke THEN broke END) + lease_ms,
+                  began + least(max_runtime, tenure.end_of_time())) END $$;
 
 -- A number from before the calendar begins is shown as its first day, so that one such job does not
 -- make a whole view fail.
@@ -70,14 +107,36 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$ SELECT tenure.at(tenure.clock_ms()) $$;
 
 -- What was installed here, for those who may not read tables: the migrations, and as number 0 the
--- functions.
+-- functions, with their release beside the name.
 CREATE OR REPLACE FUNCTION tenure.history()
 RETURNS TABLE (version bigint, name text, checksum text, min_client bigint, applied_at bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$ SELECT m.version, m.name, m.checksum, m.min_client, m.applied_at FROM tenure.migrations m
    UNION ALL
-   SELECT 0, 'functions', m.functions, m.functions_client, m.functions_at FROM tenure.meta m WHERE m.functions IS NOT NULL
+   SELECT 0, concat('functions ', m.functions_release), m.functions, m.functions_client, m.functions_at FROM tenure.meta m
+    WHERE m.functions IS NOT NULL
     ORDER BY 1 $$;
+
+-- ── durability ────────────────────────────────────────────────────────────────────────────────────
+
+-- What answers for a token, an outcome or a job must be on disk when it is acknowledged: if a crash of the server forgot it, the
+-- same token would go to another worker. So a function that promises something raises synchronous_commit for its transaction
+-- where the session or its role says off, unless the installation has said off. It never lowers it: local and all that is above
+-- wait for this server's disk. Each function asks for the setting itself, since that is much cheaper than this call.
+CREATE OR REPLACE FUNCTION tenure.be_durable() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true) FROM tenure.meta m WHERE m.durability = 'on';
+END $$;
+
+-- What the promises of this installation rest on: what it has said about commits, and whether a commit of this session is on
+-- disk before it is acknowledged; and by what it would notice that the database has gone back in time.
+CREATE OR REPLACE FUNCTION tenure.terms(OUT durability text, OUT is_synced boolean, OUT tells_timeline boolean, OUT tells_system boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT m.durability,
+          current_setting('fsync')::boolean AND (m.durability = 'on' OR current_setting('synchronous_commit') <> 'off'),
+          m.wal_timeline <> 0, m.system <> 0
+     FROM tenure.meta m $$;
 
 -- ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,14 +216,29 @@ $$ SELECT ('x' || encode(substring(sha256(convert_to(name, 'UTF8')) FROM 1 FOR 4
 
 -- Where a job stands in the claim index, the same number as on every engine:
 -- bit 61 suspect, then 15 bits of the queue, 29 of the tenant, 17 of the kind.
-CREATE OR REPLACE FUNCTION tenure.lane(queue text, tenant text, kind text, crashes int) RETURNS bigint
+CREATE OR REPLACE FUNCTION tenure.lane(queue text, tenant text, kind text, suspect boolean) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE AS
-$$ SELECT ((crashes > 0)::int::bigint << 61)
+$$ SELECT (suspect::int::bigint << 61)
         | (tenure.prefix(queue, 15) << 46) | (tenure.prefix(tenant, 29) << 17) | tenure.prefix(kind, 17) $$;
 
+-- Whether so many crashes make a job a suspect: from its second crash on. The first may be anybody's fault, and then the
+-- jobs of a lost machine run again at once. A job with few crashes to lose is a suspect after its first. The library has the
+-- same rule in lifecycle.rs.
+CREATE OR REPLACE FUNCTION tenure.makes_suspect(crashes int, max_crashes int) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT crashes >= CASE WHEN max_crashes > 3 THEN 2 ELSE 1 END $$;
+
+-- Whether a job that stands in this lane is one.
+CREATE OR REPLACE FUNCTION tenure.is_suspect(lane bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT lane & 2305843009213693952 <> 0 $$;
+
+-- For how long a crash counts at the least, in milliseconds: the count goes when a handler returns by itself and the last
+-- crash is as old as this.
+CREATE OR REPLACE FUNCTION tenure.crash_memory() RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 3600000::bigint $$;
+
 -- The token after this one: above it, and above every token of an earlier epoch.
-CREATE OR REPLACE FUNCTION tenure.next_token(token bigint, epoch bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT greatest(token, epoch << 40) + 1 $$;
+CREATE OR REPLACE FUNCTION tenure.next_token(token bigint, epoch_floor bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT greatest(token, epoch_floor) + 1 $$;
 
 -- ── epochs ────────────────────────────────────────────────────────────────────────────────────────
 --
@@ -173,19 +247,38 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT greatest(token, epoch << 40) +
 -- one. So the database compares where it is with where it was, and where that differs a new epoch has begun.
 
 -- The WAL timeline, from the name of the segment that is written now. (pg_control_checkpoint() knows it too, but lags after
--- a promotion.)
+-- a promotion.) In a function that is not inlined, so that a server which does not tell it can do without.
 CREATE OR REPLACE FUNCTION tenure.wal_timeline() RETURNS bigint
-LANGUAGE sql VOLATILE AS
-$$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint $$;
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+END $$;
+
+-- The same for the server's system identifier.
+CREATE OR REPLACE FUNCTION tenure.system_id() RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (pg_control_system()).system_identifier;
+END $$;
 
 -- Where the database is: on which WAL timeline, which a promotion and a recovery to a point in time leave; in which
--- server; and which table, since a dump may be restored into the same server.
+-- server; and which table, since a dump may be restored into the same server. A managed server may not tell the first two: then
+-- they are 0, and the rest decides. It is asked with care, when the schema is installed and when an epoch begins; what it does not
+-- tell is not asked again by each claim.
 CREATE OR REPLACE FUNCTION tenure.whereabouts(OUT wal_timeline bigint, OUT system bigint, OUT jobs_table bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    wal_timeline := tenure.wal_timeline();
-    system := (SELECT c.system_identifier FROM pg_control_system() c);
     jobs_table := tenure.place_of_jobs();
+    BEGIN
+        wal_timeline := tenure.wal_timeline();
+    EXCEPTION WHEN OTHERS THEN
+        wal_timeline := 0;
+    END;
+    BEGIN
+        system := tenure.system_id();
+    EXCEPTION WHEN OTHERS THEN
+        system := 0;
+    END;
 END $$;
 
 -- Which table, in which database: a dump has another table, a copy of the database another database.
@@ -196,12 +289,14 @@ BEGIN
            | 'tenure.jobs'::regclass::oid::bigint;
 END $$;
 
--- Whether that is where it is. On one line of a query, because every claim and every enqueue asks.
+-- Whether that is where it is. On one line of a query, because every claim and every enqueue asks. In this order: a dump from
+-- another server may remember what this one does not tell.
 CREATE OR REPLACE FUNCTION tenure.is_here(wal_timeline bigint, system bigint, jobs_table bigint) RETURNS boolean
 LANGUAGE sql VOLATILE AS
-$$ SELECT wal_timeline = tenure.wal_timeline()
-      AND jobs_table = tenure.place_of_jobs()
-      AND system = (pg_control_system()).system_identifier $$;
+$$ SELECT CASE WHEN jobs_table <> tenure.place_of_jobs() THEN false
+               WHEN CASE WHEN system = 0 THEN false ELSE system <> tenure.system_id() END THEN false
+               WHEN wal_timeline = 0 THEN true
+               ELSE wal_timeline = tenure.wal_timeline() END $$;
 
 -- The epoch after this one: larger, and one that a second restore of the same old state does not come to again. So it
 -- carries the time, in tens of minutes since 2026. The library has the same rule in lease.rs.
@@ -209,35 +304,55 @@ CREATE OR REPLACE FUNCTION tenure.raised(epoch bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(greatest(epoch + 1, (at - 1767225600000) / 600000), 8388607) $$;
 
--- The epoch that tokens and ids are issued in, whether or not it is written down yet. It writes nothing, so that enqueueing
--- in anybody's transaction touches no row that others need. A standby issues nothing and cannot tell where it is.
+-- Where the numbers of an epoch that begins in this life of this server begin. Two replicas that are promoted within ten minutes,
+-- and two restores of one dump, come to the same epoch without knowing of each other; so each begins it elsewhere. It is a number
+-- below 2^39 that depends on the server's start and on the table. With a test clock it is 0.
+CREATE OR REPLACE FUNCTION tenure.salt() RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM tenure.clock) THEN
+        RETURN 0;
+    END IF;
+    RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;
+END $$;
+
+-- What tokens and ids are above now: the epoch that they are issued in, in the high bits, and where its numbers begin, whether or
+-- not it is written down yet. It writes nothing, so that enqueueing in anybody's transaction touches no row that others need. A
+-- standby issues nothing and cannot tell where it is.
+CREATE OR REPLACE FUNCTION tenure.floor_of_now(p_at bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT CASE WHEN m.wal_timeline IS NULL OR pg_is_in_recovery() THEN m.floor
+                        WHEN tenure.is_here(m.wal_timeline, m.system, m.jobs_table) THEN m.floor
+                        ELSE (tenure.raised(m.epoch, p_at) << 40) + tenure.salt() END
+              FROM tenure.meta m);
+END $$;
+
+-- The epoch alone.
 CREATE OR REPLACE FUNCTION tenure.epoch_of_now(p_at bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN (SELECT CASE WHEN m.wal_timeline IS NULL OR pg_is_in_recovery() THEN m.epoch
-                        WHEN tenure.is_here(m.wal_timeline, m.system, m.jobs_table) THEN m.epoch
-                        ELSE tenure.raised(m.epoch, p_at) END
-              FROM tenure.meta m);
+    RETURN tenure.floor_of_now(p_at) >> 40;
 END $$;
 
 -- The same, written down if it is new, with the reason. It never waits: if somebody else is writing it down, or this
 -- transaction's snapshot is too old to, the number is used all the same.
-CREATE OR REPLACE FUNCTION tenure.epoch_kept(p_at bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION tenure.floor_kept(p_at bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    e bigint := (SELECT m.epoch FROM tenure.meta m
+    e bigint := (SELECT m.floor FROM tenure.meta m
                   WHERE m.wal_timeline IS NULL OR tenure.is_here(m.wal_timeline, m.system, m.jobs_table));
 BEGIN
     IF e IS NOT NULL THEN
         RETURN e;
     END IF;
-    e := tenure.epoch_of_now(p_at);
+    e := tenure.floor_of_now(p_at);
     BEGIN
         PERFORM 1 FROM tenure.meta m FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
             -- Again, now that nobody else can: it may have been written down since.
-            e := tenure.epoch_of_now(p_at);
-            PERFORM tenure.begin_epoch(e, p_at, tenure.moved_from()) FROM tenure.meta m WHERE m.epoch < e;
+            e := tenure.floor_of_now(p_at);
+            PERFORM tenure.begin_epoch(e >> 40, p_at, tenure.moved_from()) FROM tenure.meta m WHERE m.epoch < e >> 40;
         END IF;
     EXCEPTION WHEN serialization_failure THEN
         NULL;
@@ -261,9 +376,52 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.begin_epoch(p_epoch bigint, p_at bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE tenure.meta m SET epoch = p_epoch, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table
+    UPDATE tenure.meta m SET epoch = p_epoch, floor = (p_epoch << 40) + tenure.salt(), wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table
       FROM tenure.whereabouts() h;
     INSERT INTO tenure.epochs (epoch, at, reason) VALUES (p_epoch, p_at, p_reason) ON CONFLICT (epoch) DO NOTHING;
+END $$;
+
+-- How far the server has come: the installation, its epoch, and up to where the write-ahead log is on disk. NULL if the server
+-- does not tell. A crash of the server loses nothing of what this tells, so it never goes back by itself.
+CREATE OR REPLACE FUNCTION tenure.progress_of_server() RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT concat_ws(' ', m.installation, m.epoch, pg_current_wal_flush_lsn()) FROM tenure.meta m
+             WHERE m.wal_timeline > 0);
+END $$;
+
+-- The workers are witnesses: a server that has not come as far as one of them has seen it was put back, by a snapshot of its
+-- disk for example, though its timeline and its system identifier are the same. Then a new epoch begins, and the answer is true.
+-- Each epoch that begins so carries the time, so callers that show what is not true begin one in ten minutes at most.
+CREATE OR REPLACE FUNCTION tenure.witnessed(p_seen text, t bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    new_epoch CONSTANT bigint := tenure.raised(0, t);
+    seen_epoch bigint;
+    seen_lsn   pg_lsn;
+    is_lsn     pg_lsn;
+BEGIN
+    IF p_seen !~ '^[0-9a-f-]{36} [0-9]{1,7} [0-9A-F]{1,8}/[0-9A-F]{1,8}$' THEN
+        RETURN false;
+    END IF;
+    seen_lsn := split_part(p_seen, ' ', 3)::pg_lsn;
+    is_lsn := (SELECT pg_current_wal_insert_lsn() FROM tenure.meta m WHERE m.wal_timeline > 0);
+    IF (seen_lsn > is_lsn) IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    -- If the database notices by itself that it is elsewhere, its epoch is above the one that was seen.
+    PERFORM tenure.floor_kept(t);
+    seen_epoch := split_part(p_seen, ' ', 2)::bigint;
+    PERFORM 1 FROM tenure.meta m
+      WHERE m.installation::text = split_part(p_seen, ' ', 1) AND m.epoch <= seen_epoch AND seen_epoch < new_epoch
+        FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
+    PERFORM tenure.begin_epoch(new_epoch, t, format('a worker has seen the write-ahead log at %s, and it is at %s: '
+        'the server was put back to an earlier state', seen_lsn, is_lsn));
+    RETURN true;
 END $$;
 
 -- The policy's delay in milliseconds after so many failures, before any chance. The library decides
@@ -300,14 +458,15 @@ SELECT j.id, j.state, j.queue, j.tenant, j.kind,
        coalesce(j.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = j.id)) AS args,
        j.priority, j.run_at, j.token, j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.retry, j.max_runtime,
        j.key, j.trace, j.tags, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
-       j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason, j.progress, j.progress_note
+       j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason, j.progress, j.progress_note,
+       j.crashed_at, j.lane & 2305843009213693952 <> 0 AS suspect, j.returns_until
   FROM tenure.jobs j
 UNION ALL
 SELECT d.id, d.state, d.queue, d.tenant, d.kind,
        coalesce(d.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = d.id)),
        d.priority, d.run_at, d.token, d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.retry, d.max_runtime,
        d.key, d.trace, d.tags, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
-       NULL, d.finished_at, d.result, d.reason, NULL, NULL
+       NULL, d.finished_at, d.result, d.reason, NULL, NULL, NULL, false, NULL
   FROM tenure.done d;
 
 -- The name of a state, as every layer spells it.
@@ -315,69 +474,121 @@ CREATE OR REPLACE FUNCTION tenure.state_name(state smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT ('{queued,queued,running,parked,succeeded,dead,cancelled}'::text[])[state + 1] $$;
 
--- A line of the timeline, unless the same call has left one before.
+-- A line of the timeline, unless the same call has left one before. Of one verb the last 20 stay, those of the highest
+-- tokens: only they are asked for again. A worker's return is looked up for as long as the line that tells of its crash is
+-- there, and is written later, so more of those stay. Refusals all stay: they are written without the job's lock, and
+-- dropping some would have to wait for others.
 CREATE OR REPLACE FUNCTION tenure.note(p_job bigint, p_at bigint, p_verb text, p_refused boolean, p_token bigint,
     p_attempt int, p_worker text, p_began bigint, p_became smallint, p_note text) RETURNS void
 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    kept    CONSTANT int := CASE WHEN p_verb = 'return' THEN 60 ELSE 20 END;
+    last_   bigint;
+    dropped bigint := 0;
+    more    bigint;
 BEGIN
-    INSERT INTO tenure.timeline (job_id, at, verb, refused, token, attempt, worker, began, became, note)
-    VALUES (p_job, p_at, p_verb, p_refused, p_token, p_attempt, p_worker, p_began, p_became, p_note)
+    IF NOT p_refused THEN
+        SELECT l.token INTO last_ FROM tenure.timeline l
+         WHERE l.job_id = p_job AND l.verb = p_verb AND l.refused = false
+         ORDER BY l.token DESC LIMIT 1 OFFSET kept - 1;
+        IF FOUND THEN
+            SELECT max(l.earlier) INTO dropped FROM tenure.timeline l
+             WHERE l.job_id = p_job AND l.verb = p_verb AND l.refused = false;
+            DELETE FROM tenure.timeline l
+             WHERE l.job_id = p_job AND l.verb = p_verb AND l.refused = false AND l.token <= last_;
+            GET DIAGNOSTICS more = ROW_COUNT;
+            dropped := dropped + more;
+        END IF;
+    END IF;
+    INSERT INTO tenure.timeline (job_id, at, verb, refused, token, attempt, worker, began, became, note, earlier)
+    VALUES (p_job, p_at, p_verb, p_refused, p_token, p_attempt, p_worker, p_began, p_became, p_note, dropped)
     ON CONFLICT (job_id, token, verb, refused) DO NOTHING;
 END $$;
 
 -- What a job is now, wherever it is: for those who did not pass the fence. Live first and then ended,
 -- and live again: in between it may have been moved either way.
-CREATE OR REPLACE FUNCTION tenure.current(p_job bigint, OUT token bigint, OUT state smallint, OUT attempt int)
+CREATE OR REPLACE FUNCTION tenure.current(p_job bigint, OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT j.token, j.state, j.attempt INTO token, state, attempt FROM tenure.jobs j WHERE j.id = p_job;
+    SELECT j.token, j.state INTO token, state FROM tenure.jobs j WHERE j.id = p_job;
     IF NOT FOUND THEN
-        SELECT d.token, d.state, d.attempt INTO token, state, attempt FROM tenure.done d WHERE d.id = p_job;
+        SELECT d.token, d.state INTO token, state FROM tenure.done d WHERE d.id = p_job;
     END IF;
     IF NOT FOUND THEN
-        SELECT j.token, j.state, j.attempt INTO token, state, attempt FROM tenure.jobs j WHERE j.id = p_job;
+        SELECT j.token, j.state INTO token, state FROM tenure.jobs j WHERE j.id = p_job;
     END IF;
 END $$;
 
--- Makes a refusal visible, once per job, token and verb, and answers what the job is; no row if there
--- is no such job. Who shows no token at all is nobody that a timeline could name.
+-- Makes a refusal visible, once per job, token and verb, and answers what the job is; no row if there is no such job.
+-- Its line names the attempt and the worker that had the token: by the line that ended the attempt, or by the job that it
+-- completed. If neither is kept, the attempt is 0. A call without a token leaves no line.
 CREATE OR REPLACE FUNCTION tenure.refuse(p_job bigint, p_shown bigint, p_verb text, p_at bigint,
     OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    tried int;
+    tried  int;
+    holder text;
 BEGIN
     PERFORM tenure.take_crash_back(p_job, p_shown, p_at);
-    SELECT c.token, c.state, c.attempt INTO token, state, tried FROM tenure.current(p_job) c;
+    SELECT c.token, c.state INTO token, state FROM tenure.current(p_job) c;
     IF token IS NOT NULL AND p_shown IS NOT NULL AND tenure.is_kept(p_job) THEN
-        PERFORM tenure.note(p_job, p_at, p_verb, true, p_shown, tried, NULL, NULL, state,
+        SELECT l.attempt, l.worker INTO tried, holder FROM tenure.timeline l
+         WHERE l.job_id = p_job AND l.token = p_shown AND NOT l.refused AND l.worker IS NOT NULL ORDER BY l.seq LIMIT 1;
+        IF NOT FOUND THEN
+            SELECT d.attempt, d.worker INTO tried, holder FROM tenure.done d WHERE d.id = p_job AND d.token = p_shown;
+        END IF;
+        PERFORM tenure.note(p_job, p_at, p_verb, true, p_shown, coalesce(tried, 0), holder, NULL, state,
             CASE WHEN token = p_shown THEN 'already_settled' ELSE 'token_mismatch' END
             || ': the job''s token is ' || token);
     END IF;
 END $$;
 
--- A worker that was taken for gone has shown its token again: the crash does not count, once. It never waits: a renewal
--- comes by here, and what is locked now keeps its crash.
+-- A worker that was taken for gone has shown its token again: the crash does not count, once. One whose lease was over may
+-- come back too, within a lease's length and while the job waits for its next attempt. It never waits: a renewal comes by
+-- here, and what is locked now keeps its crash.
 CREATE OR REPLACE FUNCTION tenure.take_crash_back(p_job bigint, p_shown bigint, p_at bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    was record;
+    was    record;
+    lapsed boolean := false;
 BEGIN
-    -- A requeue begins to count anew.
-    IF tenure.heard(p_job, p_shown, 'vanish') IS NULL
-       OR EXISTS (SELECT 1 FROM tenure.timeline l
-                   WHERE l.job_id = p_job AND l.token > p_shown AND l.verb = 'requeue' AND NOT l.refused) THEN
+    IF tenure.heard(p_job, p_shown, 'vanish') IS NULL THEN
+        lapsed := true;
+        -- Asked before the row is locked: it may be another worker's by now, whom an open transaction must not delay.
+        IF NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = p_job AND j.returns_until >= p_at)
+           OR tenure.heard(p_job, p_shown, 'lapse') IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    -- A requeue begins to count anew, and so may a handler's return so long after the crash. After a lapse, nothing else
+    -- may have happened to the job.
+    IF EXISTS (SELECT 1 FROM tenure.timeline l
+                WHERE l.job_id = p_job AND l.token > p_shown AND NOT l.refused
+                  AND (lapsed OR l.verb = 'requeue'
+                       OR l.verb IN ('retry', 'snooze', 'park')
+                          AND l.at >= tenure.crash_memory() + (SELECT v.at FROM tenure.timeline v
+                                                                WHERE v.job_id = p_job AND v.token = p_shown
+                                                                  AND v.verb = 'vanish' AND NOT v.refused))) THEN
         RETURN;
     END IF;
-    SELECT j.state, j.attempt, greatest(j.crashes - 1, 0) AS crashes INTO was
+    SELECT j.state, j.returns_until, greatest(j.crashes - 1, 0) AS crashes INTO was
       FROM tenure.jobs j WHERE j.id = p_job FOR NO KEY UPDATE SKIP LOCKED;
     -- Asked under the lock: two calls with the token take one crash back.
-    IF FOUND AND tenure.heard(p_job, p_shown, 'return') IS NULL THEN
-        UPDATE tenure.jobs j SET crashes = was.crashes, lane = tenure.lane(j.queue, j.tenant, j.kind, was.crashes)
+    IF FOUND AND (NOT lapsed OR was.returns_until >= p_at) AND tenure.heard(p_job, p_shown, 'return') IS NULL THEN
+        UPDATE tenure.jobs j
+           SET crashes = was.crashes,
+               crashed_at = CASE WHEN was.crashes > 0 THEN j.crashed_at END,
+               lane = tenure.lane(j.queue, j.tenant, j.kind,
+                                  tenure.is_suspect(j.lane) AND tenure.makes_suspect(was.crashes, j.max_crashes)),
+               returns_until = NULL
          WHERE j.id = p_job;
-        PERFORM tenure.note(p_job, p_at, 'return', false, p_shown, was.attempt, NULL, NULL, was.state,
-            'its worker is back: the crash does not count');
+        PERFORM tenure.note(p_job, p_at, 'return', false, p_shown, l.attempt, l.worker, NULL, was.state,
+                            'its worker is back: the crash does not count')
+           FROM tenure.timeline l
+          WHERE l.job_id = p_job AND l.token = p_shown AND l.verb = CASE WHEN lapsed THEN 'lapse' ELSE 'vanish' END
+            AND NOT l.refused;
     END IF;
 END $$;
 
@@ -426,7 +637,7 @@ END $$;
 
 -- Back to the queue, due at p_run_at, or aside. Settling, lapsing and resuming end here.
 CREATE OR REPLACE FUNCTION tenure.put_back(p_job bigint, p_parked boolean, p_run_at bigint, p_token bigint,
-    p_attempt int, p_crashes int, p_reason text, p_at bigint) RETURNS void
+    p_attempt int, p_crashes int, p_crashed_at bigint, p_suspect boolean, p_reason text, p_at bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     ready boolean := NOT p_parked AND p_run_at <= p_at;
@@ -434,11 +645,12 @@ DECLARE
 BEGIN
     UPDATE tenure.jobs j
        SET state = CASE WHEN p_parked THEN 3 WHEN ready THEN 0 ELSE 1 END,
-           lane = tenure.lane(j.queue, j.tenant, j.kind, p_crashes),
+           lane = tenure.lane(j.queue, j.tenant, j.kind, p_suspect),
            run_at = p_run_at,
            token = p_token,
            attempt = p_attempt,
            crashes = p_crashes,
+           crashed_at = p_crashed_at,
            reason = p_reason,
            worker = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
      WHERE j.id = p_job
@@ -460,18 +672,23 @@ END $$;
 
 -- Tells waiting workers that a queue has ready jobs, unless this session said so a moment ago: a
 -- notification in every transaction halves the commits of eight callers. A hint, never needed: what
--- it leaves out is found by looking.
+-- it leaves out is found by looking. A session may ask for quiet: a transaction that has notified cannot be prepared.
 CREATE OR REPLACE FUNCTION tenure.announce(p_queue text, p_at bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     pause CONSTANT bigint := 50;
+    -- The schema is part of it, since a session may enqueue into several. Its name may have spaces, so it comes last.
+    place CONSTANT text := p_queue || ' ' || left('tenure.', -1);
     said  text := current_setting('tenure_session.announced', true);
 BEGIN
-    -- Anybody may set it, and through a pooler others share it: it is believed only if it is ours.
-    IF said ~ '^[^ ]+ [0-9]{1,15}$' AND split_part(said, ' ', 1) = p_queue
-       AND p_at - split_part(said, ' ', 2)::bigint BETWEEN 0 AND pause THEN
+    IF current_setting('tenure_session.quiet', true) = 'on' THEN
         RETURN;
     END IF;
-    PERFORM set_config('tenure_session.announced', p_queue || ' ' || p_at, false),
+    -- Anybody may set it, and through a pooler others share it: it is believed only if it is ours.
+    IF said ~ '^[0-9]{1,15} ' AND substr(said, strpos(said, ' ') + 1) = place
+       AND p_at - split_part(said, ' ', 1)::bigint BETWEEN 0 AND pause THEN
+        RETURN;
+    END IF;
+    PERFORM set_config('tenure_session.announced', p_at || ' ' || place, false),
             pg_notify(left('tenure.', -1), p_queue);
 END $$;

@@ -40,7 +40,8 @@ BEGIN
 
     FOR shown IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
-         WHERE held IS NULL OR u.n <> ALL (held) ORDER BY u.id, u.n
+         -- Refusals leave lines, which are waited for like locks: they come in one order for all batches.
+         WHERE held IS NULL OR u.n <> ALL (held) ORDER BY u.id, u.token, u.n
     LOOP
         n := shown.n;
         lease_until := NULL;

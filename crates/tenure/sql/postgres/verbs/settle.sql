@@ -18,6 +18,7 @@ DECLARE
     plain     boolean;   -- and all are completions
     fenced    boolean := coalesce(current_setting('tenure_session.fenced', true) = 'yes', false);
     forgetful text[];    -- queues whose succeeded jobs are deleted at once
+    doubtful  bigint[];  -- jobs that are kept all the same, since an effect of theirs is in doubt
     heard     int[];
     forgotten bigint[];
     shown     record;
@@ -34,11 +35,17 @@ BEGIN
     IF NOT distinct_ THEN
         PERFORM pg_advisory_xact_lock('tenure.jobs'::regclass::oid::int, 1);
     END IF;
+    IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
     SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
     -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         forgetful := '{}';
+    END IF;
+    doubtful := '{}';
+    IF forgetful <> '{}' THEN
+        SELECT coalesce(array_agg(l.job_id), '{}') INTO doubtful
+          FROM tenure.ledger l WHERE l.state = 0 AND l.job_id = ANY (p_jobs);
     END IF;
 
     IF NOT (distinct_ AND plain) THEN
@@ -67,10 +74,19 @@ BEGIN
             SELECT d.id, d.run_at, d.token, d.enqueued_at, d.started_at, t, d.max_runtime, d.parent,
                    d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.priority, 4, d.queue, d.tenant, d.kind,
                    d.args, d.codec, d.retry, d.key, d.trace, d.tags, d.limit_key, d.worker, d.result
-              FROM ended d WHERE d.queue <> ALL (forgetful))
-        SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.queue = ANY (forgetful)) INTO heard, forgotten
+              FROM ended d WHERE d.queue <> ALL (forgetful) OR d.id = ANY (doubtful))
+        SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.queue = ANY (forgetful) AND d.id <> ALL (doubtful))
+          INTO heard, forgotten
           FROM ended d;
-        PERFORM tenure.forget(forgotten) WHERE forgotten IS NOT NULL;
+        IF forgotten IS NOT NULL THEN
+            -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the first
+            -- look must not go with its job.
+            IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 AND l.job_id = ANY (forgotten)) THEN
+                RAISE EXCEPTION 'an effect was opened at the moment at which its job was completed'
+                    USING ERRCODE = 'serialization_failure', HINT = 'Send it again.';
+            END IF;
+            PERFORM tenure.forget(forgotten);
+        END IF;
         -- Only what was settled here proves a fence: a stale settlement, which is a mere value to its caller, must
         -- not open the way for the writes beside it.
         IF fenced THEN
@@ -83,7 +99,7 @@ BEGIN
         END IF;
     END IF;
 
-    e := tenure.epoch_of_now(t);
+    e := tenure.floor_of_now(t);
     FOR shown IN
         SELECT u.id, u.token, u.verb, u.after_ms, u.note, u.result, u.n::int AS n
           FROM unnest(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) WITH ORDINALITY
@@ -111,6 +127,9 @@ AS $$
 DECLARE
     was   tenure.jobs;
     tries int;
+    suspect boolean;   -- when it goes on
+    crashes int;
+    crashed_at bigint;
 BEGIN
     IF p_verb IS NULL OR p_verb NOT IN ('complete', 'retry', 'snooze', 'release', 'bury', 'park') THEN
         PERFORM tenure.invalid('verb', coalesce(quote_literal(p_verb), 'NULL') || ' does not end an attempt',
@@ -119,12 +138,11 @@ BEGIN
         PERFORM tenure.invalid('after', 'a delay is not negative', 'Use 0 for at once.');
     END IF;
     -- The running job that this token owns. Here, and nowhere else but in the statement for completions,
-    -- it is decided who may settle.
+    -- it is decided who may settle. settle_many has locked it.
     SELECT j.* INTO was
       FROM tenure.jobs j
      WHERE j.id = p_job
-       AND j.token = p_token AND j.state + 0 = 2
-       FOR UPDATE;
+       AND j.token = p_token AND j.state + 0 = 2;
     IF NOT FOUND THEN
         SELECT l.verdict, l.became, l.token, l.state INTO verdict, became, token, state
           FROM tenure.answer_late(p_job, p_token, p_verb, t) l;
@@ -133,9 +151,15 @@ BEGIN
     verdict := 'settled';
     -- Waiting is not failing: these give their attempt back.
     tries := CASE WHEN p_verb IN ('snooze', 'release', 'park') THEN greatest(was.attempt - 1, 0) ELSE was.attempt END;
+    -- A handler that comes back by itself is no suspect. Its crashes count on, until the last is an hour old: else a job
+    -- that returns and kills in turns would never be buried. A release is the worker's word.
+    suspect := p_verb = 'release' AND tenure.is_suspect(was.lane);
+    crashes := CASE WHEN p_verb = 'release' OR was.crashed_at > t - tenure.crash_memory() THEN was.crashes ELSE 0 END;
+    crashed_at := CASE WHEN crashes > 0 THEN was.crashed_at END;
     IF p_verb = 'complete' THEN
         became := 4;
-        IF was.queue = ANY (forgetful) THEN
+        IF was.queue = ANY (forgetful)
+           AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0) THEN
             DELETE FROM tenure.jobs j WHERE j.id = p_job;
             PERFORM tenure.forget(ARRAY[p_job]);
         ELSE
@@ -148,13 +172,15 @@ BEGIN
         PERFORM tenure.end_job(p_job, became, was.token, was.crashes, t, NULL, p_note);
     ELSIF p_verb = 'park' THEN
         became := 3;
-        PERFORM tenure.put_back(p_job, true, was.run_at, was.token, tries, was.crashes, p_note, t);
+        PERFORM tenure.put_back(p_job, true, was.run_at, was.token, tries, crashes, crashed_at, suspect, p_note, t);
     ELSIF p_verb = 'release' THEN
         became := 0;
-        PERFORM tenure.put_back(p_job, false, was.run_at, tenure.next_token(was.token, e), tries, was.crashes, NULL, t);
+        PERFORM tenure.put_back(p_job, false, was.run_at, tenure.next_token(was.token, e), tries, crashes, crashed_at,
+            suspect, NULL, t);
     ELSE
         became := 0;
-        PERFORM tenure.put_back(p_job, false, tenure.later(t, p_after_ms), was.token, tries, was.crashes, NULL, t);
+        PERFORM tenure.put_back(p_job, false, tenure.later(t, p_after_ms), was.token, tries, crashes, crashed_at, suspect,
+            NULL, t);
     END IF;
     PERFORM tenure.note(p_job, t, p_verb, false, was.token, was.attempt, was.worker, was.started_at, became,
         CASE WHEN p_verb IN ('retry', 'bury', 'park') THEN p_note END);

@@ -52,9 +52,7 @@ SELECT d.id, 'it succeeded under token ' || d.token || ', but '
 -- :stuck
 SELECT id, 'its lease was over ' || ((:now - lease_until) / 1000) || ' s ago, and nobody takes it back'
   FROM tenure_jobs
- WHERE id BETWEEN :first AND :last AND state = 2 AND lease_until <= :over
-   AND (leased_at >= :since
-        OR min(:since + lease_ms, coalesce(started_at + max_runtime, :since + lease_ms)) <= :over)
+ WHERE id BETWEEN :first AND :last AND state = 2 AND {over}
 
 -- The ledger agrees with the jobs.
 -- :unfinished
@@ -86,6 +84,6 @@ SELECT r.id, 'its number or its token ' || r.token || ' is from an epoch that ha
         UNION ALL SELECT id, token FROM tenure_done WHERE id BETWEEN :first AND :last) r
  WHERE r.token >> 40 > :epoch OR r.id >> 40 > :epoch
 
--- The lanes of live jobs, to be held against those that their names give.
+-- The lanes of live jobs, to be held against those that their names and crashes give.
 -- :lanes
-SELECT id, lane, queue, tenant, kind, crashes FROM tenure_jobs WHERE id BETWEEN :first AND :last
+SELECT id, lane, queue, tenant, kind, crashes, max_crashes FROM tenure_jobs WHERE id BETWEEN :first AND :last

@@ -8,9 +8,11 @@
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
     OR EXISTS (SELECT 1
                  FROM tenure_jobs
-                WHERE state = 2 AND lease_until <= :over
-                  AND (leased_at >= :since
-                       OR min(:since + lease_ms, coalesce(started_at + max_runtime, :since + lease_ms)) <= :over))
+                WHERE state = 2 AND {over})
+
+-- Whether a lease is over, but for breaks.
+-- :looks_over
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :over)
 
 -- Waiting jobs whose time has come become ready, oldest first.
 -- :promote
@@ -22,19 +24,20 @@ UPDATE tenure_jobs
                ORDER BY run_at, id
                LIMIT :limit)
 
--- The epoch of tokens and ids, and since when time has run evenly.
+-- The epoch of tokens and ids, since when time has run evenly, the pulse, and its last breaks.
 -- :meta
-SELECT epoch, steady_since FROM tenure_meta
+SELECT epoch, steady_since, pulse, broke, broke_before, guard_gap FROM tenure_meta
 
 -- :paused
 SELECT queue FROM tenure_queues WHERE paused_at IS NOT NULL
 
--- Whether this worker holds a job that may be about to kill it.
+-- What this worker holds that may be about to kill it, or be killed: NULL for nothing, true if there is a suspect that has
+-- not run for long, or that the next crash would bury.
 -- :holds_suspect
-SELECT EXISTS (SELECT 1
-                 FROM tenure_jobs
-                WHERE state = 2 AND crashes > 0
-                  AND worker = :worker AND started_at > :suspicious_since)
+SELECT max(started_at > :suspicious_since OR crashes + 1 >= max_crashes)
+  FROM tenure_jobs
+ WHERE state = 2 AND lane & 2305843009213693952 <> 0
+   AND worker = :worker
 
 -- The next lane with ready work. Lanes between the bounds are stepped over, not read.
 -- :next_lane
@@ -46,7 +49,7 @@ SELECT lane
 
 -- The ready jobs of one lane, in order. The reader stops when it has enough.
 -- :pick
-SELECT id, priority, run_at, queue, kind
+SELECT id, priority, run_at, queue, kind, crashes + 1 >= max_crashes
   FROM tenure_jobs
  WHERE state = 0 AND lane = :lane
  ORDER BY priority, run_at, id
@@ -63,6 +66,7 @@ UPDATE tenure_jobs
        leased_at = :now,
        lease_ms = :lease_ms,
        lease_until = :now + min(:lease_ms, coalesce(max_runtime, :lease_ms)),
+       returns_until = NULL,
        progress = NULL, progress_note = NULL
  WHERE id = :job
    AND state = 0

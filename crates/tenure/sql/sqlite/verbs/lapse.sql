@@ -8,9 +8,7 @@
 -- :overdue
 SELECT id, token
   FROM tenure_jobs
- WHERE state = 2 AND lease_until <= :over
-   AND (leased_at >= :since
-        OR min(:since + lease_ms, coalesce(started_at + max_runtime, :since + lease_ms)) <= :over)
+ WHERE state = 2 AND {over}
  ORDER BY lease_until, id
  LIMIT :limit
 
@@ -21,8 +19,7 @@ SELECT {live}
   FROM tenure_jobs
  WHERE id = :job
    AND token = :token AND state = 2
-   AND lease_until <= :now
-   AND (leased_at >= :since OR min(:since + lease_ms, coalesce(started_at + max_runtime, :since + lease_ms)) <= :now)
+   AND {over}
 
 -- What a worker holds that is gone.
 -- :of_worker
@@ -62,15 +59,42 @@ DELETE FROM tenure_workers WHERE worker = :worker
 -- :looked
 UPDATE tenure_workers SET free_since = :free_since WHERE worker = :worker
 
--- Whether a requeue has begun to count anew since an attempt.
+-- Whether a requeue has begun to count anew since an attempt, or a handler's return so long after its crash that it may
+-- have; or, for :any, whether anything has happened since.
 -- :counted_anew
 SELECT EXISTS (SELECT 1
-                 FROM tenure_timeline
-                WHERE job_id = :job AND token > :token AND verb = 'requeue' AND refused = 0)
+                 FROM tenure_timeline l
+                WHERE l.job_id = :job AND l.token > :token AND l.refused = 0
+                  AND (:any OR l.verb = 'requeue'
+                       OR l.verb IN ('retry', 'snooze', 'park')
+                          AND l.at >= :memory + (SELECT v.at FROM tenure_timeline v
+                                                  WHERE v.job_id = :job AND v.token = :token AND v.verb = 'vanish'
+                                                    AND v.refused = 0)))
 
 -- A crash that was none does not count.
 -- :uncrash
-UPDATE tenure_jobs SET crashes = :crashes, lane = :lane WHERE id = :job
+UPDATE tenure_jobs SET crashes = :crashes, crashed_at = :crashed_at, lane = :lane, returns_until = NULL
+ WHERE id = :job
+
+-- :may_return
+UPDATE tenure_jobs SET returns_until = :until WHERE id = :job
+
+-- What a worker asks before it looks for all: whether leases are out, whether jobs wait whose time has come, and how many
+-- workers are known, up to 1,000.
+-- :pulse_of
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2),
+       EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now),
+       (SELECT count(*) FROM (SELECT 1 FROM tenure_workers LIMIT 1000))
+
+-- :advance_pulse
+UPDATE tenure_meta SET pulse = :now
+
+-- Whether a lease is out that was granted before :then: only then a pulse that is too old tells of a stall.
+-- :leased_before
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND leased_at < :then)
+
+-- :note_break
+UPDATE tenure_meta SET broke = :broke, broke_before = :broke_before
 
 -- Time broke. Several processes notice the same break; one of them is enough.
 -- :break_time

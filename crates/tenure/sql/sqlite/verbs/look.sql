@@ -1,7 +1,13 @@
 -- Questions that change nothing.
 
+-- What a job has come to.
+-- :outcome
+SELECT state, NULL, reason FROM tenure_jobs WHERE id = :job
+UNION ALL
+SELECT state, result, reason FROM tenure_done WHERE id = :job
+
 -- :timeline
-SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note
+SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note, earlier
   FROM tenure_timeline
  WHERE job_id = :job
  ORDER BY seq

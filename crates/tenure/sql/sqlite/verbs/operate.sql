@@ -48,11 +48,12 @@ ON CONFLICT (queue) DO UPDATE
 -- :next_queue
 SELECT queue FROM tenure_done WHERE queue > :after ORDER BY queue LIMIT 1
 
--- The oldest of the ended jobs of one queue and state.
+-- The oldest of the ended jobs of one queue and state. An effect in doubt keeps its job.
 -- :aged
 SELECT id
   FROM tenure_done
  WHERE queue = :queue AND state = :state AND finished_at <= :before
+   AND NOT EXISTS (SELECT 1 FROM tenure_ledger l WHERE l.job_id = tenure_done.id AND l.state = 0)
  ORDER BY finished_at, id
  LIMIT :limit
 
@@ -69,6 +70,10 @@ SELECT installation FROM tenure_meta
 
 -- :raise
 UPDATE tenure_meta SET epoch = :epoch
+
+-- How long a worker's lock must have been free before its process counts as gone.
+-- :set_guard_gap
+UPDATE tenure_meta SET guard_gap = :gap_ms
 
 -- :note_epoch
 INSERT INTO tenure_epochs (epoch, at, reason) VALUES (:epoch, :now, :reason)

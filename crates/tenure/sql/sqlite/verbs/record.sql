@@ -3,9 +3,21 @@
 -- :live
 id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
 priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, trace, tags, parent,
-enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note
+enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,
+crashed_at, lane & 2305843009213693952 <> 0, returns_until
 
 -- :ended
 id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
 priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, trace, tags, parent,
-enqueued_at, worker, started_at, NULL, NULL, NULL, finished_at, result, reason, NULL, NULL
+enqueued_at, worker, started_at, NULL, NULL, NULL, finished_at, result, reason, NULL, NULL,
+NULL, 0, NULL
+
+-- Whether a running job's lease has been over since :over. One that was granted before time broke (:since), or before the
+-- last break in the pulse (:broke), gets its whole length from then on, but not beyond the job's maximal runtime: its
+-- holder could not renew it meanwhile. One that was granted before the break before (:broke_before) has had its pardon.
+-- :over
+lease_until <= :over
+   AND (leased_at >= :since AND (leased_at >= :broke OR leased_at < :broke_before)
+        OR min(max(iif(leased_at < :since, :since, 0),
+                   iif(leased_at >= :broke_before AND leased_at < :broke, :broke, 0)) + lease_ms,
+               coalesce(started_at + max_runtime, 9223372036854775807)) <= :over)

@@ -16,6 +16,7 @@ UPDATE tenure_jobs
        token = :token,
        attempt = :attempt,
        crashes = :crashes,
+       crashed_at = :crashed_at,
        reason = :reason,
        worker = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
  WHERE id = :job
@@ -36,9 +37,21 @@ DELETE FROM tenure_jobs WHERE id = :job
 
 -- What a job is now, wherever it is: for those who did not pass the fence.
 -- :current
-SELECT token, state, attempt FROM tenure_jobs WHERE id = :job
+SELECT token, state FROM tenure_jobs WHERE id = :job
 UNION ALL
-SELECT token, state, attempt FROM tenure_done WHERE id = :job
+SELECT token, state FROM tenure_done WHERE id = :job
+
+-- Which attempt of which worker had this token: by the line that ended the attempt.
+-- :ended_by
+SELECT attempt, worker
+  FROM tenure_timeline
+ WHERE job_id = :job AND token = :token AND refused = 0 AND worker IS NOT NULL
+ ORDER BY seq
+ LIMIT 1
+
+-- The same, by the job that the attempt has completed.
+-- :completed_by
+SELECT attempt, worker FROM tenure_done WHERE id = :job AND token = :token
 
 -- What a settlement under this token made of the job, if it was heard before.
 -- :heard
@@ -46,9 +59,21 @@ SELECT became
   FROM tenure_timeline
  WHERE job_id = :job AND token = :token AND verb = :verb AND refused = 0
 
+-- The last line of this verb that stays when one more is written, and how many were dropped so far. The highest tokens
+-- stay: only they are asked for again.
+-- :last_kept
+SELECT token, (SELECT max(n.earlier) FROM tenure_timeline n WHERE n.job_id = :job AND n.verb = :verb AND n.refused = 0)
+  FROM tenure_timeline
+ WHERE job_id = :job AND verb = :verb AND refused = 0
+ ORDER BY token DESC
+ LIMIT 1 OFFSET :kept
+
+-- :thin
+DELETE FROM tenure_timeline WHERE job_id = :job AND verb = :verb AND refused = 0 AND token <= :token
+
 -- :note
-INSERT INTO tenure_timeline (job_id, at, verb, refused, token, attempt, worker, began, became, note)
-VALUES (:job, :at, :verb, :refused, :token, :attempt, :worker, :began, :became, :note)
+INSERT INTO tenure_timeline (job_id, at, verb, refused, token, attempt, worker, began, became, note, earlier)
+VALUES (:job, :at, :verb, :refused, :token, :attempt, :worker, :began, :became, :note, :earlier)
 ON CONFLICT (job_id, token, verb, refused) DO NOTHING
 
 -- Queues whose succeeded jobs are deleted at once.

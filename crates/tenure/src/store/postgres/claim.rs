@@ -32,7 +32,8 @@ pub(super) fn claim(
     ask: &Claim,
     marks: &mut Option<String>,
 ) -> Result<Claimed, postgres::Error> {
-    const CLAIM: &str = select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8)");
+    const CLAIM: &str =
+        select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8, p_round => $9)");
     let asked = Asked::new(ask);
     let rows = session.query(&schema.apply(CLAIM), &asked.params(marks))?;
     read(&rows, ask, marks).map(|(_, claimed)| claimed)
@@ -44,13 +45,17 @@ pub(super) fn settle_and_claim(
     settlements: &[Settlement],
     ask: &Claim,
     marks: &mut Option<String>,
+    is_in_transaction: bool,
 ) -> Result<(Vec<Settled>, Claimed), postgres::Error> {
     const BOTH: &str = select_claimed!(
-        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+         p_round => $15, p_in_transaction => $16)"
     );
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));
+    // What is claimed is handed out only after the COMMIT.
+    params.push((&is_in_transaction, Type::BOOL));
     let rows = session.query(&schema.apply(BOTH), &params)?;
     let (settled, claimed) = read(&rows, ask, marks)?;
     Ok((settle::answers(settlements, &settled, "place")?, claimed))
@@ -76,6 +81,7 @@ struct Asked<'a> {
     lease_ms: i64,
     cursor: i64,
     grace_ms: i64,
+    round: i64,
 }
 
 impl<'a> Asked<'a> {
@@ -86,12 +92,13 @@ impl<'a> Asked<'a> {
             kinds: ask.kinds.as_ref().map(|kinds| kinds.iter().map(Name::as_str).collect()),
             n: i32::try_from(ask.n).unwrap_or(i32::MAX),
             lease_ms: millis(ask.lease),
-            cursor: ask.cursor.0,
+            cursor: ask.cursor.group,
             grace_ms: millis(ask.grace),
+            round: ask.cursor.end(),
         }
     }
 
-    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 8] {
+    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 9] {
         [
             (&self.worker, Type::TEXT),
             (&self.queues, Type::TEXT_ARRAY),
@@ -101,6 +108,7 @@ impl<'a> Asked<'a> {
             (&self.cursor, Type::INT8),
             (marks, Type::TEXT),
             (&self.grace_ms, Type::INT8),
+            (&self.round, Type::INT8),
         ]
     }
 }
@@ -125,7 +133,9 @@ fn read<'a>(
             }
             "claimed" => attempts.push((row::place(row, "place")?, row::attempt(row)?)),
             _ => {
-                claimed.cursor = Cursor(row.try_get("cursor")?);
+                let is_midway = row.try_get::<_, Option<&str>>("verdict")? == Some("midway");
+                let round = is_midway.then_some(ask.cursor.end());
+                claimed.cursor = Cursor { group: row.try_get("cursor")?, round };
                 let due: Option<i64> = row.try_get("due_ms")?;
                 claimed.next_due =
                     due.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);

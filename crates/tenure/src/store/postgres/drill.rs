@@ -15,7 +15,7 @@ use super::migrate::Migrations;
 use super::schema::Schema;
 use super::session::{Isolation, Session};
 use super::{Options, Postgres, row};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, millis};
 use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::inspect::TimelineEntry;
 use crate::job::{Fingerprint, JobRecord, Json, Name};
@@ -62,6 +62,16 @@ impl Postgres {
     /// Installs the schema with a safeguard taken out.
     pub fn install_patched(address: &Address, patches: &[Patch]) -> Result<()> {
         Migrations::connect(address)?.up_edited(|file, text| Patch::apply(patches, file, text))
+    }
+
+    /// The SQL files of the functions, without `.sql`, and their texts.
+    pub fn texts() -> Vec<(&'static str, &'static str)> {
+        Migrations::texts()
+    }
+
+    /// Replaces the functions of one file by those of this text, in a schema that is installed.
+    pub fn replace_functions(address: &Address, text: &str) -> Result<()> {
+        Migrations::connect(address)?.replace(text)
     }
 
     /// From now on nothing is committed: each state that is loaded begins in a transaction of its own,
@@ -179,7 +189,7 @@ fn begin_anew(
 ) -> Result<(), postgres::Error> {
     const SWEEP_AFTER: u32 = 200;
     const SWEEP: &str = "VACUUM tenure.jobs, tenure.done, tenure.payloads, tenure.timeline, tenure.keys, \
-        tenure.queues, tenure.meta, tenure.clock, tenure.ledger, tenure.steps, tenure.workers, tenure.epochs";
+        tenure.queues, tenure.meta, tenure.clock, tenure.ledger, tenure.steps, tenure.workers, tenure.epochs, tenure.breaks";
     if loads.is_multiple_of(SWEEP_AFTER) {
         session.batch("ROLLBACK")?;
         session.batch(&schema.apply(SWEEP))?;
@@ -189,38 +199,46 @@ fn begin_anew(
 
 /// The statements that set what is kept once for the whole store.
 fn numbers(state: &Dump, moved: bool) -> String {
-    let Dump { now, started_at, epoch, .. } = state;
+    let Dump { now, started_at, broke, broke_before, guard_gap, epoch, .. } = state;
+    let gap = millis(*guard_gap);
     let (now, started_at) = (now.as_millis(), started_at.as_millis());
+    let (broke, before) = (broke.as_millis(), broke_before.as_millis());
     let (sequence, moved) = (sequence(state), i32::from(moved));
     format!(
         "INSERT INTO tenure.clock (one, at, started_at) VALUES (1, {now}, {started_at}) \
              ON CONFLICT (one) DO UPDATE SET at = excluded.at, started_at = excluded.started_at; \
-         UPDATE tenure.meta m SET epoch = {epoch}, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
-           FROM (SELECT w.wal_timeline - {moved} AS wal_timeline, w.system, w.jobs_table FROM tenure.whereabouts() w) h \
-          WHERE (m.epoch, m.wal_timeline, m.system, m.jobs_table) IS DISTINCT FROM ({epoch}, h.wal_timeline, h.system, h.jobs_table); \
+         UPDATE tenure.meta m SET epoch = {epoch}, guard_gap = {gap}, floor = {epoch}::bigint << 40, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
+           FROM (SELECT w.wal_timeline + {moved} AS wal_timeline, w.system, w.jobs_table FROM tenure.whereabouts() w) h \
+          WHERE (m.epoch, m.guard_gap, m.floor, m.wal_timeline, m.system, m.jobs_table) \
+             IS DISTINCT FROM ({epoch}, {gap}, {epoch}::bigint << 40, h.wal_timeline, h.system, h.jobs_table); \
+         DELETE FROM tenure.breaks; \
+         INSERT INTO tenure.breaks (at) SELECT b.at FROM unnest(ARRAY[{broke}, {before}]::bigint[]) b(at) WHERE b.at > 0; \
          DELETE FROM tenure.epochs WHERE epoch > {epoch}; {sequence}"
     )
 }
 
-/// A sequence does not roll back, so it is set each time.
+/// Sequences do not roll back, so they are set each time.
 fn sequence(state: &Dump) -> String {
-    format!("SELECT setval('tenure.job_id', {}, false)", state.next_id - first_of(state.epoch))
+    let next = state.next_id - first_of(state.epoch);
+    format!("SELECT setval('tenure.job_id', {next}, false), setval('tenure.pulse', 0, false)")
 }
 
 fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, postgres::Error> {
     // What is kept once stands beside every job, so that all that most states have comes in one round trip. The columns of
     // a job are first, in the order of `select_record`.
-    const JOBS: &str = "SELECT r.*, m.epoch, m.next_id, m.steady_since, m.effects, m.steps, m.workers, m.lines, m.queues, \
+    const JOBS: &str = "SELECT r.*, m.epoch, m.gap_ms, m.next_id, m.steady_since, m.broke, m.broke_before, m.effects, m.steps, m.workers, m.lines, m.queues, \
         m.keys, m.ids, m.lanes \
-        FROM (SELECT e.epoch, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
-              (SELECT started_at FROM tenure.clock) AS steady_since, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
+        FROM (SELECT e.epoch, (SELECT k.guard_gap FROM tenure.meta k) AS gap_ms, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
+              (SELECT started_at FROM tenure.clock) AS steady_since, b.broke, \
+              coalesce((SELECT max(c.at) FROM tenure.breaks c WHERE c.at < b.broke - 3000), 0) AS broke_before, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
               EXISTS (SELECT 1 FROM tenure.steps) AS steps, EXISTS (SELECT 1 FROM tenure.workers) AS workers, \
               EXISTS (SELECT 1 FROM tenure.timeline) AS lines, EXISTS (SELECT 1 FROM tenure.queues) AS queues, \
               EXISTS (SELECT 1 FROM tenure.keys) AS keys, ARRAY(SELECT id FROM tenure.jobs ORDER BY id) AS ids, \
               ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes \
-              FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s) m \
+              FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s, \
+                   (SELECT coalesce(max(c.at), 0) AS broke FROM tenure.breaks c) b) m \
         LEFT JOIN tenure.record r ON true ORDER BY r.id";
-    const TIMELINE: &str = "SELECT job_id AS job, at, verb, refused, token, attempt, worker, began, became, note \
+    const TIMELINE: &str = "SELECT job_id AS job, at, verb, refused, token, attempt, worker, began, became, note, earlier \
         FROM tenure.timeline ORDER BY job_id, seq";
     const QUEUES: &str =
         "SELECT queue, paused_at, keep_ms, keep_dead_ms FROM tenure.queues ORDER BY queue";
@@ -239,7 +257,10 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
     let found = ask(JOBS)?;
     if let Some(found) = found.first() {
         state.epoch = row::epoch(found, "epoch")?;
+        state.guard_gap = row::gap(found)?;
         state.started_at = found.try_get("steady_since")?;
+        (state.broke, state.broke_before) =
+            (found.try_get("broke")?, found.try_get("broke_before")?);
         (effects, steps, workers) =
             (found.try_get("effects")?, found.try_get("steps")?, found.try_get("workers")?);
         state.next_id = found.try_get("next_id")?;
@@ -369,13 +390,14 @@ fn job_row(job: &JobRecord) -> Fields {
         "queue": job.queue, "tenant": job.tenant, "kind": job.kind,
         "priority": job.priority, "run_at": job.run_at, "token": job.token.0, "attempt": job.attempt,
         "max_attempts": job.max_attempts, "crashes": job.crashes, "max_crashes": job.max_crashes,
+        "crashed_at": job.crashed_at,
         "retry": spelling::retry_column(&job.retry).map(|_| json!(job.retry)),
         "max_runtime": job.max_runtime_ms, "key": job.key, "trace": job.trace,
         "tags": spelling::tags_column(&job.tags), "parent": job.parent.map(|parent| parent.0),
         "enqueued_at": job.enqueued_at, "worker": job.worker, "started_at": job.started_at,
         "leased_at": job.leased_at, "lease_ms": job.lease_ms, "lease_until": job.lease_until,
         "finished_at": job.finished_at, "reason": job.reason,
-        "progress": permille, "progress_note": note,
+        "progress": permille, "progress_note": note, "returns_until": job.returns_until,
     });
     Fields { plain, args: raw(&job.args), result: job.result.as_ref().and_then(raw) }
 }
@@ -394,7 +416,7 @@ fn line_row(line: &TimelineEntry, seq: i64) -> Fields {
     json!({
         "seq": seq, "job_id": line.job.0, "at": line.at, "token": line.token.0, "began": line.from,
         "attempt": line.attempt, "became": spelling::code(line.became, false), "refused": line.refused,
-        "verb": line.verb.name(), "worker": line.worker, "note": line.note,
+        "verb": line.verb.name(), "worker": line.worker, "note": line.note, "earlier": line.earlier,
     })
     .into()
 }

@@ -1,6 +1,7 @@
 //! How a job gets in.
 
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use postgres::Row;
 use postgres::types::Type;
@@ -9,7 +10,7 @@ use super::row::{self, JsonText};
 use super::schema::Schema;
 use super::session::{Param, Session};
 use crate::clock::millis;
-use crate::job::{Due, Fingerprint, JobId, Name, NewJob, Tenant};
+use crate::job::{Due, Fingerprint, JobId, Limits, Name, NewJob, Tenant};
 use crate::store::{Enqueued, row as spelling};
 
 /// Sends jobs and reads the answers.
@@ -18,11 +19,21 @@ pub(super) fn enqueue(
     schema: &Schema,
     jobs: &[NewJob],
 ) -> Result<Vec<Enqueued>, postgres::Error> {
+    enqueue_within(session, schema, jobs, None)
+}
+
+/// The same with a limit for how long it waits for each lock.
+pub(super) fn enqueue_within(
+    session: &mut Session,
+    schema: &Schema,
+    jobs: &[NewJob],
+    wait: Option<Duration>,
+) -> Result<Vec<Enqueued>, postgres::Error> {
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
     let lists = Lists::of(jobs);
-    let rows = session.query(&schema.apply(Lists::SQL), &lists.params())?;
+    let rows = session.query_within(&schema.apply(Lists::SQL), &lists.params(), wait)?;
     lists.answers(&rows)
 }
 
@@ -46,6 +57,8 @@ pub(crate) struct Lists<'a> {
     traces: Said<&'a str>,
     tags: Said<String>,
     parents: Said<i64>,
+    /// How large args may be, where some are larger than usual: the library has checked them by limits of its own.
+    args_limit: Option<i32>,
 }
 
 /// What is said of each job, if anything is said of any.
@@ -54,7 +67,7 @@ type Said<T> = Option<Vec<Option<T>>>;
 impl<'a> Lists<'a> {
     /// The call, with the lists as its parameters.
     pub(crate) const SQL: &'static str = "SELECT n, verdict, job FROM tenure.enqueue_many(\
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)";
+        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
     /// What these jobs say that is not usual.
     pub(crate) fn of(jobs: &'a [NewJob]) -> Lists<'a> {
@@ -85,11 +98,17 @@ impl<'a> Lists<'a> {
             traces: list(jobs, |job| job.trace.as_deref()),
             tags: list(jobs, |job| spelling::tags_column(&job.tags)),
             parents: list(jobs, |job| job.parent.map(|parent| parent.0)),
+            args_limit: jobs
+                .iter()
+                .map(|job| job.args.as_str().len())
+                .max()
+                .filter(|largest| *largest > Limits::default().args)
+                .map(|largest| i32::try_from(largest).unwrap_or(i32::MAX)),
         }
     }
 
     /// The lists in the order of the call.
-    pub(crate) fn params(&self) -> [Param<'_>; 17] {
+    pub(crate) fn params(&self) -> [Param<'_>; 18] {
         [
             (&self.kinds, Type::TEXT_ARRAY),
             (&self.args, Type::JSON_ARRAY),
@@ -108,6 +127,7 @@ impl<'a> Lists<'a> {
             (&self.traces, Type::TEXT_ARRAY),
             (&self.tags, Type::TEXT_ARRAY),
             (&self.parents, Type::INT8_ARRAY),
+            (&self.args_limit, Type::INT4),
         ]
     }
 

@@ -23,16 +23,19 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 38] = [
     "after",
     "args",
+    "args_limit",
     "batch",
     "committed",
     "delay",
+    "durability",
     "effect",
     "fingerprint",
     "fraction",
     "grace",
+    "guard_gap",
     "job",
     "keep",
     "key",
@@ -56,6 +59,7 @@ const FIELDS: [&str; 34] = [
     "tags",
     "tenant",
     "trace",
+    "transaction",
     "verb",
     "worker",
 ];
@@ -198,10 +202,12 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
             );
         }
         "42501" => {
-            return unusable(
-                &format!("this role may not {doing}"),
-                "connect as the owner of the schema, or ask them for the rights that `tenure migrate up` prints",
-            );
+            return Error::Forbidden {
+                target: target.to_owned(),
+                problem: format!("this role may not {doing} ({message})"),
+                next: "connect as the owner of the schema, or ask them for the rights that `tenure migrate up` prints"
+                    .to_owned(),
+            };
         }
         "25006" => {
             return unusable(

@@ -48,6 +48,11 @@ impl Guard {
         &self.worker.worker
     }
 
+    /// Whether the worker takes jobs from this queue. An empty name stands for all.
+    pub(super) fn serves(&self, queue: &str) -> bool {
+        queue.is_empty() || self.worker.queues.iter().any(|own| own.as_str() == queue)
+    }
+
     /// Takes the lock in this session and makes the worker known. Through a pooler there is no session
     /// that could hold it.
     pub(super) fn take(

@@ -29,6 +29,39 @@ pub struct Health {
     pub uncertain: Duration,
 }
 
+/// What the promises of an installation rest on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// What it has said about commits.
+    pub durability: Durability,
+    /// Whether what this session is answered is on disk by then.
+    pub is_synced: bool,
+    /// Whether the server tells its WAL timeline, by which a failover is noticed.
+    pub tells_timeline: bool,
+    /// Whether the server tells its system identifier, by which a dump from another one is noticed.
+    pub tells_system: bool,
+}
+
+/// Whether commits wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Always, whatever a session or role says.
+    On,
+    /// Unless a session or role says otherwise: then a crash of the server may lose what it has answered, and may issue
+    /// a token twice.
+    Off,
+}
+
+impl Durability {
+    /// As the schema and people spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::On => "on",
+            Durability::Off => "off",
+        }
+    }
+}
+
 /// A transaction that is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
@@ -73,6 +106,34 @@ impl Postgres {
                 ahead_ms: at.as_millis() - (wall + uncertain).as_millis(),
                 uncertain,
             })
+        })
+    }
+
+    /// What the promises of this installation rest on.
+    pub fn terms(&mut self) -> Result<Terms> {
+        const TERMS: &str =
+            "SELECT durability, is_synced, tells_timeline, tells_system FROM tenure.terms()";
+        self.call("look at the installation's terms", |session, schema| {
+            let row = session.query_one(&schema.apply(TERMS), &[])?;
+            let durability = match row.try_get("durability")? {
+                "off" => Durability::Off,
+                _ => Durability::On,
+            };
+            Ok(Terms {
+                durability,
+                is_synced: row.try_get("is_synced")?,
+                tells_timeline: row.try_get("tells_timeline")?,
+                tells_system: row.try_get("tells_system")?,
+            })
+        })
+    }
+
+    /// Says for the whole installation whether commits wait for the disk.
+    pub fn set_durability(&mut self, durability: Durability) -> Result<()> {
+        const SET: &str = "SELECT tenure.set_durability($1)";
+        self.call("set the durability", |session, schema| {
+            let name = durability.name();
+            session.execute(&schema.apply(SET), &[(&name, Type::TEXT)]).map(drop)
         })
     }
 

@@ -10,7 +10,7 @@ use super::session::Session;
 use super::settle;
 use crate::clock::millis;
 use crate::lease::{Fence, WorkerId};
-use crate::store::{Lapse, Lapsed};
+use crate::store::{Beat, Lapse, Lapsed};
 
 pub(super) fn overdue(
     session: &mut Session,
@@ -25,6 +25,23 @@ pub(super) fn overdue(
     rows.iter()
         .map(|row| Ok(Fence { job: row.try_get("job")?, token: row.try_get("token")? }))
         .collect()
+}
+
+pub(super) fn beat(
+    session: &mut Session,
+    schema: &Schema,
+    wakes: bool,
+    seen: &mut Option<String>,
+) -> Result<Beat, postgres::Error> {
+    const BEAT: &str = "SELECT leads, leases_are_out, workers, seen FROM tenure.beat($1)";
+    let row = session.query_one(&schema.apply(BEAT), &[(&*seen, Type::TEXT)])?;
+    *seen = row.try_get("seen")?;
+    Ok(Beat {
+        leads: row.try_get("leads")?,
+        leases_are_out: row.try_get("leases_are_out")?,
+        workers: row.try_get::<_, i32>("workers")?.unsigned_abs() as usize,
+        wakes,
+    })
 }
 
 pub(super) fn lapse(

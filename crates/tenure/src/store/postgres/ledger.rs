@@ -1,5 +1,7 @@
 //! What took effect, and what steps came to.
 
+use std::time::Duration;
+
 use postgres::Row;
 use postgres::types::Type;
 
@@ -16,6 +18,7 @@ pub(super) fn ledger(
     session: &mut Session,
     schema: &Schema,
     entries: &[Entry],
+    wait: Option<Duration>,
 ) -> Result<Vec<Answer>, postgres::Error> {
     const LEDGER: &str = "SELECT n, verdict, result, token, since, standing, state \
         FROM tenure.ledger_many($1, $2, $3, $4, $5, $6)";
@@ -25,7 +28,7 @@ pub(super) fn ledger(
     let results: Vec<_> =
         entries.iter().map(|entry| entry.act.result().map(Json::as_str).map(JsonText)).collect();
     let notes: Vec<_> = entries.iter().map(|entry| entry.act.note()).collect();
-    let rows = session.query(
+    let rows = session.query_within(
         &schema.apply(LEDGER),
         &[
             (&jobs, Type::INT8_ARRAY),
@@ -35,6 +38,7 @@ pub(super) fn ledger(
             (&results, Type::JSON_ARRAY),
             (&notes, Type::TEXT_ARRAY),
         ],
+        wait,
     )?;
     let mut answers = vec![Answer::Gone; entries.len()];
     for row in &rows {
@@ -48,6 +52,7 @@ fn answer(entry: &Entry, row: &Row) -> Result<Answer, postgres::Error> {
     Ok(match row.try_get("verdict")? {
         "opened" => Answer::Opened,
         "committed" => Answer::Committed(row.try_get("result")?),
+        "decided" => Answer::Decided(row.try_get("result")?),
         "in_doubt" => {
             Answer::InDoubt(Doubt { token: row.try_get("token")?, since: row.try_get("since")? })
         }

@@ -5,18 +5,21 @@
 //! port says what a caller may repeat. What can be known before sending is looked for: a connection
 //! that has been idle is asked first, since servers restart at night.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::address::Address;
 use super::dial::Dialer;
 use super::error;
 use super::guard::Guard;
+use super::rights::Rights;
+use super::schema::Schema;
 use super::server::{self, Facts};
 use super::session::Session;
-use super::wake::Ears;
+use super::wake::{Ears, Notice};
 use crate::clock;
 use crate::lease::WorkerId;
-use crate::store::{Guarded, Result};
+use crate::store::{Error, Guarded, Result};
 
 /// After how long without a call a connection is asked whether it is still there. Below it, the
 /// round trip would cost more than it saves.
@@ -103,7 +106,21 @@ impl Link {
         let mut session = self.take_session()?;
         let answer = work(&mut session);
         self.give_back(session, answer.as_ref().err());
-        answer.map_err(|cause| error::from_postgres(&self.target, doing, cause))
+        answer.map_err(|cause| self.told(doing, cause))
+    }
+
+    /// The error that a caller is told. If it is about a missing right, the server is asked what would mend it.
+    fn told(&mut self, doing: &'static str, cause: postgres::Error) -> Error {
+        let mut error = error::from_postgres(&self.target, doing, cause);
+        let schema = Schema::new(self.address.schema());
+        if let Error::Forbidden { problem, next, .. } = &mut error
+            && let Some(session) = &mut self.session
+            && let Ok(rights) = Rights::of(session, &schema)
+            && let Some(advice) = rights.advice(problem)
+        {
+            *next = advice;
+        }
+        error
     }
 
     /// Whether the session has survived the last call.
@@ -161,8 +178,7 @@ impl Link {
         let mut session = self.take_session()?;
         let answer = guard.take(&mut session, self.facts.is_direct);
         self.give_back(session, answer.as_ref().err());
-        let guarded = answer
-            .map_err(|cause| error::from_postgres(&self.target, "register a worker", cause))?;
+        let guarded = answer.map_err(|cause| self.told("register a worker", cause))?;
         self.guards.push(guard);
         Ok(guarded)
     }
@@ -170,6 +186,13 @@ impl Link {
     /// No longer.
     pub(super) fn unguard(&mut self, worker: &WorkerId) {
         self.guards.retain(|guard| guard.worker() != worker);
+    }
+
+    /// Whether one of these notices is for a worker that this connection stands for. A connection that stands for
+    /// none hears everything.
+    pub(super) fn concerns(&self, said: &BTreeSet<Notice>) -> bool {
+        self.guards.is_empty()
+            || self.guards.iter().any(|guard| said.iter().any(|it| guard.serves(&it.payload)))
     }
 
     pub(super) fn has_guards(&self) -> bool {

@@ -1,5 +1,7 @@
 //! How jobs are seen.
 
+use std::time::Duration;
+
 use postgres::types::Type;
 
 use super::row;
@@ -7,11 +9,40 @@ use super::schema::Schema;
 use super::session::Session;
 use crate::clock::Timestamp;
 use crate::inspect::{
-    Checked, Filter, Identity, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings, Raise,
-    WorkerView, Wrong,
+    Checked, Current, Filter, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine,
+    QueueSettings, Raise, WorkerView, Wrong,
 };
 use crate::job::{JobId, JobRecord, Name, Tenant};
 use crate::store::row as spelling;
+
+pub(super) fn current(
+    session: &mut Session,
+    schema: &Schema,
+    jobs: &[JobId],
+) -> Result<Vec<Option<Current>>, postgres::Error> {
+    const CURRENT: &str = "SELECT n, token, state FROM tenure.current_many($1)";
+    let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
+    let mut found = vec![None; jobs.len()];
+    for row in &session.query(&schema.apply(CURRENT), &[(&ids, Type::INT8_ARRAY)])? {
+        let row::Stage(state, _) = row.try_get("state")?;
+        if let Some(place) = found.get_mut(row::place(row, "n")?) {
+            *place = Some(Current { token: row.try_get("token")?, state });
+        }
+    }
+    Ok(found)
+}
+
+pub(super) fn outcome(
+    session: &mut Session,
+    schema: &Schema,
+    id: JobId,
+) -> Result<Option<JobOutcome>, postgres::Error> {
+    const OUTCOME: &str = "SELECT state, result, reason FROM tenure.outcome($1)";
+    let rows = session.query(&schema.apply(OUTCOME), &[(&id.0, Type::INT8)])?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (result, reason) = (row.try_get("result")?, row.try_get("reason")?);
+    Ok(Some(JobOutcome { state: row.try_get("state")?, result, reason }))
+}
 
 pub(super) fn job(
     session: &mut Session,
@@ -19,7 +50,7 @@ pub(super) fn job(
     id: JobId,
 ) -> Result<Option<JobDetail>, postgres::Error> {
     const JOB: &str = row::select_record!("tenure.look_at($1)");
-    const TIMELINE: &str = "SELECT job, at, verb, refused, token, attempt, worker, began, became, note \
+    const TIMELINE: &str = "SELECT job, at, verb, refused, token, attempt, worker, began, became, note, earlier \
         FROM tenure.timeline_of($1)";
     let rows = session.query(&schema.apply(JOB), &[(&id.0, Type::INT8)])?;
     let Some(found) = rows.first() else { return Ok(None) };
@@ -101,6 +132,14 @@ pub(super) fn workers(
         "SELECT worker, queues, kinds, taken_at, is_alive FROM tenure.known_workers()";
     let rows = session.query(&schema.apply(WORKERS), &[])?;
     rows.iter().map(row::worker_view).collect()
+}
+
+pub(super) fn guard_gap(
+    session: &mut Session,
+    schema: &Schema,
+) -> Result<Duration, postgres::Error> {
+    const GAP: &str = "SELECT tenure.guard_gap() AS gap_ms";
+    row::gap(&session.query_one(&schema.apply(GAP), &[])?)
 }
 
 pub(super) fn identity(

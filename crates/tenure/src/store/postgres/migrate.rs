@@ -1,7 +1,8 @@
 //! The schema and its versions: what is applied, what is missing, and bringing it up or down.
 //!
 //! Two things are installed. Tables come by numbered migrations, once each. Functions come from the binary as a whole
-//! and replace those of another one: a signature that was released does not change, so whoever is calling goes on.
+//! and replace those of an older one: a signature that was released does not change, so whoever is calling goes on. Those of a
+//! newer one stay, since releases are counted.
 //! Everything happens in one transaction under a lock of its own, so that any number of processes may ask for it at
 //! once. Where there is nothing to do, nothing is locked.
 
@@ -26,6 +27,29 @@ pub enum Roles {
     Make,
     /// The owner grants rights to roles of their own.
     Leave,
+}
+
+/// What becomes of functions that are newer than this binary's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Newer {
+    /// They stay.
+    Leave,
+    /// This binary's take their place.
+    Replace,
+}
+
+/// What came of bringing a schema up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brought {
+    /// It has all that this binary brings.
+    Current,
+    /// Its functions are newer, of this release, and were left in place; this binary has those of `own`.
+    LeftNewer {
+        /// What is installed.
+        installed: u32,
+        /// What this binary has.
+        own: u32,
+    },
 }
 
 /// What a store holds, as far as it matters to who removes it. Counting ends at [`Contents::MOST`].
@@ -61,26 +85,60 @@ impl Migrations {
         about.status().map_err(|refusal| self.refused(refusal))
     }
 
-    /// Applies what is missing, and replaces the functions if they are not this binary's.
-    pub fn up(&mut self, roles: Roles) -> Result<()> {
-        self.up_with(roles, &Functions::own())
+    /// Applies what is missing, and replaces the functions if they are older than this binary's.
+    pub fn up(&mut self, roles: Roles) -> Result<Brought> {
+        self.bring(roles, Newer::Leave)
+    }
+
+    /// The same, and newer functions are left or replaced.
+    pub fn bring(&mut self, roles: Roles, newer: Newer) -> Result<Brought> {
+        self.up_with(roles, newer, &Functions::own())
     }
 
     /// The same, with files that `edit` has had in its hands.
     #[cfg(feature = "drill")]
     pub(super) fn up_edited(&mut self, edit: impl Fn(&str, &str) -> String) -> Result<()> {
-        self.up_with(Roles::Leave, &Functions::edited(edit))
+        self.up_with(Roles::Leave, Newer::Leave, &Functions::edited(edit)).map(drop)
     }
 
-    fn up_with(&mut self, roles: Roles, functions: &Functions) -> Result<()> {
+    /// The files of functions, without `.sql`, and their texts.
+    #[cfg(feature = "drill")]
+    pub(super) fn texts() -> Vec<(&'static str, &'static str)> {
+        texts::FUNCTIONS.to_vec()
+    }
+
+    /// Puts the functions of one file in the place of those that are there.
+    #[cfg(feature = "drill")]
+    pub(super) fn replace(&mut self, text: &str) -> Result<()> {
+        let Migrations { link, schema } = self;
+        link.run("replace functions", |session| {
+            session.transaction(Isolation::ReadCommitted, |session| {
+                session.batch("SET LOCAL search_path = pg_catalog, pg_temp")?;
+                session.batch(&schema.apply(text))
+            })
+        })
+    }
+
+    fn up_with(&mut self, roles: Roles, newer: Newer, functions: &Functions) -> Result<Brought> {
         let Migrations { link, schema } = self;
         let wanted = |about: &About| {
             about.can_go_up()?;
+            if newer == Newer::Replace {
+                about.can_go_back()?;
+            }
             if roles == Roles::Make { about.can_have_roles() } else { Ok(()) }
         };
+        let left = |about: &About| about.newer_than(functions).filter(|_| newer == Newer::Leave);
+        let is_done = |about: &About| {
+            about.is_current(functions) || left(about).is_some() && about.has_tables()
+        };
+        let brought = |about: &About| match left(about) {
+            Some(installed) => Brought::LeftNewer { installed, own: functions.release },
+            None => Brought::Current,
+        };
         let about = look(link, schema)?;
-        if roles == Roles::Leave && wanted(&about).is_ok() && about.is_current(functions) {
-            return Ok(());
+        if roles == Roles::Leave && wanted(&about).is_ok() && is_done(&about) {
+            return Ok(brought(&about));
         }
         let done = link.run("bring the schema up to date", |session| {
             session.transaction(Isolation::ReadCommitted, |session| {
@@ -97,13 +155,13 @@ impl Migrations {
                     let owner = (&about.owner as &_, Type::TEXT);
                     session.query("SELECT set_config('role', $1, true)", &[owner])?;
                 }
-                if !about.is_current(functions) {
-                    install(session, schema, &about, functions)?;
+                if !is_done(&about) {
+                    install(session, schema, &about, functions, left(&about).is_none())?;
                 }
                 if roles == Roles::Make {
                     session.batch(&grants(schema))?;
                 }
-                Ok(Ok(()))
+                Ok(Ok(brought(&about)))
             })
         })?;
         done.map_err(|refusal| self.refused(refusal))
@@ -195,10 +253,12 @@ fn install(
     schema: &Schema,
     about: &About,
     functions: &Functions,
+    replaces: bool,
 ) -> Result<(), postgres::Error> {
     const APPLIED: &str = "INSERT INTO tenure.migrations (version, name, checksum, min_client, applied_at) \
         VALUES ($1, $2, $3, $4, tenure.clock_ms())";
-    const INSTALLED: &str = "UPDATE tenure.meta SET functions = $1, functions_client = $2, functions_at = tenure.clock_ms()";
+    const INSTALLED: &str = "UPDATE tenure.meta SET functions = $1, functions_client = $2, functions_release = $3, \
+        functions_at = tenure.clock_ms()";
     // Once. A restored dump brings what was noted where it comes from, and must go on to do so.
     const NOTED: &str = "UPDATE tenure.meta m SET wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
         FROM tenure.whereabouts() h WHERE m.wal_timeline IS NULL";
@@ -212,7 +272,7 @@ fn install(
             session.batch(&schema.apply(text))?;
         }
     }
-    for text in &functions.files {
+    for text in functions.files.iter().filter(|_| replaces) {
         session.batch(&schema.apply(text))?;
     }
     // Nobody but its owner may call anything until it is granted.
@@ -230,10 +290,16 @@ fn install(
             ],
         )?;
     }
-    session.execute(
-        &schema.apply(INSTALLED),
-        &[(&functions.checksum, Type::TEXT), (&i64::from(CLIENT), Type::INT8)],
-    )?;
+    if replaces {
+        session.execute(
+            &schema.apply(INSTALLED),
+            &[
+                (&functions.checksum, Type::TEXT),
+                (&i64::from(CLIENT), Type::INT8),
+                (&i64::from(functions.release), Type::INT8),
+            ],
+        )?;
+    }
     session.execute(&schema.apply(NOTED), &[])?;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What operators do to jobs and queues.
 
+use std::time::Duration;
+
 use postgres::Row;
 use postgres::types::Type;
 
@@ -112,4 +114,14 @@ pub(super) fn raise_epoch(
     const RAISE: &str = "SELECT epoch FROM tenure.raise_epoch($1)";
     let row = session.query_one(&schema.apply(RAISE), &[(&reason, Type::TEXT)])?;
     row::epoch(&row, "epoch")
+}
+
+/// Answers what was said before.
+pub(super) fn set_guard_gap(
+    session: &mut Session,
+    schema: &Schema,
+    gap: Duration,
+) -> Result<Duration, postgres::Error> {
+    const SET: &str = "SELECT was AS gap_ms FROM tenure.set_guard_gap($1)";
+    row::gap(&session.query_one(&schema.apply(SET), &[(&millis(gap), Type::INT8)])?)
 }

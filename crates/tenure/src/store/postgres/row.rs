@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres::Row;
@@ -27,12 +28,17 @@ macro_rules! select_record {
             "SELECT id, state, queue, tenant, kind, args, priority, run_at, token, attempt, max_attempts, ",
             "crashes, max_crashes, retry, max_runtime, key, trace, tags, parent, enqueued_at, worker, ",
             "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason, progress, ",
-            "progress_note FROM ",
+            "progress_note, crashed_at, suspect, returns_until FROM ",
             $from
         )
     };
 }
 pub(super) use select_record;
+
+/// The guard gap.
+pub(super) fn gap(row: &Row) -> Read<Duration> {
+    Ok(Duration::from_millis(row.try_get::<_, i64>("gap_ms")?.unsigned_abs()))
+}
 
 /// A job, from the columns of `select_record`.
 pub(super) fn record(row: &Row) -> Read<JobRecord> {
@@ -68,6 +74,9 @@ pub(super) fn record(row: &Row) -> Read<JobRecord> {
         result: row.try_get(26)?,
         reason: row.try_get(27)?,
         progress: spelling::progress(row.try_get(28)?, row.try_get(29)?),
+        crashed_at: row.try_get(30)?,
+        is_suspect: row.try_get(31)?,
+        returns_until: row.try_get(32)?,
     })
 }
 
@@ -107,6 +116,7 @@ pub(super) fn timeline_entry(row: &Row) -> Read<TimelineEntry> {
         from: row.try_get("began")?,
         became,
         note: row.try_get("note")?,
+        earlier: row.try_get::<_, i64>("earlier")?.unsigned_abs(),
     })
 }
 
@@ -265,19 +275,16 @@ reads! {
         let (state, waiting) = spelling::state(i64::from(code)).ok_or_else(|| format!("unknown state {code}"))?;
         Ok(Stage(state, waiting))
     };
+    State, TEXT, String => |name| name.parse().map_err(|_| format!("unknown state {name}").into());
     Stands, INT2, i16 => |code| {
         let standing = usize::try_from(code).ok().and_then(|code| Standing::ALL.get(code).copied());
         standing.map(Stands).ok_or_else(|| format!("unknown standing {code}").into())
     };
-    Rule, TEXT, String => |name| {
-        Rule::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| format!("unknown rule {name}").into())
-    };
+    Rule, TEXT, String => |name| Ok(Rule::named(&name));
     Name, TEXT, String => |text| Ok(Name::trusted(text));
     Tenant, TEXT, String => |text| Ok(Tenant::trusted(text));
     WorkerId, TEXT, String => |text| Ok(WorkerId::trusted(text));
-    Verb, TEXT, String => |name| {
-        Verb::ALL.into_iter().find(|verb| verb.name() == name).ok_or_else(|| format!("unknown verb {name}").into())
-    };
+    Verb, TEXT, String => |name| Ok(Verb::named(&name));
 }
 
 impl<'a> FromSql<'a> for Json {
@@ -290,7 +297,7 @@ impl<'a> FromSql<'a> for Json {
 
 impl<'a> FromSql<'a> for RetryPolicy {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
-        Ok(spelling::retry(Some(std::str::from_utf8(raw)?))?)
+        Ok(spelling::retry(Some(std::str::from_utf8(raw)?)))
     }
 
     accepts!(JSON);

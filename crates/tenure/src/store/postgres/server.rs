@@ -20,8 +20,6 @@ pub struct Facts {
     pub is_replica: bool,
     /// Whether this session cannot write.
     pub is_read_only: bool,
-    /// Whether a commit is on disk before it is acknowledged.
-    pub is_synced: bool,
     /// Whether the session is ours alone. Through a pooler it is not: it has no wake-ups, and its
     /// timeouts are those of the pool.
     pub is_direct: bool,
@@ -37,7 +35,6 @@ pub(super) fn look(session: &mut Session, mark: Option<&str>) -> Result<Facts, p
         encoding: row.try_get("encoding")?,
         is_replica: row.try_get("is_replica")?,
         is_read_only: row.try_get("is_read_only")?,
-        is_synced: row.try_get("is_synced")?,
         is_direct: mark == Some(seen),
     })
 }
@@ -77,7 +74,6 @@ mod tests {
             encoding: encoding.into(),
             is_replica: false,
             is_read_only: false,
-            is_synced: true,
             is_direct: true,
         };
         assert!(check(&facts(150_000, "UTF8"), "db").is_ok());

@@ -7,9 +7,12 @@
 //! statement of somebody else: it would run, and no error would tell.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Row, Statement};
+
+use crate::clock::millis;
 
 /// A parameter and its type. The type is given, because only then can a statement that is not
 /// prepared go in one round trip.
@@ -81,6 +84,26 @@ impl Session {
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, postgres::Error> {
         self.run(sql, params, Client::query::<Statement>, Client::query_typed)
+    }
+
+    /// The same with a limit for how long it waits for each lock, if one is given. The limit goes in the statement itself, because
+    /// that costs no round trip, and because through a pooler a setting of the session would not hold. It is for a
+    /// statement that calls a function with `$1` as its first argument: arguments are computed before the function runs.
+    pub(super) fn query_within(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+        wait: Option<Duration>,
+    ) -> Result<Vec<Row>, postgres::Error> {
+        let Some(wait) = wait else { return self.query(sql, params) };
+        // Zero would be no limit at all.
+        let (wait, place) = (millis(wait).max(1).to_string(), params.len() + 1);
+        let limited = format!(
+            "CASE WHEN pg_catalog.set_config('lock_timeout', ${place}, true) IS NOT NULL THEN $1 END"
+        );
+        let mut all = params.to_vec();
+        all.push((&wait, Type::TEXT));
+        self.query(&sql.replacen("$1", &limited, 1), &all)
     }
 
     /// Runs a statement that answers with one row; any other number is an error.

@@ -2,9 +2,11 @@
 
 use rusqlite::{Result, Row, ToSql, named_params};
 
+use super::lapse::bound;
 use super::tx::Tx;
 use crate::inspect::{Checked, Rule, Wrong};
 use crate::job::{JobId, Name, Tenant};
+use crate::lifecycle::makes_suspect;
 use crate::store::lane;
 
 impl Tx<'_> {
@@ -25,8 +27,8 @@ impl Tx<'_> {
     fn wrong_in(&self, window: &Window) -> Result<Vec<Wrong>> {
         let sql = &self.sql.check;
         let meta = self.meta()?;
-        let over = (self.now - Rule::OVERDUE).as_millis();
-        let (now, since) = (self.now.as_millis(), self.steady_since()?.as_millis());
+        let over = self.breaks()?.params(self.now - Rule::OVERDUE);
+        let now = self.now.as_millis();
         let plain: [(Rule, &str); 7] = [
             (Rule::I9, &sql.twice),
             (Rule::I9, &sql.orphans),
@@ -40,7 +42,8 @@ impl Tx<'_> {
         for (rule, sql) in plain {
             wrong.extend(self.wrong(rule, sql, window, &[])?);
         }
-        let time: [(&str, &dyn ToSql); 3] = [(":now", &now), (":since", &since), (":over", &over)];
+        let mut time = bound(&over);
+        time.push((":now", &now));
         wrong.extend(self.wrong(Rule::I11, &sql.stuck, window, &time)?);
         wrong.extend(self.wrong(Rule::Epoch, &sql.epoch, window, &[(":epoch", &meta.epoch)])?);
         wrong.extend(self.wrong_lanes(window)?);
@@ -66,15 +69,17 @@ impl Tx<'_> {
         let bounds = named_params! { ":first": window.first, ":last": window.last };
         let lane = |row: &Row<'_>| {
             let (queue, tenant) = (Name::trusted(row.get(2)?), Tenant::trusted(row.get(3)?));
-            let right = lane::of_names(&queue, &tenant, &Name::trusted(row.get(4)?), row.get(5)?);
             let stands: i64 = row.get(1)?;
+            // Whether a suspect's handler has come back is told by the lane alone.
+            let suspect = stands & lane::SUSPECT != 0 && makes_suspect(row.get(5)?, row.get(6)?);
+            let right = lane::of_names(&queue, &tenant, &Name::trusted(row.get(4)?), suspect);
             Ok((stands != right).then_some((JobId(row.get(0)?), stands, right)))
         };
         let lanes = self.all(&self.sql.check.lanes, bounds, lane)?;
         let words = |(job, stands, right)| Wrong {
             job,
             rule: Rule::Lane,
-            what: format!("it stands in lane {stands}, but its names give {right}"),
+            what: format!("it stands in lane {stands}, but its names and crashes give {right}"),
         };
         Ok(lanes.into_iter().flatten().map(words).collect())
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rusqlite::{Result, named_params};
 
+use super::lapse::bound;
 use super::row;
 use super::tx::Tx;
 use crate::clock::millis;
@@ -17,30 +18,57 @@ use crate::job::{JobId, Name};
 use crate::lease::WorkerId;
 use crate::store::lane::{self, SUSPECT};
 use crate::store::{
-    Attempt, Claim, Claimed, Cursor, GROUP_LIMIT, LAPSE_LIMIT, PROMOTE_LIMIT, SUSPICION,
+    Attempt, Claim, Claimed, Cursor, GROUP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT, SUSPICION,
 };
 
 impl Tx<'_> {
     pub(super) fn claim(&self, ask: &Claim) -> Result<Claimed> {
-        let now = self.now.as_millis();
-        self.run(&self.sql.claim.promote, named_params! { ":now": now, ":limit": PROMOTE_LIMIT })?;
-        let overdue = self.overdue(LAPSE_LIMIT, ask.grace)?;
+        self.promote()?;
         let mut lapsed = Vec::new();
-        for fence in overdue {
-            lapsed.extend(self.lapse_one(fence)?);
+        if self.looks_over(ask)? {
+            let breaks = self.note_breaks()?;
+            for fence in self.overdue(LAPSE_LIMIT, ask.grace)? {
+                lapsed.extend(self.lapse_one(fence, &breaks)?);
+            }
         }
         let mut walk = Walk::new(self, ask)?;
         let attempts = walk.take(ask.n)?;
-        let next_due = if attempts.len() < ask.n { self.next_due()? } else { None };
-        Ok(Claimed { attempts, lapsed, cursor: walk.cursor, next_due })
+        let has_room = attempts.len() < ask.n;
+        let next_due = if has_room { self.next_due()? } else { None };
+        Ok(Claimed { attempts, lapsed, cursor: walk.cursor(has_room), next_due })
     }
 
-    /// Whether a claim could find anything, by a look that takes no lock.
-    pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<bool> {
-        let (since, over) = (self.steady_since()?.as_millis(), (self.now - ask.grace).as_millis());
-        let probe = named_params! { ":now": self.now.as_millis(), ":since": since, ":over": over };
-        let due = self.one(&self.sql.claim.probe, probe, |row| row.get(0))?.unwrap_or(false);
-        Ok(due || Walk::new(self, ask)?.finds_any()?)
+    /// Waiting jobs whose time has come become ready.
+    pub(super) fn promote(&self) -> Result<()> {
+        let due = named_params! { ":now": self.now.as_millis(), ":limit": PROMOTE_LIMIT };
+        self.run(&self.sql.claim.promote, due).map(drop)
+    }
+
+    /// Whether a claim could find anything, by a look that takes no lock. If not, where the next
+    /// claim goes on.
+    pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<Option<Cursor>> {
+        let breaks = self.breaks()?;
+        if breaks.is_new && self.looks_over(ask)? {
+            // There is a break to write down.
+            return Ok(None);
+        }
+        let over = breaks.params(self.now - ask.grace);
+        let now = self.now.as_millis();
+        let mut probe = bound(&over);
+        probe.push((":now", &now));
+        let due = self.one(&self.sql.claim.probe, probe.as_slice(), |row| row.get(0))?;
+        if due.unwrap_or(false) {
+            return Ok(None);
+        }
+        let mut walk = Walk::new(self, ask)?;
+        let finds_any = ask.n > 0 && !walk.next_groups(1)?.is_empty();
+        Ok((!finds_any).then(|| walk.cursor(ask.n > 0)))
+    }
+
+    /// Whether a lease is over, but for breaks.
+    fn looks_over(&self, ask: &Claim) -> Result<bool> {
+        let over = named_params! { ":over": (self.now - ask.grace).as_millis() };
+        Ok(self.one(&self.sql.claim.looks_over, over, |row| row.get(0))?.unwrap_or(false))
     }
 
     pub(super) fn held(&self, worker: &WorkerId) -> Result<Vec<Attempt>> {
@@ -70,8 +98,16 @@ struct Walk<'a> {
     kinds: Option<BTreeSet<i64>>,
     /// Whether it may still take a suspect: one at a time for each worker.
     suspect_allowed: bool,
+    /// And one whose next crash would bury it: not beside any other.
+    last_chance_allowed: bool,
+    /// The ranges of group numbers that are left to walk.
+    ranges: Vec<(i64, i64)>,
+    /// How many lanes it has passed by, because their kinds are not asked for.
+    passed: usize,
+    /// The last group that it has looked at.
+    walked_to: i64,
     /// The last group that gave something.
-    cursor: Cursor,
+    reached: i64,
 }
 
 /// Some lanes of one (queue, tenant).
@@ -93,29 +129,44 @@ impl<'a> Walk<'a> {
     fn new(tx: &'a Tx<'a>, ask: &'a Claim) -> Result<Walk<'a>> {
         let paused = tx.names(&tx.sql.claim.paused)?;
         let suspicious_since = tx.now - SUSPICION;
-        let holds_suspect = tx.one(
+        let held: Option<bool> = tx.one(
             &tx.sql.claim.holds_suspect,
             named_params! { ":worker": ask.worker.as_str(), ":suspicious_since": suspicious_since.as_millis() },
             |row| row.get(0),
-        )?;
+        )?.flatten();
+        let queues: BTreeSet<&Name> =
+            ask.queues.iter().filter(|queue| !paused.contains(queue)).collect();
         Ok(Walk {
             tx,
             ask,
             epoch: tx.epoch()?,
-            queues: ask.queues.iter().filter(|queue| !paused.contains(queue)).collect(),
+            ranges: ring(&queues, ask.cursor),
+            queues,
             kinds: ask.kinds.as_ref().map(|kinds| kinds.iter().map(lane::kind).collect()),
-            suspect_allowed: !holds_suspect.unwrap_or(false),
-            cursor: ask.cursor,
+            suspect_allowed: !held.unwrap_or(false),
+            last_chance_allowed: held.is_none(),
+            passed: 0,
+            walked_to: ask.cursor.group,
+            reached: ask.cursor.group,
         })
+    }
+
+    /// Where the next claim goes on. A claim that has room left and has not been around goes on
+    /// where it stopped.
+    fn cursor(&self, has_room: bool) -> Cursor {
+        let end = self.ask.cursor.end();
+        if has_room && self.passed >= PASS_LIMIT && self.walked_to != end {
+            Cursor { group: self.walked_to, round: Some(end) }
+        } else {
+            Cursor::after(self.reached)
+        }
     }
 
     /// Takes up to `n` jobs, in rounds of at most [`GROUP_LIMIT`] groups, once around the ring.
     fn take(&mut self, n: usize) -> Result<Vec<Attempt>> {
         let mut taken = Vec::new();
-        let start = self.cursor.0;
-        let mut ranges = self.ring(start);
         while taken.len() < n {
-            let round = self.next_groups(&mut ranges, (n - taken.len()).min(GROUP_LIMIT))?;
+            let round = self.next_groups((n - taken.len()).min(GROUP_LIMIT))?;
             if round.is_empty() {
                 break;
             }
@@ -124,46 +175,33 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// Whether there is ready work for this claim.
-    fn finds_any(&self) -> Result<bool> {
-        Ok(!self.next_groups(&mut self.ring(self.cursor.0), 1)?.is_empty())
-    }
-
-    /// The ranges of group numbers to walk, in order: from the cursor to the end, then from the
-    /// beginning to the cursor.
-    fn ring(&self, start: i64) -> Vec<(i64, i64)> {
-        let numbers: BTreeSet<i64> = self.queues.iter().map(|queue| lane::queue(queue)).collect();
-        let (mut after, mut before) = (Vec::new(), Vec::new());
-        for (first, last) in numbers.into_iter().map(|queue| lane::groups_of(queue).into_inner()) {
-            if last > start {
-                after.push((first.max(start + 1), last));
-            }
-            if first <= start {
-                before.push((first, last.min(start)));
-            }
-        }
-        after.extend(before);
-        after
-    }
-
     /// Up to `limit` further groups with work for this claim. What was walked is cut off the
     /// ranges.
-    fn next_groups(&self, ranges: &mut Vec<(i64, i64)>, limit: usize) -> Result<Vec<Group>> {
+    fn next_groups(&mut self, limit: usize) -> Result<Vec<Group>> {
         let mut groups = Vec::new();
         while groups.len() < limit
-            && let Some((first, last)) = ranges.first().copied()
+            && self.passed < PASS_LIMIT
+            && let Some((first, last)) = self.ranges.first().copied()
         {
             let Some(number) = self.next_group(first, last)? else {
-                ranges.remove(0);
+                self.ranges.remove(0);
                 continue;
             };
-            ranges[0].0 = number + 1;
-            let lanes = self.lanes_of(number)?;
+            self.ranges[0].0 = number + 1;
+            self.walked_to = number;
+            let (lanes, passed): (Vec<_>, Vec<_>) =
+                self.lanes_of(number)?.into_iter().partition(|lane| self.serves(*lane));
+            self.passed += passed.len();
             if !lanes.is_empty() {
                 groups.push(Group { number, lanes });
             }
         }
         Ok(groups)
+    }
+
+    /// Whether jobs in this lane may be of a kind that is asked for.
+    fn serves(&self, lane: i64) -> bool {
+        self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&lane::kind_of(lane)))
     }
 
     /// The next group that has ready jobs of any kind.
@@ -175,7 +213,7 @@ impl<'a> Walk<'a> {
         Ok(clean.into_iter().chain(suspect).map(lane::group_of).min())
     }
 
-    /// The lanes of a group that this claim can serve, suspects' lanes last.
+    /// The lanes of a group that have ready jobs, suspects' lanes last.
     fn lanes_of(&self, group: i64) -> Result<Vec<i64>> {
         let (from, to) = (lane::first_in(group), lane::first_in(group + 1));
         let mut lanes = self.lanes_between(from, to)?;
@@ -188,9 +226,7 @@ impl<'a> Walk<'a> {
     fn lanes_between(&self, mut from: i64, to: i64) -> Result<Vec<i64>> {
         let mut lanes = Vec::new();
         while let Some(lane) = self.next_lane(from, to)? {
-            if self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&lane::kind_of(lane))) {
-                lanes.push(lane);
-            }
+            lanes.push(lane);
             from = lane + 1;
         }
         Ok(lanes)
@@ -225,7 +261,7 @@ impl<'a> Walk<'a> {
                     self.suspect_allowed &= !candidate.suspect;
                 }
                 if !picked.is_empty() {
-                    self.cursor = Cursor(group.number);
+                    self.reached = group.number;
                 }
                 if picked.len() == wanted {
                     rich.push(group);
@@ -274,10 +310,12 @@ impl<'a> Walk<'a> {
                 .kinds
                 .as_ref()
                 .is_none_or(|kinds| kinds.iter().any(|k| k.as_str() == kind));
-            if queue_asked && kind_asked {
+            let suspect = lane & SUSPECT != 0;
+            let passed_by = suspect && !self.last_chance_allowed && row.get(5)?;
+            if queue_asked && kind_asked && !passed_by {
                 found += 1;
                 let (id, priority, run_at) = (row.get(0)?, row.get(1)?, row.get(2)?);
-                into.push(Candidate { priority, run_at, id, suspect: lane & SUSPECT != 0 });
+                into.push(Candidate { priority, run_at, id, suspect });
             }
         }
         Ok(())
@@ -300,4 +338,24 @@ impl<'a> Walk<'a> {
         let taken = self.tx.one(&self.tx.sql.claim.taken, by_id, row::record)?;
         Ok(taken.and_then(Attempt::of))
     }
+}
+
+/// The ranges of group numbers to walk, in order: from the cursor to the end of the ring, then from its
+/// beginning to the group that ends the round.
+fn ring(queues: &BTreeSet<&Name>, cursor: Cursor) -> Vec<(i64, i64)> {
+    let (start, end) = (cursor.group, cursor.end());
+    let stretches = if start < end {
+        vec![(start + 1, end)]
+    } else {
+        vec![(start.saturating_add(1), i64::MAX), (i64::MIN, end)]
+    };
+    let numbers: BTreeSet<i64> = queues.iter().map(|queue| lane::queue(queue)).collect();
+    let of_queue = |(low, high): (i64, i64), queue: i64| {
+        let (first, last) = lane::groups_of(queue).into_inner();
+        Some((first.max(low), last.min(high))).filter(|(first, last)| first <= last)
+    };
+    stretches
+        .into_iter()
+        .flat_map(|stretch| numbers.iter().filter_map(move |queue| of_queue(stretch, *queue)))
+        .collect()
 }

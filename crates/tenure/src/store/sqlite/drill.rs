@@ -1,5 +1,6 @@
 //! What the proof does to this engine: read and set its whole state, and break its SQL on purpose.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use super::statements::Statements;
 use super::tx::{Meta, Tx};
 use super::writer::Urgency;
 use super::{Options, Sqlite, error, file, row};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
 use crate::lease::first_of;
@@ -25,9 +26,24 @@ impl Sqlite {
         })
     }
 
+    /// The SQL files of the verbs, without `.sql`, and their texts.
+    pub fn texts() -> Vec<(&'static str, &'static str)> {
+        let texts = RefCell::new(Vec::new());
+        Statements::from_files(|file, text| {
+            texts.borrow_mut().push((file, text));
+            text.to_owned()
+        });
+        texts.into_inner()
+    }
+
     /// From now on this file's writer in this process reads before it has the right to write.
     pub fn begin_deferred(&self) {
         self.writer.deferred.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on this process does not look whether the file is where it was.
+    pub fn look_away(&self) {
+        self.writer.blind.store(true, Ordering::SeqCst);
     }
 
     /// Lets `look` use the writing connection, to count what a call costs.
@@ -76,17 +92,20 @@ impl Tx<'_> {
         self.check_lanes(&jobs)?;
         jobs.extend(self.all(ended, [], row::record)?);
         jobs.sort_by_key(|job| job.id);
-        let Meta { epoch, since } = self.meta()?;
+        let Meta { epoch, since, broke, broke_before, guard_gap, .. } = self.meta()?;
         let sequence: i64 =
             self.one(&self.sql.enqueue.next_id, [], |row| row.get(0))?.unwrap_or_default();
         Ok(Dump {
             now: self.now,
             started_at: since,
+            broke: row::time(broke),
+            broke_before: row::time(broke_before),
+            guard_gap,
             epoch,
             next_id: first_of(epoch) + sequence,
             jobs,
             timeline: self.all(
-                "SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note
+                "SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note, earlier
                    FROM tenure_timeline ORDER BY job_id, seq",
                 [],
                 row::timeline_entry,
@@ -142,11 +161,16 @@ impl Tx<'_> {
             self.run(&format!("DELETE FROM tenure_{table}"), [])?;
         }
         self.run(
-            "UPDATE tenure_meta SET epoch = ?1, next_id = ?2, steady_since = ?3",
+            "UPDATE tenure_meta
+                SET epoch = ?1, next_id = ?2, steady_since = ?3, broke = ?4, broke_before = ?5, pulse = 0,
+                    guard_gap = ?6",
             rusqlite::params![
                 state.epoch,
                 state.next_id - first_of(state.epoch),
-                state.started_at.as_millis()
+                state.started_at.as_millis(),
+                state.broke.as_millis(),
+                state.broke_before.as_millis(),
+                millis(state.guard_gap)
             ],
         )?;
         state.ledger.iter().try_for_each(|effect| self.load_effect(effect))?;
@@ -225,18 +249,20 @@ impl Tx<'_> {
         let (permille, note) = spelling::progress_columns(job.progress.as_ref());
         self.run(
             "UPDATE tenure_jobs
-                SET token = :token, attempt = :attempt, crashes = :crashes, worker = :worker,
+                SET token = :token, attempt = :attempt, crashes = :crashes, crashed_at = :crashed_at, worker = :worker,
                     started_at = :started_at, leased_at = :leased_at, lease_ms = :lease_ms,
                     lease_until = :lease_until, reason = :reason, state = :state,
-                    progress = :progress, progress_note = :progress_note
+                    progress = :progress, progress_note = :progress_note, returns_until = :returns_until
               WHERE id = :job",
             named_params! {
                 ":job": job.id.0, ":token": job.token.0, ":attempt": job.attempt, ":crashes": job.crashes,
+                ":crashed_at": job.crashed_at.map(Timestamp::as_millis),
                 ":worker": job.worker.as_ref().map(|worker| worker.as_str()),
                 ":started_at": job.started_at.map(Timestamp::as_millis),
                 ":leased_at": job.leased_at.map(Timestamp::as_millis), ":lease_ms": job.lease_ms,
                 ":lease_until": job.lease_until.map(Timestamp::as_millis), ":reason": job.reason,
                 ":progress": permille, ":progress_note": note,
+                ":returns_until": job.returns_until.map(Timestamp::as_millis),
                 ":state": if job.state.has_ended() { 0 } else { row::code(job.state, job.waiting) },
             },
         )?;

@@ -1,7 +1,8 @@
 //! What SQLite and the file system complain about, said so that a person knows what to do.
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
+use super::moved::Moved;
 use crate::store::Error;
 
 /// An error of SQLite while doing something to `target`.
@@ -11,6 +12,9 @@ pub(super) fn from_sqlite(target: &str, doing: &'static str, cause: rusqlite::Er
         problem: problem.to_owned(),
         next: next.to_owned(),
     };
+    if cause.sqlite_error().is_some_and(|it| it.extended_code == ffi::SQLITE_READONLY_DBMOVED) {
+        return Moved::Replaced.error(target);
+    }
     match cause.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::Busy { doing, target: target.to_owned(), source: Box::new(cause) }
@@ -62,8 +66,6 @@ pub(super) fn read_only(target: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use rusqlite::ffi;
-
     use super::*;
 
     #[test]
@@ -81,6 +83,7 @@ mod tests {
             (ffi::SQLITE_READONLY, "read-only"),
             (ffi::SQLITE_NOTADB, "not a SQLite database"),
             (ffi::SQLITE_CANTOPEN, "cannot be opened"),
+            (ffi::SQLITE_READONLY_DBMOVED, "put in its place"),
         ] {
             let said = say(code);
             assert!(

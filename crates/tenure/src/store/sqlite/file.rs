@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
+use super::moved::{Moved, Whereabouts, identity};
 use super::turn::Turns;
 use super::tx::Tx;
 use super::witness::{Beat, Witness, accuse};
 use super::writer::Beside;
-use super::{error, row};
+use super::{error, mount, moved, row, turn};
 use crate::clock::{self, Clock};
 use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
 use crate::store::{Error, Result};
 
 /// The schema of this engine.
-pub(super) const MIGRATIONS: [Migration; 3] = [
+pub(super) const MIGRATIONS: [Migration; 4] = [
     Migration {
         version: 1,
         name: "kernel",
@@ -36,6 +37,12 @@ pub(super) const MIGRATIONS: [Migration; 3] = [
         name: "progress",
         min_client: 2,
         sql: include_str!("../../../sql/sqlite/schema/0003_progress.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "harden",
+        min_client: 4,
+        sql: include_str!("../../../sql/sqlite/schema/0004_harden.sql"),
     },
 ];
 
@@ -62,7 +69,9 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     let target = path.display().to_string();
     check_version()?;
     check_file(path, &target)?;
-    refuse_network(path, &target)?;
+    mount::check(path, &target)?;
+    let turn_file = beside(path, "-turn");
+    moved::check_log(path, &target, turn::last_open(&turn_file))?;
     // Before anything is created beside it or changed in it.
     if path.metadata().is_ok_and(|file| file.len() > 0) {
         let reader = open_reader(path, &target)?;
@@ -73,21 +82,45 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
         check_ours(&snapshot, &target, foreign)?;
     }
     let failed = |cause| error::from_io(&target, "open the store", cause);
-    let turns = Turns::open(&beside(path, "-turn")).map_err(failed)?;
-    let witness = Witness::open(&beside(path, "-witness")).map_err(failed)?;
+    let turns = Turns::open(&turn_file).map_err(failed)?;
+    let witness = Witness::open(&beside(path, "-witness"));
     // The first one sets the file up; whoever comes at the same time waits here and finds it done.
     turns.take().map_err(failed)?;
-    let opened = create_private(path)
-        .map_err(failed)
-        .and_then(|()| connect(path, &target))
-        .and_then(|mut connection| {
-            migrate_up(&mut connection, &target, clock, foreign)?;
-            hear_witness(&mut connection, &witness, clock)
-                .map_err(|cause| error::from_sqlite(&target, "look for an older state", cause))?;
-            Ok(connection)
+    let opened = moved::check_log(path, &target, turn::last_open(&turn_file))
+        .and_then(|()| open_in_turn(path, &target, clock, foreign, &witness))
+        .and_then(|(connection, whereabouts)| {
+            turns.note(whereabouts.files).map_err(failed)?;
+            Ok((connection, whereabouts))
         });
     turns.give_back();
-    Ok(Opened { connection: opened?, beside: Beside { turns, witness } })
+    let (connection, whereabouts) = opened?;
+    Ok(Opened { connection, beside: Beside { turns, witness, whereabouts } })
+}
+
+fn open_in_turn(
+    path: &Path,
+    target: &str,
+    clock: &Clock,
+    foreign: Foreign,
+    witness: &Witness,
+) -> Result<(Connection, Whereabouts)> {
+    /// A file that was never written may get another number when it is, where a container's layers lie over it.
+    const TRIES: usize = 3;
+    let failed = |cause| error::from_io(target, "open the store", cause);
+    for _ in 0..TRIES {
+        create_private(path).map_err(failed)?;
+        let before = identity(path).map_err(failed)?;
+        let mut connection = connect(path, target)?;
+        migrate_up(&mut connection, target, clock, foreign)?;
+        hear_witness(&mut connection, witness, clock)
+            .map_err(|cause| error::from_sqlite(target, "look for an older state", cause))?;
+        let whereabouts = Whereabouts::of(path).map_err(failed)?;
+        // The same before and after: so it is the one that is open.
+        if whereabouts.files.database == before {
+            return Ok((connection, whereabouts));
+        }
+    }
+    Err(Moved::Replaced.error(target))
 }
 
 /// Begins a new epoch if the file has gone back in time. Whoever opens a file that has not writes nothing.
@@ -111,15 +144,30 @@ pub(super) fn heed(
     witness: &Witness,
     clock: &Clock,
 ) -> rusqlite::Result<bool> {
-    let mut file =
-        connection.prepare_cached("SELECT installation, beat, epoch FROM tenure_meta")?;
-    let file = file.query_row([], read_beat)?;
-    let seen = witness.read();
-    let Some((epoch, reason)) = accuse(&file, seen.as_ref()) else { return Ok(false) };
+    let mut file = connection
+        .prepare_cached("SELECT installation, beat, epoch, unwitnessed FROM tenure_meta")?;
+    let (file, unwitnessed) =
+        file.query_row([], |row| Ok((read_beat(row)?, row.get::<_, bool>(3)?)))?;
+    let mut seen = witness.read();
+    let Some(mut accused) = accuse(&file, seen.as_ref()) else { return Ok(false) };
+    // A witness that keeps nothing would accuse the file again and again. It is heard once; from then on it counts what
+    // this process knows by itself.
+    let keeps = seen.as_ref().is_some_and(|seen| seen.installation == file.installation)
+        || witness.can_keep();
+    if !keeps {
+        seen = witness.told();
+        match (&seen, accuse(&file, seen.as_ref())) {
+            (Some(_), None) => return Ok(false),
+            (None, _) if unwitnessed => return Ok(false),
+            (_, now) => accused = now.unwrap_or(accused),
+        }
+    }
+    let (epoch, reason) = accused;
     Tx { connection, sql: &super::embedded(), now: clock.now() }.raise_epoch(epoch, &reason)?;
     // Ahead of what the witness has seen, so that only the next restore is noticed again.
     let seen = seen.map_or(0, |seen| seen.beat);
-    connection.execute("UPDATE tenure_meta SET beat = max(beat, ?1)", [seen])?;
+    connection
+        .execute("UPDATE tenure_meta SET beat = max(beat, ?1), unwitnessed = ?2", (seen, !keeps))?;
     Ok(true)
 }
 
@@ -151,6 +199,7 @@ pub(super) fn open_reader(path: &Path, target: &str) -> Result<Connection> {
 pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     let target = path.display().to_string();
     check_file(path, &target)?;
+    moved::check_log(path, &target, turn::last_open(&beside(path, "-turn")))?;
     let exists = path.metadata().is_ok_and(|file| file.len() > 0);
     let applied = if exists { applied(&open_reader(path, &target)?, &target)? } else { Vec::new() };
     Ok(migrate::compare(&MIGRATIONS, &applied))
@@ -166,7 +215,7 @@ pub(super) fn resolve(path: &Path) -> PathBuf {
     found.unwrap_or_else(|_| path.to_owned())
 }
 
-fn directory_of(path: &Path) -> &Path {
+pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -212,49 +261,6 @@ fn check_file(path: &Path, target: &str) -> Result<()> {
         return Err(error::read_only(target));
     }
     Ok(())
-}
-
-/// File locks and shared memory do not work across machines: a file there would be corrupted in
-/// silence.
-fn refuse_network(path: &Path, target: &str) -> Result<()> {
-    let directory =
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(directory) = directory.canonicalize() else { return Ok(()) };
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    match network_file_system(&mounts, &directory) {
-        None => Ok(()),
-        Some(kind) => Err(Error::Unusable {
-            target: target.into(),
-            problem: format!(
-                "it is on a network file system ({kind}), where SQLite's locks do not hold"
-            ),
-            next: "use a file on a local disk, or PostgreSQL".into(),
-        }),
-    }
-}
-
-/// The kind of the network file system that holds `directory`, if it is one.
-fn network_file_system<'a>(mounts: &'a str, directory: &Path) -> Option<&'a str> {
-    const NETWORK: [&str; 10] = [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "ceph",
-        "glusterfs",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "afs",
-    ];
-    let lines = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        // The kernel writes a space in a name as an octal escape.
-        Some((fields.next()?.replace("\\040", " "), fields.next()?))
-    });
-    let holding = lines.filter(|(point, _)| directory.starts_with(point));
-    let (_, kind) = holding.max_by_key(|(point, _)| point.len())?;
-    NETWORK.contains(&kind).then_some(kind)
 }
 
 /// Opens a file that only its owner may read, and creates it where there is none.
@@ -438,28 +444,6 @@ mod tests {
         let synchronous: i64 =
             connection.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
         assert_eq!((mode.as_str(), synchronous), ("wal", 2), "2 is FULL");
-    }
-
-    #[test]
-    fn a_directory_on_a_network_file_system_is_recognised_by_its_nearest_mount() {
-        let mounts = "/dev/sda / ext4 rw 0 0\nhost:/x /mnt/share nfs4 rw 0 0\n/dev/sdb /mnt/share/local xfs rw 0 0\n";
-        let kind = |path: &str| network_file_system(mounts, Path::new(path));
-        assert_eq!(kind("/srv/me"), None);
-        assert_eq!(kind("/mnt/share/jobs"), Some("nfs4"));
-        assert_eq!(kind("/mnt/shared"), None);
-        assert_eq!(kind("/mnt/share/local/x"), None);
-    }
-
-    #[test]
-    fn a_mount_point_with_a_space_is_recognised() {
-        let mounts = "/dev/sda / ext4 rw 0 0\nhost:/x /mnt/my\\040share nfs4 rw 0 0\n";
-        assert_eq!(network_file_system(mounts, Path::new("/mnt/my share/jobs")), Some("nfs4"));
-    }
-
-    #[test]
-    fn the_nearest_mount_counts_wherever_it_is_listed() {
-        let mounts = "host:/x /mnt/share nfs4 rw 0 0\n/dev/sda / ext4 rw 0 0\n";
-        assert_eq!(network_file_system(mounts, Path::new("/mnt/share/jobs")), Some("nfs4"));
     }
 
     #[test]

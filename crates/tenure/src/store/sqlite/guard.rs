@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::file::{beside, private_file};
+use super::file::{beside, directory_of, private_file};
 use crate::clock;
 use crate::lease::WorkerId;
 use crate::store::Guarded;
@@ -66,13 +67,16 @@ impl Guards {
             return Ok(Guarded::Yes);
         }
         let file = match &self.place {
-            Place::Beside(path) => {
+            Place::Beside(path) => loop {
                 let file = private_file(&file_of(path, worker))?;
                 if !lock(&file)? {
                     return Ok(Guarded::No);
                 }
-                Some(file)
-            }
+                // Whoever clears away may have deleted it a moment ago: then others would look at another one.
+                if file.metadata()?.nlink() > 0 {
+                    break Some(file);
+                }
+            },
             Place::Memory(all) => {
                 if !open(all).insert(worker.clone()) {
                     return Ok(Guarded::No);
@@ -84,13 +88,27 @@ impl Guards {
         Ok(Guarded::Yes)
     }
 
-    /// Frees a worker's lock and leaves nothing behind.
+    /// Frees a worker's lock and leaves nothing behind. A lock that another process holds stays.
     pub(super) fn remove(&mut self, worker: &WorkerId) {
-        self.free(worker);
         if let Place::Beside(path) = &self.place {
-            // If it cannot be removed, it stays, and tells nothing of anybody who is known.
-            let _ = std::fs::remove_file(file_of(path, worker));
+            let file = file_of(path, worker);
+            if self.held.contains_key(worker) {
+                // If it cannot be removed, it stays, and tells nothing of anybody who is known.
+                let _ = std::fs::remove_file(file);
+            } else {
+                remove_if_free(&file);
+            }
         }
+        self.free(worker);
+    }
+
+    /// Removes what workers have left behind that are not known any more. What is held stays: its worker is
+    /// about to make itself known.
+    pub(super) fn sweep(&self, known: &[WorkerId]) {
+        let Place::Beside(path) = &self.place else { return };
+        let known: BTreeSet<PathBuf> = known.iter().map(|worker| file_of(path, worker)).collect();
+        let left = files(path).unwrap_or_default();
+        left.iter().filter(|file| !known.contains(*file)).for_each(|file| remove_if_free(file));
     }
 
     /// Whether nobody holds a worker's lock. If that cannot be told, it counts as held.
@@ -145,6 +163,31 @@ impl Drop for Guards {
 fn open(all: &Mutex<BTreeSet<WorkerId>>) -> MutexGuard<'_, BTreeSet<WorkerId>> {
     // A set is sound whatever became of whoever changed it last.
     all.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The files of all locks beside a database.
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let prefix = beside(path, "-guard-");
+    let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
+    let mut found = Vec::new();
+    for entry in directory_of(path).read_dir()? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
+            found.push(path.with_file_name(entry.file_name()));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whoever takes the lock at this moment finds, when it is theirs, that the file is gone, and makes another.
+fn remove_if_free(path: &Path) {
+    if let Ok(file) = File::open(path)
+        && file.metadata().is_ok_and(|file| file.is_file())
+        && file.try_lock().is_ok()
+    {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// The file of a worker's lock. A worker's id may be anything; its hash can be a name.
@@ -221,5 +264,49 @@ mod tests {
         assert_eq!(directory.path().read_dir().unwrap().count(), 1);
         guards.remove(&worker("ann"));
         assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_is_taken_while_others_clear_away_is_one_that_they_see() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let (ann, looker) = (worker("ann"), Guards::new(Some(&file)));
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    looker.sweep(&[]);
+                }
+            });
+            let lost = (0..2_000).filter(|_| {
+                let mut guards = Guards::new(Some(&file));
+                let taken = guards.take(&ann).unwrap();
+                assert_eq!(taken, Guarded::Yes);
+                !file_of(&file, &ann).exists()
+            });
+            let lost = lost.count();
+            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+            assert_eq!(lost, 0);
+        });
+    }
+
+    #[test]
+    fn what_is_left_of_unknown_workers_is_removed_unless_it_is_held() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let mut ours = Guards::new(Some(&file));
+        for name in ["held", "known", "left"] {
+            ours.take(&worker(name)).unwrap();
+        }
+        for name in ["known", "left"] {
+            ours.free(&worker(name));
+        }
+        let mut other = Guards::new(Some(&file));
+        other.sweep(&[worker("known")]);
+        assert_eq!(files(&file).unwrap().len(), 2);
+        other.remove(&worker("held"));
+        assert!(file_of(&file, &worker("held")).exists(), "nobody removes what another holds");
+        other.sweep(&[]);
+        assert_eq!(files(&file).unwrap(), [file_of(&file, &worker("held"))]);
     }
 }

@@ -6,7 +6,8 @@ use rusqlite::named_params;
 
 use super::file::{beside, resolve};
 use super::witness::Witness;
-use super::{Sqlite, error};
+use super::writer::Urgency;
+use super::{Sqlite, error, guard};
 use crate::inspect::Due;
 use crate::job::Name;
 use crate::store::Result;
@@ -19,6 +20,8 @@ pub struct Beside {
     /// Whether it is there and is this database's. Before the first commit there is nothing to
     /// remember.
     pub is_witnessed: bool,
+    /// Why it keeps nothing, if it does not.
+    pub problem: Option<String>,
     /// The files whose locks tell which workers are alive.
     pub guards: Vec<PathBuf>,
 }
@@ -43,29 +46,24 @@ impl Sqlite {
         let failed = |cause| error::from_io(&self.writer.target, "look beside the file", cause);
         let path = resolve(path.as_ref());
         let witness = beside(&path, "-witness");
-        let seen =
-            if witness.exists() { Witness::open(&witness).map_err(failed)?.read() } else { None };
+        let seen = if witness.exists() { Witness::open(&witness).read() } else { None };
         let (installation, beat): (String, i64) = self.read("look at the witness", |tx| {
             let sql = "SELECT installation, beat FROM tenure_meta";
             tx.connection.query_row(sql, [], |row| row.try_into())
         })?;
+        // In our turn, so that nobody writes to it meanwhile.
+        let problem = self.writer.write("look at the witness", Urgency::Normal, |_| {
+            Ok(self.writer.witness().and_then(|witness| {
+                if seen.is_some() {
+                    witness.rehearse();
+                }
+                witness.problem()
+            }))
+        })?;
         let is_witnessed = beat == 0 || seen.is_some_and(|seen| seen.installation == installation);
-        Ok(Beside { witness, is_witnessed, guards: guards(&path).map_err(failed)? })
+        let guards = guard::files(&path).map_err(failed)?;
+        Ok(Beside { witness, is_witnessed, problem, guards })
     }
-}
-
-fn guards(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let prefix = beside(path, "-guard-");
-    let prefix = prefix.file_name().unwrap_or_default().as_encoded_bytes();
-    let mut guards = Vec::new();
-    for entry in path.parent().unwrap_or(Path::new(".")).read_dir()? {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
-            guards.push(entry.path());
-        }
-    }
-    guards.sort();
-    Ok(guards)
 }
 
 #[cfg(test)]

@@ -2,52 +2,86 @@
 
 use std::time::Duration;
 
-use rusqlite::{Result, named_params};
+use rusqlite::{Result, Row, ToSql, named_params};
 
 use super::guard::Guards;
 use super::row;
-use super::tx::{Ending, Tx, entry};
-use crate::clock::Timestamp;
+use super::tx::{Breaks, Ending, Tx, entry};
+use crate::clock::{Timestamp, millis};
 use crate::inspect::{TimelineEntry, WorkerRecord, WorkerView};
 use crate::job::JobRecord;
 use crate::lease::{Fence, WorkerId};
-use crate::lifecycle::{Standing, Verb, after_lapse};
+use crate::lifecycle::{CRASH_MEMORY, Standing, Verb, after_lapse, makes_suspect};
 use crate::store::row as spelling;
-use crate::store::{GUARD_GAP, Guarded, Lapse, Lapsed, Registration, WORKER_MEMORY, lane};
+use crate::store::{
+    AFTER_STALL, Beat, Guarded, Lapse, Lapsed, PULSE, Registration, STALLED_GAP, WORKER_MEMORY,
+    lane,
+};
 
 impl Tx<'_> {
     pub(super) fn overdue(&self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
-        let (since, over) = (self.steady_since()?.as_millis(), (self.now - grace).as_millis());
-        let bounds = named_params! { ":since": since, ":over": over, ":limit": limit };
-        self.all(&self.sql.lapse.overdue, bounds, row::fence)
+        let over = self.breaks()?.params(self.now - grace);
+        let mut bounds = bound(&over);
+        bounds.push((":limit", &limit));
+        self.all(&self.sql.lapse.overdue, bounds.as_slice(), row::fence)
     }
 
     pub(super) fn lapse(&self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
+        let breaks = self.note_breaks()?;
         let answer =
             |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
-        fences.iter().map(|fence| self.lapse_one(*fence).map(answer)).collect()
+        fences.iter().map(|fence| self.lapse_one(*fence, &breaks).map(answer)).collect()
     }
 
-    pub(super) fn lapse_one(&self, fence: Fence) -> Result<Option<Lapse>> {
-        let since = self.steady_since()?.as_millis();
-        let found = self.one(
-            &self.sql.lapse.check,
-            named_params! {
-                ":job": fence.job.0, ":token": fence.token.0, ":now": self.now.as_millis(), ":since": since,
-            },
-            row::record,
-        )?;
+    pub(super) fn lapse_one(&self, fence: Fence, breaks: &Breaks) -> Result<Option<Lapse>> {
+        let over = breaks.params(self.now);
+        let mut shown = bound(&over);
+        shown.extend([(":job", &fence.job.0 as &dyn ToSql), (":token", &fence.token.0)]);
+        let found = self.one(&self.sql.lapse.check, shown.as_slice(), row::record)?;
         found.map_or(Ok(None), |job| self.take_back(&job, Verb::Lapse))
+    }
+
+    /// Whether it is time to advance the pulse, and what there is to look after.
+    pub(super) fn pulse(&self) -> Result<Beat> {
+        let now = named_params! { ":now": self.now.as_millis() };
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let (leases_are_out, jobs_are_due, workers): (bool, bool, usize) =
+            self.one(&self.sql.lapse.pulse_of, now, read)?.unwrap_or_default();
+        let last = row::time(self.meta()?.pulse);
+        // A pulse in the future: the clock was set back.
+        let early = (last..last + PULSE).contains(&self.now);
+        let leads = !early && (leases_are_out || jobs_are_due);
+        Ok(Beat { leads, leases_are_out, workers, wakes: true })
+    }
+
+    /// Says that the store can be written to, and lets jobs become ready whose time has come.
+    pub(super) fn advance_pulse(&self) -> Result<()> {
+        self.note_breaks()?;
+        let now = self.now.as_millis();
+        self.run(&self.sql.lapse.advance_pulse, named_params! { ":now": now.max(1) })?;
+        self.promote()
     }
 
     /// Takes a running job from its holder.
     fn take_back(&self, job: &JobRecord, verb: Verb) -> Result<Option<Lapse>> {
-        let (next, why) = after_lapse(&Standing::from(job));
+        let (next, why) = after_lapse(&Standing::from(job), verb);
         let became = next.state();
         let mut after = job.clone();
         after.crashes += 1;
+        after.crashed_at = Some(self.now);
+        after.is_suspect = makes_suspect(after.crashes, after.max_crashes);
         after.token = job.token.next(self.epoch()?);
         self.move_to(&after, next, Ending { result: None, reason: Some(why) })?;
+        let latest = job.started_at.zip(job.max_runtime_ms).map(|(at, ms)| at.as_millis() + ms);
+        let ran_out = latest.is_some_and(|latest| latest <= self.now.as_millis());
+        if verb == Verb::Lapse && !became.has_ended() && !ran_out {
+            // A worker whose lease alone was over may come back, until the lease would have been over once more.
+            let until = self.now.as_millis() + job.lease_ms.unwrap_or_default();
+            self.run(
+                &self.sql.lapse.may_return,
+                named_params! { ":job": job.id.0, ":until": until },
+            )?;
+        }
         let line = entry(job, verb, became, self.now);
         self.note(&TimelineEntry { note: Some(why.to_owned()), ..line })?;
         let fence = Fence { job: job.id, token: job.token };
@@ -110,17 +144,24 @@ impl Tx<'_> {
 
     /// Whether a look at the workers' locks finds something to write down.
     pub(super) fn finds_vanished(&self, guards: &Guards) -> Result<bool> {
-        Ok(self.guards()?.iter().any(|guard| self.look_at(guard, guards) != Look::Nothing))
+        let gap = self.guard_gap()?;
+        Ok(self.guards()?.iter().any(|guard| self.look_at(guard, guards, gap) != Look::Nothing))
+    }
+
+    /// How long a lock must have been free. After a stall workers come back one by one, and their locks with them.
+    fn guard_gap(&self) -> Result<Duration> {
+        let (broke, gap) = (row::time(self.breaks()?.broke), self.meta()?.guard_gap);
+        Ok(if broke > self.now - AFTER_STALL { gap.max(STALLED_GAP) } else { gap })
     }
 
     /// What a look at one worker's lock tells.
-    fn look_at(&self, guard: &Guard, guards: &Guards) -> Look {
+    fn look_at(&self, guard: &Guard, guards: &Guards, gap: Duration) -> Look {
         match (guards.is_free(&guard.worker), guard.free_since) {
             (false, None) => Look::Nothing,
             (false, Some(_)) => Look::Held,
             (true, _) if !guard.would_tell => Look::Nothing,
             (true, None) => Look::Free,
-            (true, Some(first)) if first + GUARD_GAP <= self.now => Look::Gone,
+            (true, Some(first)) if first + gap <= self.now => Look::Gone,
             (true, Some(_)) => Look::Nothing,
         }
     }
@@ -132,9 +173,10 @@ impl Tx<'_> {
         limit: usize,
         guards: &Guards,
     ) -> Result<(Vec<Lapse>, Vec<WorkerId>)> {
+        let gap = self.guard_gap()?;
         let (mut lapses, mut forgotten) = (Vec::new(), Vec::new());
         for guard in self.guards()? {
-            match self.look_at(&guard, guards) {
+            match self.look_at(&guard, guards, gap) {
                 Look::Nothing => {}
                 Look::Held => self.looked(&guard.worker, None)?,
                 Look::Free => self.looked(&guard.worker, Some(self.now))?,
@@ -169,13 +211,19 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A worker that was taken for gone has shown its token again: the crash does not count.
+    /// A worker that was taken for gone has shown its token again: the crash does not count. One whose lease
+    /// was over may come back too, within a lease's length and while the job waits for its next attempt.
     pub(super) fn take_crash_back(&self, shown: Fence) -> Result<()> {
-        if self.heard(shown, Verb::Vanish)?.is_none() || self.heard(shown, Verb::Return)?.is_some()
+        let lapsed = self.heard(shown, Verb::Vanish)?.is_none();
+        if lapsed && self.heard(shown, Verb::Lapse)?.is_none()
+            || self.heard(shown, Verb::Return)?.is_some()
         {
             return Ok(());
         }
-        let since = named_params! { ":job": shown.job.0, ":token": shown.token.0 };
+        let since = named_params! {
+            ":job": shown.job.0, ":token": shown.token.0, ":memory": millis(CRASH_MEMORY),
+            ":any": lapsed,
+        };
         if self.one(&self.sql.lapse.counted_anew, since, |row| row.get(0))? == Some(true) {
             return Ok(());
         }
@@ -183,15 +231,25 @@ impl Tx<'_> {
         let Some(mut job) = self.one(&self.sql.operate.live, by_id, row::record)? else {
             return Ok(());
         };
+        if lapsed && job.returns_until.is_none_or(|until| until < self.now) {
+            return Ok(());
+        }
         job.crashes = job.crashes.saturating_sub(1);
+        job.crashed_at = job.crashed_at.filter(|_| job.crashes > 0);
+        job.is_suspect &= makes_suspect(job.crashes, job.max_crashes);
         self.run(
             &self.sql.lapse.uncrash,
-            named_params! { ":job": job.id.0, ":crashes": job.crashes, ":lane": lane::of(&job) },
+            named_params! {
+                ":job": job.id.0, ":crashes": job.crashes, ":lane": lane::of(&job),
+                ":crashed_at": job.crashed_at.map(Timestamp::as_millis),
+            },
         )?;
         let words = "its worker is back: the crash does not count";
+        let (attempt, worker) = self.shown_by(shown)?;
         self.note(&TimelineEntry {
             token: shown.token,
-            worker: None,
+            attempt,
+            worker,
             from: None,
             note: Some(words.to_owned()),
             ..entry(&job, Verb::Return, job.state, self.now)
@@ -204,6 +262,13 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Removes the locks' files of workers that are not known any more.
+    pub(super) fn sweep_guards(&self, guards: &Guards) -> Result<()> {
+        let known = self.worker_records()?.into_iter().map(|record| record.worker);
+        guards.sweep(&known.collect::<Vec<_>>());
+        Ok(())
+    }
+
     /// Forgets workers that cannot be looked at and have not been heard of for long.
     pub(super) fn forget_workers(&self) -> Result<()> {
         let (old, since) = (self.now - WORKER_MEMORY, self.meta()?.since);
@@ -213,6 +278,11 @@ impl Tx<'_> {
         )?;
         Ok(())
     }
+}
+
+/// As rusqlite wants them.
+pub(super) fn bound<'a>(params: &'a [(&'static str, i64)]) -> Vec<(&'static str, &'a dyn ToSql)> {
+    params.iter().map(|(name, value)| (*name, value as &dyn ToSql)).collect()
 }
 
 /// A worker's lock, as far as is known.

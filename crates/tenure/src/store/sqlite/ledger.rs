@@ -118,8 +118,8 @@ impl Tx<'_> {
         }
         match self.current(*fence)? {
             None => Ok(Answer::Gone),
-            Some((stale, attempt)) => {
-                self.refuse(&stale, attempt, act.verb())?;
+            Some(stale) => {
+                self.refuse(&stale, act.verb())?;
                 Ok(Answer::Stale(stale))
             }
         }
@@ -133,10 +133,10 @@ impl Tx<'_> {
             Resolution::Committed { result } => (Standing::Committed, Some(result.clone())),
             Resolution::Resend => (Standing::Resend, None),
         };
-        if effect.token == Token::NONE && effect.standing == standing {
+        if effect.is_decided() && effect.standing == standing && effect.result == result {
             return Ok(Resolved::Yes(job.state)); // said before
         }
-        if effect.standing != Standing::Open {
+        if effect.standing != Standing::Open && !effect.can_be_corrected() {
             return Ok(Resolved::No(effect.standing));
         }
         if job.state == State::Running {
@@ -145,14 +145,18 @@ impl Tx<'_> {
         if job.state == State::Succeeded && standing == Standing::Resend {
             return Ok(Resolved::Over);
         }
-        let change = Change { standing, result, note: None };
+        let change = Change { standing, result, note: Some(Effect::DECIDED.into()) };
         self.write_effect(&effect, Token::NONE, &change)?;
-        let of_job = named_params! { ":job": id.0 };
-        let in_doubt = self.one(&self.sql.ledger.has_open, of_job, |row| row.get(0))?;
-        if job.state != State::Parked || in_doubt == Some(true) {
+        if job.state != State::Parked || self.has_open(id)? {
             return Ok(Resolved::Yes(job.state));
         }
         self.resume_resolved(&job, format!("effect {name} resolved: {}", how.name()))
+    }
+
+    /// Whether an intent of this job has no outcome.
+    pub(super) fn has_open(&self, job: JobId) -> Result<bool> {
+        let of_job = named_params! { ":job": job.0 };
+        Ok(self.one(&self.sql.ledger.has_open, of_job, |row| row.get(0))?.unwrap_or(false))
     }
 
     fn resume_resolved(&self, job: &JobRecord, words: String) -> Result<Resolved> {

@@ -7,10 +7,29 @@ use rusqlite::{Result, named_params};
 use super::row;
 use super::tx::Tx;
 use crate::clock::millis;
-use crate::inspect::{Filter, JobDetail, LeaseView, Overview, OverviewLine, QueueSettings};
-use crate::job::{JobId, JobRecord, Name, State, Tenant};
+use crate::inspect::{
+    Current, Filter, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
+};
+use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
+use crate::lease::Token;
 
 impl Tx<'_> {
+    pub(super) fn stands(&self, id: JobId) -> Result<Option<Current>> {
+        self.one(&self.sql.settle.current, named_params! { ":job": id.0 }, |row| {
+            Ok(Current { token: Token(row.get(0)?), state: row::state(row.get(1)?)?.0 })
+        })
+    }
+
+    pub(super) fn outcome(&self, id: JobId) -> Result<Option<JobOutcome>> {
+        self.one(&self.sql.look.outcome, named_params! { ":job": id.0 }, |row| {
+            Ok(JobOutcome {
+                state: row::state(row.get(0)?)?.0,
+                result: row.get::<_, Option<String>>(1)?.map(Json::trusted),
+                reason: row.get(2)?,
+            })
+        })
+    }
+
     pub(super) fn job(&self, id: JobId) -> Result<Option<JobDetail>> {
         let Some(job) = self.find(id)? else { return Ok(None) };
         let timeline =

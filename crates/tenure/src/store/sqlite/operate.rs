@@ -6,7 +6,7 @@ use rusqlite::{Result, named_params};
 
 use super::row;
 use super::tx::{Ending, Tx, entry};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, millis};
 use crate::inspect::{Identity, QueueSettings};
 use crate::job::{JobId, JobRecord, Name, State};
 use crate::lease::Fence;
@@ -48,7 +48,7 @@ impl Tx<'_> {
             return Ok(Changed::No(job.state));
         }
         let token = job.token.next(self.epoch()?);
-        let anew = JobRecord { crashes: 0, ..job.clone() };
+        let anew = JobRecord { is_suspect: false, ..job.clone() };
         self.run(
             &self.sql.operate.requeue,
             named_params! {
@@ -130,6 +130,12 @@ impl Tx<'_> {
         let bounds = named_params! { ":now": self.now.as_millis(), ":limit": limit };
         let keys = self.run(&self.sql.operate.expire_keys, bounds)?;
         Ok(Pruned { jobs, keys })
+    }
+
+    pub(super) fn set_guard_gap(&self, gap: Duration) -> Result<Duration> {
+        let was = self.meta()?.guard_gap;
+        self.run(&self.sql.operate.set_guard_gap, named_params! { ":gap_ms": millis(gap) })?;
+        Ok(was)
     }
 
     pub(super) fn identity(&self) -> Result<Identity> {

@@ -2,6 +2,7 @@
 
 use rusqlite::{Result, named_params};
 
+use super::renew::in_one_order;
 use super::tx::Tx;
 use crate::lifecycle::Verb;
 use crate::store::row::progress_columns;
@@ -9,7 +10,7 @@ use crate::store::{Report, Reported};
 
 impl Tx<'_> {
     pub(super) fn progress(&self, reports: &[Report]) -> Result<Vec<Reported>> {
-        reports.iter().map(|report| self.progress_one(report)).collect()
+        in_one_order(reports, |report| report.fence, |report| self.progress_one(report))
     }
 
     fn progress_one(&self, Report { fence, progress }: &Report) -> Result<Reported> {
@@ -25,8 +26,8 @@ impl Tx<'_> {
         }
         match self.current(*fence)? {
             None => Ok(Reported::Gone),
-            Some((stale, attempt)) => {
-                self.refuse(&stale, attempt, Verb::Progress)?;
+            Some(stale) => {
+                self.refuse(&stale, Verb::Progress)?;
                 Ok(Reported::Stale(stale))
             }
         }

@@ -11,9 +11,26 @@ use crate::lease::Fence;
 use crate::lifecycle::Verb;
 use crate::store::Renewed;
 
+/// Does a batch in the order of jobs and tokens, as every engine does, so that refusals of one job come in one order.
+/// Answers in the order of the batch.
+pub(super) fn in_one_order<T, A>(
+    items: &[T],
+    fence: impl Fn(&T) -> Fence,
+    mut each: impl FnMut(&T) -> Result<A>,
+) -> Result<Vec<A>> {
+    let mut places: Vec<usize> = (0..items.len()).collect();
+    places.sort_by_key(|at| (fence(&items[*at]).job, fence(&items[*at]).token));
+    let mut answers = Vec::with_capacity(items.len());
+    for at in places {
+        answers.push((at, each(&items[at])?));
+    }
+    answers.sort_by_key(|(at, _)| *at);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+}
+
 impl Tx<'_> {
     pub(super) fn renew(&self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
-        fences.iter().map(|fence| self.renew_one(*fence, length)).collect()
+        in_one_order(fences, |fence| *fence, |fence| self.renew_one(*fence, length))
     }
 
     fn renew_one(&self, fence: Fence, length: Duration) -> Result<Renewed> {
@@ -30,8 +47,8 @@ impl Tx<'_> {
         }
         match self.current(fence)? {
             None => Ok(Renewed::Gone),
-            Some((stale, attempt)) => {
-                self.refuse(&stale, attempt, Verb::Renew)?;
+            Some(stale) => {
+                self.refuse(&stale, Verb::Renew)?;
                 Ok(Renewed::Lost(stale))
             }
         }

@@ -1,11 +1,10 @@
 //! Between rows and values: the one place that knows how a job is spelled in SQLite.
 
-use rusqlite::types::Type;
 use rusqlite::{Error, Result, Row};
 
 use crate::clock::Timestamp;
 use crate::inspect::{EffectView, LeaseView, QueueSettings, Raise, TimelineEntry, WorkerRecord};
-use crate::job::{JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
 use crate::ledger::{Effect, Step};
 use crate::lifecycle::Verb;
@@ -35,7 +34,7 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         max_attempts: row.get(10)?,
         crashes: row.get(11)?,
         max_crashes: row.get(12)?,
-        retry: retry(row.get_ref(13)?.as_str_or_null()?)?,
+        retry: spelling::retry(row.get_ref(13)?.as_str_or_null()?),
         max_runtime_ms: row.get(14)?,
         key: row.get(15)?,
         trace: row.get(16)?,
@@ -51,12 +50,10 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         result: row.get::<_, Option<String>>(26)?.map(Json::trusted),
         reason: row.get(27)?,
         progress: spelling::progress(row.get(28)?, row.get(29)?),
+        crashed_at: row.get::<_, Option<i64>>(30)?.map(time),
+        is_suspect: row.get(31)?,
+        returns_until: row.get::<_, Option<i64>>(32)?.map(time),
     })
-}
-
-fn retry(column: Option<&str>) -> Result<RetryPolicy> {
-    spelling::retry(column)
-        .map_err(|error| Error::FromSqlConversionFailure(13, Type::Text, Box::new(error)))
 }
 
 pub(super) fn time(millis: i64) -> Timestamp {
@@ -68,13 +65,10 @@ pub(super) fn fence(row: &Row<'_>) -> Result<Fence> {
 }
 
 pub(super) fn timeline_entry(row: &Row<'_>) -> Result<TimelineEntry> {
-    let verb: String = row.get(2)?;
     Ok(TimelineEntry {
         job: JobId(row.get(0)?),
         at: time(row.get(1)?),
-        verb: Verb::ALL.into_iter().find(|known| known.name() == verb).ok_or_else(|| {
-            Error::FromSqlConversionFailure(2, Type::Text, format!("unknown verb {verb}").into())
-        })?,
+        verb: Verb::named(row.get_ref(2)?.as_str()?),
         refused: row.get(3)?,
         token: Token(row.get(4)?),
         attempt: row.get(5)?,
@@ -82,6 +76,7 @@ pub(super) fn timeline_entry(row: &Row<'_>) -> Result<TimelineEntry> {
         from: row.get::<_, Option<i64>>(7)?.map(time),
         became: state(row.get(8)?)?.0,
         note: row.get(9)?,
+        earlier: row.get::<_, i64>(10)?.unsigned_abs(),
     })
 }
 

@@ -9,7 +9,9 @@ use super::tx::{Ending, Tx, entry};
 use crate::inspect::TimelineEntry;
 use crate::job::{JobRecord, Name, NewJob, State};
 use crate::lease::{Fence, Stale};
-use crate::lifecycle::{Outcome, Standing, Verb, after_settling, attempt_counts};
+use crate::lifecycle::{
+    Outcome, Standing, Verb, after_settling, attempt_counts, crashes_after_return, is_own_return,
+};
 use crate::store::{Enqueued, Settled, Settlement};
 
 impl Tx<'_> {
@@ -67,10 +69,16 @@ impl Tx<'_> {
         if !attempt_counts(outcome.verb()) {
             after.attempt = after.attempt.saturating_sub(1);
         }
+        if is_own_return(outcome.verb()) && !became.has_ended() {
+            after.is_suspect = false;
+            after.crashes = crashes_after_return(job.crashes, job.crashed_at, self.now);
+            after.crashed_at = job.crashed_at.filter(|_| after.crashes > 0);
+        }
         if *outcome == Outcome::Release {
             after.token = job.token.next(self.epoch()?);
         }
-        if became == State::Succeeded && forgetful.contains(&job.queue) {
+        // An effect in doubt keeps its job: it is all that tells a person what to ask for.
+        if became == State::Succeeded && forgetful.contains(&job.queue) && !self.has_open(job.id)? {
             self.run(&self.sql.settle.remove, named_params! { ":job": job.id.0 })?;
             self.forget(job.id)?;
             return Ok(became);
@@ -111,7 +119,7 @@ impl Tx<'_> {
 
     /// The answer to a settlement that did not pass the fence: heard before, or stale.
     fn answer_late(&self, fence: Fence, verb: Verb) -> Result<Settled> {
-        let Some((stale, attempt)) = self.current(fence)? else {
+        let Some(stale) = self.current(fence)? else {
             return Ok(Settled::Gone);
         };
         // A success leaves no line in the timeline: the ended job itself tells who completed it.
@@ -123,7 +131,7 @@ impl Tx<'_> {
         match heard {
             Some(became) => Ok(Settled::Yes(became)),
             None => {
-                self.refuse(&stale, attempt, verb)?;
+                self.refuse(&stale, verb)?;
                 Ok(Settled::Stale(stale))
             }
         }
@@ -149,8 +157,8 @@ impl Tx<'_> {
         if self.pass_fence(fence)?.is_some() {
             return Ok(None);
         }
-        let Some((stale, attempt)) = self.current(fence)? else { return Ok(None) };
-        self.refuse(&stale, attempt, verb)?;
+        let Some(stale) = self.current(fence)? else { return Ok(None) };
+        self.refuse(&stale, verb)?;
         Ok(Some(stale))
     }
 

@@ -49,7 +49,7 @@ macro_rules! statements {
             }
 
             /// The statements from files that `edit` has had in its hands.
-            pub(crate) fn from_files(edit: impl Fn(&str, &str) -> String) -> Statements {
+            pub(crate) fn from_files(edit: impl Fn(&'static str, &'static str) -> String) -> Statements {
                 let record = edit("record", RECORD);
                 let record = sections(&record);
                 Statements {
@@ -62,6 +62,7 @@ macro_rules! statements {
                                 let sql = found.remove(stringify!($name));
                                 let sql = sql.unwrap_or_else(|| panic!("{}.sql has no statement {}", stringify!($file), stringify!($name)));
                                 sql.replace("{live}", &record["live"]).replace("{ended}", &record["ended"])
+                                    .replace("{over}", &record["over"])
                             },)+
                         };
                         assert!(found.is_empty(), "{}.sql has statements that nobody uses: {found:?}", stringify!($file));
@@ -77,20 +78,21 @@ const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
 
 statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
-    claim { probe promote meta paused holds_suspect next_lane pick take taken next_due held }
+    claim { probe looks_over promote meta paused holds_suspect next_lane pick take taken next_due held }
     renew { extend }
     progress { report }
-    settle { fence put_back end remove current heard note forgetful }
+    settle { fence put_back end remove current ended_by completed_by heard last_kept thin note forgetful }
     ledger { holds open find write has_open recall remember effects effects_in_doubt }
     lapse {
         overdue check of_worker workers guards register keep_guard retire looked counted_anew uncrash break_time forget_workers
+        may_return pulse_of advance_pulse leased_before note_break
     }
     operate {
         live ended requeue remove_ended remove_payload remove_timeline remove_ledger remove_steps queue queues
-        configure next_queue aged expire_keys identity raise note_epoch epochs
+        configure next_queue aged expire_keys identity raise set_guard_gap note_epoch epochs
     }
     check { window twice orphans bare succeeded stuck unfinished ahead keys epoch lanes }
-    look { timeline jobs_live jobs_ended jobs_dead overview_live overview_dead overview_recent leases }
+    look { outcome timeline jobs_live jobs_ended jobs_dead overview_live overview_dead overview_recent leases }
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl Sqlite {
 
     fn at_commit(&self, cause: rusqlite::Error) -> Error {
         if cause.sqlite_error_code() != Some(ErrorCode::ConstraintViolation) {
-            return error::from_sqlite(&self.writer.target, DOING, cause);
+            return self.writer.error(DOING, cause);
         }
         Error::Undone {
             target: self.writer.target.clone(),

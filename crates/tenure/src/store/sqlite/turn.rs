@@ -4,12 +4,16 @@
 //! takes a lock of the operating system on `<file>-turn`, where those who wait stand in line. The
 //! lock ends with its process, however that ends. A process that is *stopped* in its turn holds the
 //! others up until it goes on: it would by SQLite's own lock as well.
+//!
+//! The file also says which database and which log were open together last.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::file::private_file;
+use super::moved::Files;
 
 /// The lock of one file.
 pub(super) struct Turns(File);
@@ -34,5 +38,49 @@ impl Turns {
     pub(super) fn give_back(&self) {
         // It cannot fail on a lock that is held; if it did, the lock would end with the process.
         let _ = self.0.unlock();
+    }
+
+    /// Notes, in our turn, which files are open together.
+    pub(super) fn note(&self, files: Files) -> Result<()> {
+        let Files { database, log, index } = files;
+        let words = [("database", database), ("log", log), ("index", index)]
+            .map(|(name, (device, number))| format!("{name} {device:020} {number:020} "));
+        // Always the same length, so that it is overwritten whole.
+        let text = format!("{}.\n", words.concat());
+        self.0.write_all_at(text.as_bytes(), 0)
+    }
+}
+
+/// Which files were open together last, if anybody has noted it.
+pub(super) fn last_open(path: &Path) -> Option<Files> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut words = text.split_whitespace();
+    let mut file = |name: &str| {
+        let is_named = words.next()? == name;
+        let identity = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        is_named.then_some(identity)
+    };
+    let files = Files { database: file("database")?, log: file("log")?, index: file("index")? };
+    (words.next() == Some(".")).then_some(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_open_together_is_read_as_it_was_noted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("turn");
+        assert_eq!(last_open(&path), None);
+        let turns = Turns::open(&path).unwrap();
+        assert_eq!(last_open(&path), None, "nobody has noted anything");
+        for files in [
+            Files { database: (u64::MAX, 1), log: (2, u64::MAX), index: (3, 4) },
+            Files { database: (1, 2), log: (1, 3), index: (1, 4) },
+        ] {
+            turns.note(files).unwrap();
+            assert_eq!(last_open(&path), Some(files));
+        }
     }
 }

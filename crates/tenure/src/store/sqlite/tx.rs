@@ -1,6 +1,7 @@
 //! What a verb works with: the open transaction, the statements, and the time, read once per call.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use rusqlite::{Connection, Params, Result, Row, named_params};
 
@@ -9,9 +10,9 @@ use super::statements::Statements;
 use crate::clock::Timestamp;
 use crate::inspect::TimelineEntry;
 use crate::job::{JobId, JobRecord, Name, State};
-use crate::lease::{self, Fence, Stale, Token};
+use crate::lease::{self, Fence, Stale, Token, WorkerId};
 use crate::lifecycle::{Again, Next, Verb};
-use crate::store::lane;
+use crate::store::{GUARD_GAP, STALL, lane};
 
 pub(super) struct Tx<'a> {
     pub(super) connection: &'a Connection,
@@ -45,15 +46,52 @@ impl Tx<'_> {
     }
 
     pub(super) fn meta(&self) -> Result<Meta> {
-        let read = |row: &Row<'_>| Ok(Meta { epoch: row.get(0)?, since: row::time(row.get(1)?) });
+        let read = |row: &Row<'_>| {
+            Ok(Meta {
+                epoch: row.get(0)?,
+                since: row::time(row.get(1)?),
+                pulse: row.get(2)?,
+                broke: row.get(3)?,
+                broke_before: row.get(4)?,
+                guard_gap: Duration::from_millis(u64::from(row.get::<_, u32>(5)?)),
+            })
+        };
         Ok(self.one(&self.sql.claim.meta, [], read)?.unwrap_or_default())
     }
 
-    /// Since when time has run evenly, for leases. A moment that is still to come tells nothing: the clock was
-    /// set back since.
-    pub(super) fn steady_since(&self) -> Result<Timestamp> {
-        let since = self.meta()?.since;
-        Ok(if since <= self.now { since } else { Meta::default().since })
+    /// What kept all workers from renewing their leases. A pulse that is too old while leases are out means
+    /// that a break ends now. A moment that is still to come tells nothing: the clock was set back since.
+    pub(super) fn breaks(&self) -> Result<Breaks> {
+        let (meta, now) = (self.meta()?, self.now.as_millis());
+        let past = |at: i64| if at <= now { at } else { 0 };
+        let mut breaks = Breaks {
+            since: past(meta.since.as_millis()),
+            broke: past(meta.broke),
+            broke_before: past(meta.broke_before),
+            is_new: false,
+        };
+        let stalled = (self.now - STALL).as_millis();
+        if meta.pulse > 0 && meta.pulse.max(breaks.broke) < stalled {
+            let then = named_params! { ":then": stalled };
+            breaks.is_new = self
+                .one(&self.sql.lapse.leased_before, then, |row| row.get(0))?
+                .unwrap_or_default();
+        }
+        if breaks.is_new {
+            (breaks.broke_before, breaks.broke) = (breaks.broke, now);
+        }
+        Ok(breaks)
+    }
+
+    /// The same, and a break that ends now is written down: the next caller does not begin another one.
+    pub(super) fn note_breaks(&self) -> Result<Breaks> {
+        let breaks = self.breaks()?;
+        if breaks.is_new {
+            let Breaks { broke, broke_before, .. } = breaks;
+            let ends = named_params! { ":broke": broke, ":broke_before": broke_before };
+            self.run(&self.sql.lapse.note_break, ends)?;
+        }
+        Ok(breaks)
     }
 
     pub(super) fn epoch(&self) -> Result<u32> {
@@ -102,7 +140,8 @@ impl Tx<'_> {
             named_params! {
                 ":job": job.id.0, ":state": row::code(next.state(), waiting), ":lane": lane::of(job),
                 ":run_at": run_at.as_millis(), ":token": job.token.0, ":attempt": job.attempt,
-                ":crashes": job.crashes, ":reason": if next == Next::Park { end.reason } else { None },
+                ":crashes": job.crashes, ":crashed_at": job.crashed_at.map(Timestamp::as_millis),
+                ":reason": if next == Next::Park { end.reason } else { None },
             },
         )?;
         Ok(())
@@ -119,6 +158,7 @@ impl Tx<'_> {
 
     /// Adds a line to a job's timeline, unless the same call has left one before.
     pub(super) fn note(&self, entry: &TimelineEntry) -> Result<()> {
+        let earlier = entry.earlier + if entry.refused { 0 } else { self.thin_out(entry)? };
         self.run(
             &self.sql.settle.note,
             named_params! {
@@ -127,22 +167,53 @@ impl Tx<'_> {
                 ":worker": entry.worker.as_ref().map(|worker| worker.as_str()),
                 ":began": entry.from.map(Timestamp::as_millis),
                 ":became": row::code(entry.became, false), ":note": entry.note,
+                ":earlier": i64::try_from(earlier).unwrap_or(i64::MAX),
             },
         )?;
         Ok(())
     }
 
+    /// Drops the lines that are one too many once this one is written, and answers how many were dropped so far.
+    fn thin_out(&self, entry: &TimelineEntry) -> Result<u64> {
+        let (job, verb) = (entry.job.0, entry.verb.name());
+        let kept = TimelineEntry::kept(entry.verb) - 1;
+        let last = self.one(
+            &self.sql.settle.last_kept,
+            named_params! { ":job": job, ":verb": verb, ":kept": kept },
+            |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
+        )?;
+        let Some((token, dropped)) = last else { return Ok(0) };
+        let of_verb = named_params! { ":job": job, ":verb": verb, ":token": token };
+        let more = self.run(&self.sql.settle.thin, of_verb)?;
+        Ok(dropped.unsigned_abs() + u64::try_from(more).unwrap_or(0))
+    }
+
     /// What the job holds instead of the fence that was shown, or nothing if there is no such job.
-    pub(super) fn current(&self, shown: Fence) -> Result<Option<(Stale, u16)>> {
+    pub(super) fn current(&self, shown: Fence) -> Result<Option<Stale>> {
         self.one(&self.sql.settle.current, named_params! { ":job": shown.job.0 }, |row| {
             let (state, _) = row::state(row.get(1)?)?;
-            Ok((Stale::new(shown, Token(row.get(0)?), state), row.get(2)?))
+            Ok(Stale::new(shown, Token(row.get(0)?), state))
         })
     }
 
+    /// Which attempt of which worker had this token; attempt 0 if that is not kept.
+    pub(super) fn shown_by(&self, shown: Fence) -> Result<(u16, Option<WorkerId>)> {
+        let read = |row: &Row<'_>| {
+            Ok((row.get(0)?, row.get::<_, Option<String>>(1)?.map(WorkerId::trusted)))
+        };
+        for sql in [&self.sql.settle.ended_by, &self.sql.settle.completed_by] {
+            let token = named_params! { ":job": shown.job.0, ":token": shown.token.0 };
+            if let Some(found) = self.one(sql, token, read)? {
+                return Ok(found);
+            }
+        }
+        Ok((0, None))
+    }
+
     /// Makes a refusal visible, once per job, token and verb.
-    pub(super) fn refuse(&self, stale: &Stale, attempt: u16, verb: Verb) -> Result<()> {
+    pub(super) fn refuse(&self, stale: &Stale, verb: Verb) -> Result<()> {
         self.take_crash_back(stale.shown)?;
+        let (attempt, worker) = self.shown_by(stale.shown)?;
         self.note(&TimelineEntry {
             job: stale.shown.job,
             at: self.now,
@@ -150,10 +221,11 @@ impl Tx<'_> {
             refused: true,
             token: stale.shown.token,
             attempt,
-            worker: None,
+            worker,
             from: None,
             became: stale.state,
             note: Some(format!("{}: the job's token is {}", stale.reason.name(), stale.current)),
+            earlier: 0,
         })
     }
 }
@@ -164,11 +236,47 @@ pub(super) struct Meta {
     pub(super) epoch: u32,
     /// Since when time has run evenly.
     pub(super) since: Timestamp,
+    /// When a worker last wrote that the store can be written to.
+    pub(super) pulse: i64,
+    /// The end of the last gap in the pulse, and of the one before it.
+    pub(super) broke: i64,
+    pub(super) broke_before: i64,
+    /// How long a worker's lock must have been free before its process counts as gone.
+    pub(super) guard_gap: Duration,
+}
+
+/// What kept all workers from renewing their leases, as far as it is past.
+#[derive(Clone, Copy)]
+pub(super) struct Breaks {
+    pub(super) since: i64,
+    pub(super) broke: i64,
+    pub(super) broke_before: i64,
+    /// The last break is not written down yet.
+    pub(super) is_new: bool,
+}
+
+impl Breaks {
+    /// The parameters of `{over}`, for leases that have been over since then.
+    pub(super) fn params(&self, over: Timestamp) -> [(&'static str, i64); 4] {
+        [
+            (":since", self.since),
+            (":broke", self.broke),
+            (":broke_before", self.broke_before),
+            (":over", over.as_millis()),
+        ]
+    }
 }
 
 impl Default for Meta {
     fn default() -> Meta {
-        Meta { epoch: 0, since: Timestamp::from_millis(0) }
+        Meta {
+            epoch: 0,
+            since: Timestamp::from_millis(0),
+            pulse: 0,
+            broke: 0,
+            broke_before: 0,
+            guard_gap: GUARD_GAP,
+        }
     }
 }
 
@@ -193,5 +301,6 @@ pub(super) fn entry(job: &JobRecord, verb: Verb, became: State, now: Timestamp) 
         from: job.started_at,
         became,
         note: None,
+        earlier: 0,
     }
 }

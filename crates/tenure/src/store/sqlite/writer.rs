@@ -12,13 +12,14 @@
 //! another.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
+use super::moved::{Moved, Whereabouts};
 use super::turn::Turns;
 use super::watch::Watch;
 use super::witness::{Beat, Witness};
@@ -54,6 +55,8 @@ pub(super) struct Writer {
     urgent: AtomicUsize,
     /// What stands beside the file; none for a store in memory.
     beside: Option<Beside>,
+    /// The file was found elsewhere.
+    is_moved: AtomicBool,
     /// How far the clock was ahead of the time that really passed, when a break was last noted.
     ahead: AtomicI64,
     /// Where callers read the time.
@@ -67,7 +70,10 @@ pub(super) struct Writer {
     pub(super) watch: Watch,
     /// Set by the proof alone, to show why groups begin as they do.
     #[cfg(feature = "drill")]
-    pub(super) deferred: std::sync::atomic::AtomicBool,
+    pub(super) deferred: AtomicBool,
+    /// The same, to show why it is looked where the file is.
+    #[cfg(feature = "drill")]
+    pub(super) blind: AtomicBool,
 }
 
 /// What stands beside a file that processes share.
@@ -76,6 +82,8 @@ pub(super) struct Beside {
     pub(super) turns: Turns,
     /// What remembers how far the file has come.
     pub(super) witness: Witness,
+    /// Which file it is, and where.
+    pub(super) whereabouts: Whereabouts,
 }
 
 struct Core {
@@ -101,6 +109,8 @@ enum End {
     Committed,
     /// It was rolled back as a whole. Everyone in it does their work again, alone.
     Lost,
+    /// It was committed to a file that is not where it was: nobody else will ever see it.
+    Moved(Moved),
 }
 
 impl Writer {
@@ -124,6 +134,7 @@ impl Writer {
             waiting: AtomicUsize::new(0),
             urgent: AtomicUsize::new(0),
             beside,
+            is_moved: AtomicBool::new(false),
             ahead: AtomicI64::new(clock.ahead()),
             clock: clock.clone(),
             commits: Mutex::new(0),
@@ -131,7 +142,9 @@ impl Writer {
             alone: Mutex::new(None),
             watch: Watch::default(),
             #[cfg(feature = "drill")]
-            deferred: std::sync::atomic::AtomicBool::new(false),
+            deferred: AtomicBool::new(false),
+            #[cfg(feature = "drill")]
+            blind: AtomicBool::new(false),
         }
     }
 
@@ -154,7 +167,7 @@ impl Writer {
         let answer = catch_unwind(AssertUnwindSafe(|| in_savepoint(&core.connection, &work)));
         if core.connection.is_autocommit() {
             // The error was so grave that SQLite ended the whole transaction.
-            self.end(&mut core, End::Lost);
+            let _ = self.end(&mut core, End::Lost);
         } else if self.may_leave_open(&core) {
             while end.get().is_none() {
                 core = self.moved.wait(core).unwrap_or_else(PoisonError::into_inner);
@@ -166,9 +179,8 @@ impl Writer {
         let answer = answer.unwrap_or_else(|panic| resume_unwind(panic));
         match (answer, end.get()) {
             (Ok(answer), Some(End::Committed)) => Ok(answer),
-            (Err(cause), Some(End::Committed)) => {
-                Err(error::from_sqlite(&self.target, doing, cause))
-            }
+            (Err(cause), Some(End::Committed)) => Err(self.error(doing, cause)),
+            (_, Some(End::Moved(moved))) => Err(moved.error(&self.target)),
             (_, Some(End::Lost) | None) => self.write_alone(doing, urgency, work),
         }
     }
@@ -181,7 +193,7 @@ impl Writer {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let answer = self.alone(doing, urgency, |connection| work(connection))?;
-        answer.map_err(|cause| error::from_sqlite(&self.target, doing, cause))
+        answer.map_err(|cause| self.error(doing, cause))
     }
 
     /// The same, for work that has errors of its own: any of them undoes everything, and so does a panic.
@@ -207,9 +219,39 @@ impl Writer {
         }));
         self.set_alone(None);
         let end = if matches!(answer, Ok(Ok(_))) { End::Committed } else { End::Lost };
-        self.end(&mut core, end);
+        let end = self.end(&mut core, end);
         drop(core);
+        if let End::Moved(moved) = end {
+            return Err(moved.error(&self.target));
+        }
         Ok(answer.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
+    /// Makes sure that the file is where it was. Nothing is said of what was read or written before.
+    pub(super) fn check_place(&self) -> Result<()> {
+        self.look().map_err(|moved| moved.error(&self.target))
+    }
+
+    fn look(&self) -> Result<(), Moved> {
+        #[cfg(feature = "drill")]
+        if self.blind.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let found = self.beside.as_ref().map_or(Ok(()), |beside| beside.whereabouts.check());
+        if found.is_err() {
+            self.is_moved.store(true, Ordering::SeqCst);
+        }
+        found
+    }
+
+    /// What an error of SQLite's comes from. In a file that is not where it was, anything may fail.
+    pub(super) fn error(&self, doing: &'static str, cause: rusqlite::Error) -> Error {
+        self.check_place().err().unwrap_or_else(|| error::from_sqlite(&self.target, doing, cause))
+    }
+
+    /// What remembers how far the file has come; none for a store in memory.
+    pub(super) fn witness(&self) -> Option<&Witness> {
+        self.beside.as_ref().map(|beside| &beside.witness)
     }
 
     /// How many commits of this process have changed something through this writer.
@@ -237,12 +279,6 @@ impl Writer {
     /// A break that was noticed is written down.
     pub(super) fn noted_break(&self, ahead: i64) {
         self.ahead.store(ahead, Ordering::SeqCst);
-    }
-
-    /// What remembers how far the file has come.
-    #[cfg(feature = "drill")]
-    pub(super) fn witness(&self) -> Option<&Witness> {
-        self.beside.as_ref().map(|beside| &beside.witness)
     }
 
     /// Lets the proof use the connection while nobody else does.
@@ -303,6 +339,11 @@ impl Writer {
             let cause = "the file was locked by another program".into();
             return Err(Error::Busy { doing, target: self.target.clone(), source: cause });
         }
+        if self.is_moved.load(Ordering::SeqCst) {
+            // Nothing more goes into a file that was found elsewhere, unless it is back.
+            self.check_place()?;
+            self.is_moved.store(false, Ordering::SeqCst);
+        }
         let turn = self.beside.as_ref().map_or(Ok(()), |beside| beside.turns.take());
         turn.map_err(|cause| error::from_io(&self.target, doing, cause))?;
         let begun = core.connection.execute_batch(self.beginning()).and_then(|()| self.heed(core));
@@ -317,7 +358,7 @@ impl Writer {
                     let _ = core.connection.execute_batch("ROLLBACK");
                 }
                 self.give_back_turn();
-                Err(error::from_sqlite(&self.target, doing, cause))
+                Err(self.error(doing, cause))
             }
         }
     }
@@ -367,15 +408,20 @@ impl Writer {
             Ok(()) => End::Committed,
             Err(_) => End::Lost,
         };
-        self.end(core, end);
+        let _ = self.end(core, end);
     }
 
     /// Closes the group, tells everyone in it, and lets other processes have their turn.
-    fn end(&self, core: &mut Core, end: End) {
+    fn end(&self, core: &mut Core, end: End) -> End {
         if !core.connection.is_autocommit() {
             // A failure here leaves nothing to undo: SQLite rolls back what was not committed.
             let _ = core.connection.execute_batch("ROLLBACK");
         }
+        // After the commit and before the answer: a file that is replaced later had the commit in it.
+        let end = match self.look() {
+            Err(moved) if end == End::Committed => End::Moved(moved),
+            _ => end,
+        };
         // In our turn, so that no other process writes down what it knows in between.
         if let (End::Committed, Some(beat), Some(beside)) = (end, core.beat.take(), &self.beside) {
             beside.witness.write(&beat);
@@ -390,6 +436,7 @@ impl Writer {
             *self.commits.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             self.committed.notify_all();
         }
+        end
     }
 }
 

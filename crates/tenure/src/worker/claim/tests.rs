@@ -6,7 +6,7 @@ use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::job::{Json, Limits, Name, NewJob, State};
 use crate::lease::WorkerId;
-use crate::lifecycle::Outcome;
+use crate::lifecycle::{Outcome, Verb};
 use crate::store::sqlite::{Options, Sqlite};
 use crate::telemetry::Observer;
 use crate::worker::Renewer;
@@ -36,6 +36,8 @@ struct Bench {
     /// The renewer's connection.
     line: Sqlite,
     hold: Arc<Hold>,
+    /// The names of the events that were told.
+    told: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Bench {
@@ -46,6 +48,8 @@ impl Bench {
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
         store.enqueue(&[job]).unwrap();
+        let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+        let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
             worker: WorkerId::unique(),
             queues: vec![Name::default_queue()],
@@ -53,7 +57,7 @@ impl Bench {
             slots: 2,
             lease: Duration::from_secs(30),
             drain,
-            observer: Observer::new(|_| ()),
+            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
         });
         let desk = Arc::new(Desk::new(plan.slots));
         let mut line = store.share().unwrap();
@@ -63,7 +67,7 @@ impl Bench {
         let mut dispatcher = Dispatcher::new(plan, Arc::clone(&desk), begun.clone(), at(0));
         dispatcher.step(&mut store, at(0));
         let hold = Arc::clone(&begun.0.lock().unwrap()[0]);
-        Bench { clock, store, desk, dispatcher, renewer, line, hold }
+        Bench { clock, store, desk, dispatcher, renewer, line, hold, told }
     }
 
     /// Steps until it rests, and tells whether it has ended.
@@ -92,7 +96,7 @@ fn nobody_ends_while_a_settlement_waits_for_the_renewal_of_its_job() {
         let done = Returned::Settle(Outcome::Complete { result: None });
         bench.desk.returned(bench.hold.fence, done, at(6_001));
         assert!(!bench.ends(at(6_002)), "the renewal has not been answered yet");
-        bench.desk.renewed(&renewed, at(6_000), Duration::from_secs(30));
+        bench.desk.renewed(&renewed, &renewed, at(6_000), Duration::from_secs(30));
         assert!(bench.ends(at(6_003)));
         assert_eq!(bench.state(), State::Succeeded);
     }
@@ -104,7 +108,7 @@ fn who_ends_in_order_says_good_bye() {
     let done = Returned::Settle(Outcome::Complete { result: None });
     bench.desk.returned(bench.hold.fence, done, at(10));
     assert!(bench.ends(at(10)));
-    assert_eq!(bench.dispatcher.exit(), Some(Exit::Success));
+    assert_eq!(bench.dispatcher.exit(), Some(Exit::Drained));
     assert_eq!(bench.renewer.step(&mut bench.line, at(11)), Next::Done);
     assert!(bench.store.workers().unwrap().is_empty());
 }
@@ -122,4 +126,80 @@ fn who_leaves_jobs_behind_says_nothing_so_that_others_notice() {
         lapsed += bench.store.vanished(10).unwrap().len();
     }
     assert_eq!(lapsed, 1, "within moments, whatever its lease");
+}
+
+#[test]
+fn a_worker_waits_for_what_came_of_an_effect_and_says_so_if_it_gives_up() {
+    let mut bench = Bench::new(false);
+    let charge = Name::check("effect", "charge").unwrap();
+    bench.desk.outcome_known(bench.hold.fence, &charge, Verb::EffectCommit);
+    bench.desk.lose(bench.hold.fence, crate::worker::desk::Cause::Lost);
+    bench.desk.advance(Stage::Releasing);
+    assert!(!bench.ends(at(1_000)), "nothing is held, but an outcome is on its way");
+    assert!(!bench.ends(at(10_000)));
+    assert!(!bench.told.lock().unwrap().contains(&"effect_unrecorded"));
+    assert!(bench.ends(at(11_000)));
+    assert_eq!(bench.dispatcher.exit(), Some(Exit::Error));
+    assert!(bench.told.lock().unwrap().contains(&"effect_unrecorded"));
+}
+
+/// A worker of these queues that can run `work`, in a store with a job of it in the last one, and tenants whose
+/// jobs it cannot run.
+fn beside_others(
+    queues: Vec<Name>,
+    others: usize,
+    drain: bool,
+) -> (Sqlite, Dispatcher<Begun>, Begun) {
+    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let job = |kind: &str| {
+        NewJob::new(Name::check("kind", kind).unwrap(), Json::check("args", "{}", 10).unwrap())
+            .queue(queues.last().unwrap().clone())
+    };
+    let other = |n| job("other").tenant(crate::job::Tenant::check(format!("t{n}")).unwrap());
+    store.enqueue(&(0..others).map(other).collect::<Vec<_>>()).unwrap();
+    store.enqueue(&[job("work")]).unwrap();
+    let plan = Arc::new(Plan {
+        worker: WorkerId::unique(),
+        queues,
+        kinds: Some(vec![Name::check("kind", "work").unwrap()]),
+        slots: 2,
+        lease: Duration::from_secs(30),
+        drain,
+        observer: Observer::new(|_| ()),
+    });
+    let begun = Begun::default();
+    let desk = Arc::new(Desk::new(plan.slots));
+    (store, Dispatcher::new(plan, desk, begun.clone(), at(0)), begun)
+}
+
+/// Steps until it rests or ends, and tells how many steps that took.
+fn steps(dispatcher: &mut Dispatcher<Begun>, store: &mut Sqlite) -> usize {
+    let mut steps = 1;
+    while dispatcher.step(store, at(0)) == Next::Again {
+        steps += 1;
+        assert!(dispatcher.ask.queues.len() <= QUEUES);
+        assert!(steps < 1_000, "it never rests");
+    }
+    steps
+}
+
+#[test]
+fn a_worker_is_not_done_before_it_has_looked_at_everything() {
+    let many: Vec<Name> =
+        (0..100).map(|n| Name::check("queue", format!("q{n}")).unwrap()).collect();
+    for drain in [true, false] {
+        for (queues, others) in [(vec![Name::default_queue()], 550), (many.clone(), 0)] {
+            let (mut store, mut dispatcher, begun) = beside_others(queues, others, drain);
+            let steps = steps(&mut dispatcher, &mut store);
+            assert_eq!(begun.0.lock().unwrap().len(), 1, "found in {steps} steps");
+            assert!((2..20).contains(&steps), "{steps} steps");
+        }
+    }
+}
+
+#[test]
+fn an_idle_worker_looks_the_more_seldom_the_more_workers_are_woken() {
+    let pauses = [0, 1, 33, 100, 1_000, 5_000].map(|company| pause(6, company).as_millis());
+    assert_eq!(pauses, [1_000, 1_000, 1_000, 3_000, 30_000, 30_000]);
+    assert_eq!(pause(0, 1_000).as_millis(), 5, "after it has found something it looks again soon");
 }

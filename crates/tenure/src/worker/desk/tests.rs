@@ -3,6 +3,7 @@
 use super::*;
 use crate::job::{Json, Name, NewJob};
 use crate::lease::WorkerId;
+use crate::lifecycle::Verb;
 use crate::store::sqlite::{Options, Sqlite};
 use crate::store::{Claim, Cursor, Store};
 
@@ -65,7 +66,7 @@ fn a_lease_is_trusted_to_nine_tenths_and_longer_with_each_renewal() {
     assert_eq!(hold.trust().until, at(9_000));
     let fences = desk.to_renew(at(3_000), at(3_000));
     assert_eq!(fences, [hold.fence]);
-    desk.renewed(&fences, at(3_000), LEASE);
+    desk.renewed(&fences, &fences, at(3_000), LEASE);
     assert_eq!(hold.trust().until, at(12_000));
     assert_eq!(desk.to_renew(at(2_999), at(4_000)), [], "it was granted later than that");
 }
@@ -77,7 +78,7 @@ fn a_settlement_waits_for_the_renewal_of_its_own_job_but_not_for_long() {
     desk.returned(hold.fence, done(), at(3_001));
     assert_eq!(taken(&desk, at(3_002)), [], "it would be settled before it is renewed");
     assert_eq!(desk.take(&mut Vec::new(), at(3_002)).held, 1, "so that nobody ends without it");
-    desk.renewed(&fences, at(3_000), LEASE);
+    desk.renewed(&fences, &fences, at(3_000), LEASE);
     assert_eq!(taken(&desk, at(3_003)), [done()]);
 
     let (desk, hold) = holding(None);
@@ -108,7 +109,7 @@ fn a_job_that_its_handler_has_committed_is_over_though_the_handler_goes_on() {
 fn a_lease_is_not_trusted_for_longer_than_its_handler_may_run() {
     let (desk, hold) = holding(Some(Duration::from_secs(2)));
     assert_eq!(hold.trust().until, at(1_600));
-    desk.renewed(&[hold.fence], at(1_000), LEASE);
+    desk.renewed(&[hold.fence], &[hold.fence], at(1_000), LEASE);
     assert_eq!(hold.trust().until, at(1_600));
 }
 
@@ -132,7 +133,8 @@ fn a_job_that_runs_for_too_long_fails_at_once_and_keeps_its_slot_until_it_return
     assert_eq!(hold.trust().stopped, Some(Cause::TimedOut));
     let ended = taken(&desk, at(2_000));
     assert!(
-        matches!(&ended[..], [Returned::Settle(Outcome::Retry { error, .. })] if error.contains("max_runtime")),
+        matches!(&ended[..], [Returned::Settle(Outcome::Retry { error, .. })]
+            if error == "it was stopped after 1.6s, because its max_runtime of 2s was about to end"),
         "{ended:?}"
     );
     assert_eq!(desk.take(&mut Vec::new(), at(2_001)).free, 1, "its handler may still be there");
@@ -165,4 +167,32 @@ fn a_worker_that_stands_still_neither_renews_its_lease_nor_doubts_it() {
     let (desk, hold) = holding_at(Desk::stalled(2), None);
     assert_eq!(desk.to_renew(at(9_000), at(9_000)), []);
     assert!(hold.trust().until > at(365 * 24 * 60 * 60 * 1_000));
+}
+
+#[test]
+fn a_settlement_waits_until_what_came_of_its_effects_is_written() {
+    let (desk, hold) = holding(None);
+    let charge = Name::check("effect", "charge").unwrap();
+    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
+    desk.advance(Stage::Releasing);
+    desk.revoke(at(1));
+    assert!(hold.is_stopped());
+    desk.returned(hold.fence, Returned::Settle(Outcome::Release), at(5));
+    assert_eq!(taken(&desk, at(5)), [], "to give the job back would end the right to write it");
+    assert_eq!(desk.to_renew(at(5), at(6)), [hold.fence], "its lease is kept meanwhile");
+    desk.renewed(&[hold.fence], &[hold.fence], at(5), LEASE);
+    assert!(desk.outcome_answered(hold.fence, &charge).is_some());
+    assert_eq!(taken(&desk, at(7)), [Returned::Settle(Outcome::Release)]);
+}
+
+#[test]
+fn a_worker_that_stood_still_beyond_a_max_runtime_says_so() {
+    let (desk, _) = holding(Some(Duration::from_secs(2)));
+    desk.revoke(at(9_000));
+    let ended = taken(&desk, at(9_000));
+    assert!(
+        matches!(&ended[..], [Returned::Settle(Outcome::Retry { error, .. })]
+            if error == "it was stopped after 9s, because its max_runtime of 2s was over"),
+        "{ended:?}"
+    );
 }

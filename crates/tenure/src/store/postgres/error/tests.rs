@@ -33,11 +33,10 @@ fn what_may_work_later_is_transient() {
 
 #[test]
 fn what_a_person_must_change_is_told_with_the_next_step() {
-    let codes: [(&str, Answer, &str); 11] = [
+    let codes: [(&str, Answer, &str); 10] = [
         ("28P01", |_| Some("28P01"), "PGPASSWORD"),
         ("28000", |_| Some("28000"), "pg_hba.conf"),
         ("3D000", |_| Some("3D000"), "createdb"),
-        ("42501", |_| Some("42501"), "this role may not connect"),
         ("25006", |_| Some("25006"), "address of the primary"),
         ("3F000", |_| Some("3F000"), "run: tenure migrate up"),
         ("42883", |_| Some("42883"), "run: tenure migrate up"),
@@ -52,6 +51,15 @@ fn what_a_person_must_change_is_told_with_the_next_step() {
         let said = error.to_string();
         assert!(said.contains(word) && said.contains("as the test wants it"), "{code}: {said}");
     }
+}
+
+#[test]
+fn a_missing_right_is_neither_an_outage_nor_a_store_that_is_of_no_use() {
+    let error = refused(|_| Some("42501"));
+    assert!(error.is_forbidden() && !error.is_transient(), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("this role may not connect (as the test wants it)"), "{said}");
+    assert!(error.for_another().is_forbidden());
 }
 
 #[test]

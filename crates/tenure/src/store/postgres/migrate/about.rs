@@ -45,6 +45,8 @@ struct History {
 struct Installed {
     checksum: String,
     client: u32,
+    /// 0 for those that were installed before releases were counted.
+    release: u32,
     at: Timestamp,
 }
 
@@ -90,9 +92,10 @@ impl About {
         session: &mut Session,
         schema: &Schema,
     ) -> Result<Option<History>, postgres::Error> {
+        // The column for the release may not be there yet.
         const OWN: &str = "SELECT version, name, checksum, min_client, applied_at FROM tenure.migrations \
-            UNION ALL SELECT 0, 'functions', functions, functions_client, functions_at FROM tenure.meta \
-            WHERE functions IS NOT NULL ORDER BY 1";
+            UNION ALL SELECT 0, concat('functions ', to_json(m) ->> 'functions_release'), functions, functions_client, \
+            functions_at FROM tenure.meta m WHERE functions IS NOT NULL ORDER BY 1";
         const GRANTED: &str =
             "SELECT version, name, checksum, min_client, applied_at FROM tenure.history()";
         if !self.has("table migrations") || !self.has("table meta") {
@@ -108,12 +111,13 @@ impl About {
             let number = |column| {
                 row.try_get::<_, i64>(column).map(|n| u32::try_from(n).unwrap_or(u32::MAX))
             };
-            let (name, checksum) = (row.try_get("name")?, row.try_get("checksum")?);
+            let (name, checksum): (String, _) = (row.try_get("name")?, row.try_get("checksum")?);
             let (version, min_client) = (number("version")?, number("min_client")?);
             let applied_at = row.try_get("applied_at")?;
             if version == 0 {
-                history.functions =
-                    Some(Installed { checksum, client: min_client, at: applied_at });
+                let release = name.split(' ').nth(1).and_then(|number| number.parse().ok());
+                let (client, release) = (min_client, release.unwrap_or(0));
+                history.functions = Some(Installed { checksum, client, release, at: applied_at });
             } else {
                 history.applied.push(Applied { version, name, checksum, min_client, applied_at });
             }
@@ -145,11 +149,30 @@ impl About {
 
     /// Whether an `up` with these functions has nothing to do.
     pub(super) fn is_current(&self, functions: &Functions) -> bool {
-        let is_applied = |status: &Status| matches!(status.standing, Standing::Applied(_));
-        let same = |installed: &Installed| installed.checksum == functions.checksum;
+        self.has_tables() && self.has_functions(functions)
+    }
+
+    /// Whether all tables of this binary are there.
+    pub(super) fn has_tables(&self) -> bool {
+        let is_applied =
+            |status: &Status| matches!(status.standing, Standing::Applied(_) | Standing::Newer(_));
         compare(&MIGRATIONS, self.applied()).iter().all(is_applied)
-            && self.functions().is_some_and(same)
-            && self.lacking_functions().is_empty()
+    }
+
+    /// Whether these functions are installed, and all of them.
+    pub(super) fn has_functions(&self, functions: &Functions) -> bool {
+        let same = |installed: &Installed| installed.checksum == functions.checksum;
+        self.functions().is_some_and(same) && self.lacking_functions().is_empty()
+    }
+
+    /// The release of the functions that are installed, if they are newer than these: those of a later release, or of a binary
+    /// that was written for later tables.
+    pub(super) fn newer_than(&self, functions: &Functions) -> Option<u32> {
+        let is_newer = |installed: &&Installed| {
+            installed.checksum != functions.checksum
+                && (installed.client, installed.release) > (CLIENT, functions.release)
+        };
+        self.functions().filter(is_newer).map(|installed| installed.release)
     }
 
     /// Each migration and the functions, and where the schema stands with it.
@@ -164,7 +187,9 @@ impl About {
                     Standing::Pending
                 }
             }
-            Some(installed) if installed.client > CLIENT => Standing::Newer(installed.at),
+            Some(installed) if self.newer_than(&Functions::own()).is_some() => {
+                Standing::Newer(installed.at)
+            }
             Some(installed) => Standing::Differs(installed.at),
             None => Standing::Pending,
         };
@@ -234,11 +259,15 @@ impl About {
             );
         }
         self.is_whole()?;
-        self.is_known()?;
+        self.is_known()
+    }
+
+    /// Refuses to put older functions over newer ones that were written for other tables than this binary knows.
+    pub(super) fn can_go_back(&self) -> Result<(), Refusal> {
         if self.functions().is_some_and(|installed| installed.client > CLIENT) {
             return refuse(
-                "its functions come from a newer binary",
-                "upgrade tenure here too, or leave them: this binary can work with them",
+                "its functions come from a newer binary, and its tables too, which this one's functions do not know",
+                "upgrade tenure here too, or leave --force out: this binary can work with them",
             );
         }
         Ok(())

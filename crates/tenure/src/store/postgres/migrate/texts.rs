@@ -4,7 +4,7 @@
 use crate::store::migrate::{Applied, Migration, checksum};
 
 /// The tables.
-pub(super) const MIGRATIONS: [Migration; 3] = [
+pub(super) const MIGRATIONS: [Migration; 4] = [
     Migration {
         version: 1,
         name: "kernel",
@@ -23,6 +23,12 @@ pub(super) const MIGRATIONS: [Migration; 3] = [
         min_client: 2,
         sql: include_str!("../../../../sql/postgres/schema/0003_progress.sql"),
     },
+    Migration {
+        version: 4,
+        name: "harden",
+        min_client: 4,
+        sql: include_str!("../../../../sql/postgres/schema/0004_harden.sql"),
+    },
 ];
 
 macro_rules! sql {
@@ -30,11 +36,24 @@ macro_rules! sql {
 }
 
 /// The functions, in an order in which each finds what it is made of.
-const FUNCTIONS: [(&str, &str); 18] = sql! {
+pub(super) const FUNCTIONS: [(&str, &str); 18] = sql! {
     "verbs/record" "verbs/enqueue" "verbs/claim" "verbs/renew" "verbs/progress" "verbs/settle" "verbs/ledger" "verbs/lapse"
     "verbs/operate" "verbs/look" "verbs/check" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/ledger"
     "single/operate" "single/views"
 };
+
+/// One line for each state of the functions that others may have installed: its number, and the checksum. The last line is what
+/// this binary has.
+const RELEASES: &str = include_str!("../../../../sql/postgres/releases.txt");
+
+/// The number and checksum of each release, oldest first.
+fn releases() -> Vec<(u32, &'static str)> {
+    let release = |line: &'static str| {
+        let (number, checksum) = line.split_once(' ')?;
+        Some((number.parse().ok()?, checksum))
+    };
+    RELEASES.lines().filter_map(release).collect()
+}
 
 /// What an `up` brings.
 pub(super) struct Functions {
@@ -43,6 +62,8 @@ pub(super) struct Functions {
     pub(super) files: Vec<String>,
     /// What tells them from those of another binary.
     pub(super) checksum: String,
+    /// What tells whether another binary's are newer.
+    pub(super) release: u32,
 }
 
 impl Functions {
@@ -52,7 +73,8 @@ impl Functions {
         let checksum = checksum(&files.concat());
         let table =
             |step: &Migration| edit(&format!("schema/{:04}_{}", step.version, step.name), step.sql);
-        Functions { tables: MIGRATIONS.iter().map(table).collect(), files, checksum }
+        let release = releases().last().map_or(0, |(number, _)| *number);
+        Functions { tables: MIGRATIONS.iter().map(table).collect(), files, checksum, release }
     }
 
     /// Those of this binary.
@@ -134,6 +156,30 @@ mod tests {
             |text: &str| text.matches("CREATE ").count() - text.matches("CREATE INDEX").count();
         let texts = MIGRATIONS.iter().map(|step| step.sql).chain(FUNCTIONS.map(|(_, text)| text));
         assert_eq!(texts.map(made).sum::<usize>(), parts.len(), "every CREATE is known");
+    }
+
+    /// An older binary leaves newer functions in place, and it knows them by their number.
+    #[test]
+    fn functions_that_have_changed_have_a_release_of_their_own() {
+        let releases = releases();
+        assert_eq!(
+            releases.len(),
+            RELEASES.lines().count(),
+            "each line has a number and a checksum"
+        );
+        for ((number, checksum), expected) in releases.iter().zip(1..) {
+            assert_eq!(*number, expected, "releases are counted from 1 without a gap");
+            let same = releases.iter().filter(|(_, other)| other == checksum).count();
+            assert_eq!(same, 1, "{checksum} is there twice");
+        }
+        let own = Functions::own();
+        assert_eq!(
+            releases.last().map(|(_, checksum)| *checksum),
+            Some(own.checksum.as_str()),
+            "the functions have changed: add the line `{} {}` to sql/postgres/releases.txt",
+            own.release + 1,
+            own.checksum
+        );
     }
 
     #[test]

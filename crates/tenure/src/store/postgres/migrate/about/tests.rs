@@ -14,8 +14,8 @@ fn applied() -> Vec<Applied> {
 }
 
 fn installed() -> Installed {
-    let checksum = Functions::own().checksum;
-    Installed { checksum, client: CLIENT, at: Timestamp::from_millis(0) }
+    let Functions { checksum, release, .. } = Functions::own();
+    Installed { checksum, client: CLIENT, release, at: Timestamp::from_millis(0) }
 }
 
 /// A database that we own, without the schema.
@@ -138,9 +138,33 @@ fn functions_of_another_binary_are_used_if_they_are_not_older() {
     refused(with("old", CLIENT - 1).can_be_used(), "older than this binary", "tenure migrate up");
     let newer = with("new", CLIENT + 1);
     assert_eq!(newer.can_be_used(), Ok(()));
-    refused(newer.can_go_up(), "from a newer binary", "upgrade tenure here too");
+    assert_eq!(newer.can_go_up(), Ok(()));
+    refused(newer.can_go_back(), "from a newer binary", "upgrade tenure here too");
+    assert_eq!(newer.newer_than(&Functions::own()), Some(installed().release));
     // What the functions of another binary are is not known, so none is missed.
     assert_eq!(About { parts: without("view job").parts, ..newer }.can_be_used(), Ok(()));
+}
+
+#[test]
+fn functions_of_a_later_release_are_newer_and_those_of_an_earlier_one_are_not() {
+    let own = Functions::own();
+    let with = |checksum: &str, release| {
+        let functions = Some(Installed { checksum: checksum.into(), release, ..installed() });
+        About { history: Some(History { applied: applied(), functions }), ..whole() }
+    };
+    let later = with("later", own.release + 1);
+    assert_eq!(later.newer_than(&own), Some(own.release + 1));
+    assert_eq!((later.can_go_up(), later.can_go_back()), (Ok(()), Ok(())));
+    let standing = later.status().unwrap().pop().unwrap().standing;
+    assert!(matches!(standing, Standing::Newer(_)), "{standing:?}");
+    for (checksum, release) in
+        [("earlier", own.release - 1), ("uncounted", 0), ("of a build between", own.release)]
+    {
+        assert_eq!(with(checksum, release).newer_than(&own), None, "{checksum}");
+        let standing = with(checksum, release).status().unwrap().pop().unwrap().standing;
+        assert!(matches!(standing, Standing::Differs(_)), "{checksum}: {standing:?}");
+    }
+    assert_eq!(whole().newer_than(&own), None);
 }
 
 #[test]

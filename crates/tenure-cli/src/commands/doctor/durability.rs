@@ -1,0 +1,43 @@
+//! Whether commits wait for the disk: how a person says so for a whole installation.
+
+use anyhow::Result;
+use serde::Serialize;
+use tenure::store::postgres::Durability;
+
+use crate::{Answer, Session};
+
+/// As a person says it.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum How {
+    /// Always
+    On,
+    /// Unless a session or role says otherwise: a crash of the server may lose what it has answered
+    Off,
+}
+
+#[derive(Serialize)]
+struct View {
+    was: &'static str,
+    durability: &'static str,
+}
+
+pub(super) fn set(how: How, session: &mut Session) -> Result<Answer> {
+    let durability = match how {
+        How::On => Durability::On,
+        How::Off => Durability::Off,
+    };
+    let was = session.target()?.set_durability(durability)?.name();
+    let durability = durability.name();
+    if session.out.is_json() {
+        session.out.document(&View { was, durability })?;
+        return Ok(Answer::Yes);
+    }
+    session.out.line(&format!("durability was {was} and is now {durability}"))?;
+    if durability == "off" {
+        session.out.say(
+            "where a role or session says synchronous_commit = off, a crash of the server may now lose jobs that were \
+             acknowledged, and may give one token to two workers",
+        )?;
+    }
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,35 @@
+//! How long a worker's lock must have been free before its process counts as gone: how a person says so for a whole
+//! installation, and how it is shown.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use tenure::store::Store;
+
+use super::Finding;
+use crate::{Answer, Session};
+
+#[derive(Serialize)]
+struct View {
+    was_ms: u64,
+    guard_gap_ms: u64,
+}
+
+pub(super) fn set(gap: Duration, session: &mut Session) -> Result<Answer> {
+    let was = session.open()?.set_guard_gap(gap)?;
+    if session.out.is_json() {
+        let millis = |gap: Duration| u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
+        session.out.document(&View { was_ms: millis(was), guard_gap_ms: millis(gap) })?;
+        return Ok(Answer::Yes);
+    }
+    session.out.line(&format!("the guard gap was {was:?} and is now {gap:?}"))?;
+    Ok(Answer::Yes)
+}
+
+pub(super) fn look(store: &mut dyn Store) -> Result<Finding> {
+    let gap = store.guard_gap()?;
+    let found =
+        format!("a worker whose lock is free for {gap:?} counts as gone, whatever its lease");
+    Ok(Finding::well("guard gap", found))
+}

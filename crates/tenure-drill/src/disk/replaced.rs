@@ -1,0 +1,122 @@
+//! Another file that takes the store's place, at every moment of a call at which it can.
+//!
+//! The file that is open stays open, and SQLite goes on writing to it; but nobody who opens the path from now on will see
+//! what is in it. So nothing may be acknowledged any more, until the file is back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::Connection;
+use tenure::clock::Clock;
+use tenure::store::sqlite::Sqlite;
+
+use super::FILE;
+use super::history;
+use super::strangers::{VERBS, given, see_off};
+use crate::engines::START;
+use crate::verdict::{Invariant, Violation};
+
+/// Whether a store looks where its file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looks {
+    /// As the library does: after the commit, and before it answers.
+    Yes,
+    Never,
+}
+
+/// Goes through the verbs, and for each through the moments of a call. At every one of them the file is replaced by a
+/// copy. Answers how many calls were told of it.
+pub(crate) fn replace(looks: Looks) -> Result<usize, Violation> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = history::open(directory.path(), &Clock::manual(START)).expect("a store opens");
+    if looks == Looks::Never {
+        store.look_away();
+    }
+    let places = Places::of(directory.path());
+    let (mut calls, mut told) = (0, 0);
+    for verb in &VERBS {
+        for moment in 1.. {
+            let given = given(&mut store, calls).expect("nobody disturbs this");
+            places.copy();
+            let visit = invite(&store, &places, moment);
+            let answer = (verb.call)(&mut store, &given);
+            see_off(&store);
+            calls += 1;
+            if !visit.load(Ordering::SeqCst) {
+                break; // the call was over before that moment
+            }
+            if answer.is_ok() {
+                return Err(violation(looks, verb.name, moment, calls));
+            }
+            told += 1;
+            places.put_back();
+        }
+    }
+    Ok(told)
+}
+
+/// The store's file, and what is put in its place.
+#[derive(Clone)]
+struct Places {
+    file: PathBuf,
+    /// A second name of the store's file, which stays.
+    kept: PathBuf,
+    copy: PathBuf,
+}
+
+impl Places {
+    fn of(directory: &Path) -> Places {
+        let name = |name: &str| directory.join(name);
+        Places { file: name(FILE), kept: name("kept.db"), copy: name("copy.db") }
+    }
+
+    /// Makes a sound copy, which has all that was acknowledged.
+    fn copy(&self) {
+        for old in [&self.kept, &self.copy] {
+            // The first time there is none.
+            let _ = fs::remove_file(old);
+        }
+        fs::hard_link(&self.file, &self.kept).expect("a file may have two names");
+        let sql = format!("VACUUM INTO '{}'", self.copy.display());
+        let made = Connection::open(&self.file).and_then(|file| file.execute_batch(&sql));
+        made.expect("a copy is made");
+    }
+
+    fn put_back(&self) {
+        fs::rename(&self.kept, &self.file).expect("the file is put back");
+    }
+}
+
+/// Lets the copy take the place of the file when SQLite looks up from the store's next call for the `moment`-th time.
+fn invite(store: &Sqlite, places: &Places, moment: usize) -> Arc<AtomicBool> {
+    let visit = Arc::new(AtomicBool::new(false));
+    let (came, places, mut passed) = (Arc::clone(&visit), places.clone(), 0);
+    let look_up = move || {
+        passed += 1;
+        if passed == moment {
+            fs::rename(&places.copy, &places.file).expect("the copy is put in place");
+            came.store(true, Ordering::SeqCst);
+        }
+        false // go on
+    };
+    store
+        .with_connection(|connection| connection.progress_handler(1, Some(look_up)))
+        .expect("a handler is set");
+    visit
+}
+
+fn violation(looks: Looks, verb: &str, moment: usize, states: usize) -> Violation {
+    Violation {
+        invariant: Invariant::I9,
+        what: format!("{verb} was acknowledged, and nothing of it is in the file"),
+        schedule: vec![
+            format!("{verb} begins"),
+            format!("a copy takes the place of the file, at moment {moment} of the call"),
+            format!("{verb} is answered as if it were stored"),
+        ],
+        states,
+        replay: (looks == Looks::Yes).then(|| "drill disk --strangers".to_owned()),
+    }
+}

@@ -1,0 +1,50 @@
+//! Which functions of PostgreSQL's call which, read from their texts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure::store::postgres::Postgres;
+
+use super::tokens::{self, Token};
+
+/// By function, those that it calls.
+pub(super) struct Reach {
+    calls: BTreeMap<&'static str, BTreeSet<&'static str>>,
+}
+
+impl Reach {
+    pub(super) fn new() -> Reach {
+        let mut calls: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (_, text) in Postgres::texts() {
+            for unit in tokens::functions(text) {
+                let called = unit.tokens.windows(4).filter_map(called);
+                calls.entry(unit.verb).or_default().extend(called);
+            }
+        }
+        // The trigger of the fences.
+        calls.entry("fence").or_default().insert("check_fence");
+        Reach { calls }
+    }
+
+    /// Whether a statement comes to a function, by itself or by those that it calls.
+    pub(super) fn comes_to(&self, sql: &str, function: &str) -> bool {
+        let mut known = BTreeSet::new();
+        let mut next: Vec<&str> = self
+            .calls
+            .keys()
+            .copied()
+            .filter(|name| sql.contains(&format!("tenure.{name}(")))
+            .collect();
+        while let Some(name) = next.pop() {
+            if known.insert(name) {
+                next.extend(self.calls.get(name).into_iter().flatten());
+            }
+        }
+        known.contains(function)
+    }
+}
+
+/// The name in `tenure.name(`.
+fn called(four: &[Token]) -> Option<&'static str> {
+    let is_call = four[0].is("tenure") && four[1].is(".") && four[3].is("(");
+    is_call.then_some(four[2].text)
+}

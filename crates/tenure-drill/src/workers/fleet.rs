@@ -1,0 +1,185 @@
+//! Many workers that have nothing to do. The real machines of each are stepped when they want to be, over a few
+//! connections that all workers share, so that a fleet needs neither a thread nor a connection for each worker. What it
+//! costs the server is counted by the server itself.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::{Client, NoTls};
+use tenure::clock::{Moment, monotonic};
+use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
+use tenure::job::Name;
+use tenure::lease::WorkerId;
+use tenure::store::postgres::{Address, Options, Postgres};
+use tenure::store::{Attempt, Store, Wake};
+use tenure::telemetry::Observer;
+
+use crate::servers;
+
+/// How many connections a fleet has at most.
+const LINES: usize = 2;
+
+/// Workers that serve the queue `default`.
+pub struct Fleet {
+    lines: Vec<Postgres>,
+    members: Vec<Member>,
+    /// Which machine of which member wants to be stepped when.
+    wakes: BinaryHeap<Reverse<(Moment, usize, Machine)>>,
+}
+
+struct Member {
+    desk: Arc<Desk>,
+    dispatcher: Dispatcher<Nobody>,
+    renewer: Renewer,
+    sweeper: Sweeper,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Machine {
+    Renewer,
+    Dispatcher,
+    Sweeper,
+}
+
+/// Begins no job: what is claimed stays leased.
+struct Nobody;
+
+impl Crew for Nobody {
+    fn start(&mut self, _: Attempt, _: Arc<Hold>) {}
+}
+
+impl Fleet {
+    /// Makes so many workers known in the store at `place`. They begin when they are run.
+    pub fn new(place: &str, workers: usize) -> Fleet {
+        let address = Address::parse(place).expect("an address");
+        let open = || Postgres::open(&address, &Options::default()).expect("it answers");
+        let now = Moment::now();
+        let member = |_| {
+            let plan = Arc::new(Plan {
+                worker: WorkerId::unique(),
+                queues: vec![Name::default_queue()],
+                kinds: None,
+                slots: 4,
+                lease: Duration::from_secs(30),
+                drain: false,
+                observer: Observer::new(|_| ()),
+            });
+            let desk = Arc::new(Desk::new(plan.slots));
+            Member {
+                dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), Nobody, now),
+                renewer: Renewer::new(Arc::clone(&plan), Arc::clone(&desk)),
+                sweeper: Sweeper::new(plan, Arc::clone(&desk), now),
+                desk,
+            }
+        };
+        let machines = [Machine::Renewer, Machine::Dispatcher, Machine::Sweeper];
+        Fleet {
+            lines: (0..workers.min(LINES)).map(|_| open()).collect(),
+            members: (0..workers).map(member).collect(),
+            wakes: (0..workers)
+                .flat_map(|who| machines.map(|machine| Reverse((now, who, machine))))
+                .collect(),
+        }
+    }
+
+    /// Lets them live for so long.
+    pub fn run(&mut self, length: Duration) {
+        let end = Moment::now() + length;
+        while let now = Moment::now()
+            && now < end
+        {
+            match self.wakes.peek() {
+                Some(Reverse((at, ..))) if *at <= now => self.step(now),
+                next => {
+                    let until = next.map_or(end, |Reverse((at, ..))| end.min(*at));
+                    self.listen(until.since(now));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, now: Moment) {
+        let Some(Reverse((_, who, machine))) = self.wakes.pop() else { return };
+        let line = who % self.lines.len();
+        let (store, member) = (&mut self.lines[line], &mut self.members[who]);
+        let next = match machine {
+            Machine::Renewer => member.renewer.step(store, now),
+            Machine::Dispatcher => member.dispatcher.step(store, now),
+            Machine::Sweeper => member.sweeper.step(store, now),
+        };
+        match next {
+            Next::Again => self.wakes.push(Reverse((now, who, machine))),
+            Next::At(at) => self.wakes.push(Reverse((at, who, machine))),
+            Next::Done => {}
+        }
+    }
+
+    /// As the threads of real workers do, but one listens for all: they serve the same queue.
+    fn listen(&mut self, left: Duration) {
+        if self.lines[0].wait(monotonic() + left).expect("it answers") == Wake::TimedOut {
+            return;
+        }
+        let now = Moment::now();
+        for (who, member) in self.members.iter().enumerate() {
+            member.desk.poke();
+            self.wakes.push(Reverse((now, who, Machine::Dispatcher)));
+        }
+        // Each dispatcher is stepped once: at the earliest time that was said.
+        let mut earliest = BTreeMap::new();
+        for Reverse((at, who, machine)) in self.wakes.drain() {
+            let known = earliest.entry((who, machine)).or_insert(at);
+            *known = at.min(*known);
+        }
+        let wakes = earliest.into_iter().map(|((who, machine), at)| Reverse((at, who, machine)));
+        self.wakes = wakes.collect();
+    }
+}
+
+/// How long the processes of a server have been at work, by the directory of its data.
+pub fn time_at_work(data: &Path) -> Duration {
+    let file = fs::read_to_string(data.join("postmaster.pid")).expect("it runs");
+    let postmaster = file.lines().next().expect("its first line").trim().to_owned();
+    let of = |pid: &str| -> Option<Duration> {
+        let read = |what: &str| fs::read_to_string(format!("/proc/{pid}/{what}")).ok();
+        let stat = read("stat")?;
+        let is_child = stat.rsplit(')').next()?.split_whitespace().nth(1)? == postmaster;
+        let nanos = read("schedstat")?.split_whitespace().next()?.parse().ok()?;
+        (is_child || pid == postmaster).then(|| Duration::from_nanos(nanos))
+    };
+    let processes = fs::read_dir("/proc").expect("a Linux");
+    processes.filter_map(|entry| of(entry.ok()?.file_name().to_str()?)).sum()
+}
+
+/// How often each function of the schema was called, as the server counts: by sessions that have ended.
+pub struct Calls(Client);
+
+impl Calls {
+    /// Counts from now on, in sessions that begin after this.
+    pub fn count(place: &str) -> Calls {
+        let connect = || Client::connect(&servers::in_no_schema(place), NoTls).expect("it answers");
+        let database = "SELECT current_database()::text";
+        let mut client = connect();
+        let name: String = client.query_one(database, &[]).expect("it answers").get(0);
+        let settings = format!(
+            "ALTER DATABASE \"{name}\" SET track_functions = 'all'; SELECT pg_stat_reset()"
+        );
+        client.batch_execute(&settings).expect("it may");
+        Calls(connect())
+    }
+
+    /// All of them, once the sessions that called have ended.
+    pub fn all(&mut self) -> BTreeMap<String, i64> {
+        let others = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND pid <> pg_backend_pid()
+                         AND backend_type = 'client backend'";
+        while self.0.query_one(others, &[]).expect("it answers").get::<_, i64>(0) > 0 {}
+        let calls =
+            "SELECT funcname::text, sum(calls)::bigint FROM pg_stat_user_functions GROUP BY 1";
+        let rows = self.0.query(calls, &[]).expect("it answers");
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+}

@@ -1,0 +1,108 @@
+//! Notifications are hints: which are sent, and which are left out.
+
+use std::time::Duration;
+
+use postgres::Client;
+use postgres::fallible_iterator::FallibleIterator;
+use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure_drill::servers;
+use tenure_drill::sessions::Lab;
+
+/// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
+fn heard(listener: &mut Client) -> Vec<(String, String)> {
+    listener.batch_execute("LISTEN the_end; NOTIFY the_end").unwrap();
+    let mut all = Vec::new();
+    let mut notices = listener.notifications();
+    let mut notices = notices.timeout_iter(Duration::from_secs(30));
+    while let Some(notice) = notices.next().unwrap() {
+        if notice.channel() == "the_end" {
+            return all;
+        }
+        all.push((notice.channel().to_owned(), notice.payload().to_owned()));
+    }
+    panic!("the session does not hear itself")
+}
+
+fn notice(channel: &str) -> (String, String) {
+    (channel.to_owned(), "default".to_owned())
+}
+
+/// A session that enqueues into two schemas wakes the workers of both; within one it does not repeat itself at once.
+#[test]
+fn each_schema_of_a_database_is_announced_by_itself() {
+    const OTHER: &str = "Other jobs-2";
+    let mut lab = Lab::new();
+    // What a run that failed has left there.
+    lab.owner().batch_execute(&format!("DROP SCHEMA IF EXISTS \"{OTHER}\" CASCADE")).unwrap();
+    let address = Address::parse(&servers::address(lab.database(), OTHER)).unwrap();
+    Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
+    let (mut listener, mut session) = (lab.session(), lab.session());
+    // A name that must be quoted is quoted in the channel's name, too.
+    let channel = format!("\"{OTHER}\"");
+    listener.batch_execute(&format!("LISTEN tenure; LISTEN \"\"{channel}\"\"")).unwrap();
+    session
+        .batch_execute(&format!(
+            "INSERT INTO \"{OTHER}\".clock SELECT one, at FROM tenure.clock ON CONFLICT (one) DO UPDATE SET at = excluded.at"
+        ))
+        .unwrap();
+    for call in [
+        "SELECT tenure.enqueue('work')".to_owned(),
+        "SELECT tenure.enqueue('work')".to_owned(),
+        format!("SELECT \"{OTHER}\".enqueue('work')"),
+        format!("SELECT \"{OTHER}\".enqueue('work')"),
+        "SELECT tenure.enqueue('work')".to_owned(),
+    ] {
+        session.batch_execute(&call).unwrap();
+    }
+    assert_eq!(heard(&mut listener), [notice("tenure"), notice(&channel), notice("tenure")]);
+    session.batch_execute(&format!("DROP SCHEMA \"{OTHER}\" CASCADE")).unwrap();
+}
+
+/// What others have put into the session's setting is not believed.
+#[test]
+fn a_setting_that_is_nonsense_silences_nobody() {
+    let lab = Lab::new();
+    let (mut listener, mut session) = (lab.session(), lab.session());
+    listener.batch_execute("LISTEN tenure").unwrap();
+    for nonsense in [
+        "",
+        " ",
+        "default",
+        "1 default tenure",
+        "x default tenure",
+        "99999999999999999999 default tenure",
+    ] {
+        session
+            .batch_execute(&format!(
+                "SET tenure_session.announced = '{nonsense}'; SELECT tenure.enqueue('work')"
+            ))
+            .unwrap_or_else(|error| panic!("{nonsense:?}: {error}"));
+        assert_eq!(heard(&mut listener), [notice("tenure")], "{nonsense:?}");
+    }
+}
+
+#[test]
+fn a_transaction_that_enqueues_in_quiet_can_be_prepared() {
+    let mut lab = Lab::new();
+    let mut session = lab.session();
+    let prepares = session.query_one("SHOW max_prepared_transactions", &[]).unwrap();
+    assert_ne!(
+        prepares.get::<_, &str>(0),
+        "0",
+        "the server of the tests lets transactions be prepared"
+    );
+    let mut listener = lab.session();
+    listener.batch_execute("LISTEN tenure").unwrap();
+    session
+        .batch_execute(
+            "BEGIN; SET LOCAL tenure_session.quiet = 'on'; SELECT tenure.enqueue('work'); PREPARE TRANSACTION 'quiet'",
+        )
+        .unwrap();
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 0);
+    session.batch_execute("COMMIT PREPARED 'quiet'").unwrap();
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 1);
+    assert_eq!(heard(&mut listener), []);
+    // Only that transaction was quiet.
+    session.batch_execute("SELECT tenure.enqueue('work')").unwrap();
+    assert_eq!(heard(&mut listener), [notice("tenure")]);
+}

@@ -1,0 +1,202 @@
+//! Stalls of the whole store, with real workers: none that lives loses a job by them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test panics where it fails, and prints its figures"
+)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tenure::clock::monotonic;
+use tenure::job::{JobId, State};
+use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure_cluster::{Binaries, Cluster, Settings};
+use tenure_drill::workers::kinds::Hold;
+use tenure_drill::workers::{Bench, Event, Setup, Worker, job};
+
+const LEASE: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(10);
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker"))
+}
+
+/// Three workers with four jobs each, and one that is idle.
+struct Busy {
+    workers: Vec<Worker>,
+    jobs: Vec<JobId>,
+}
+
+fn busy(bench: &mut Bench, place: &str) -> Busy {
+    let gate = bench.file("gate");
+    let setup = Setup { lease: LEASE, concurrency: 4, ..Setup::default() };
+    let near = Bench::on_server(program(), &bench.directory, place.to_owned());
+    let mut workers: Vec<_> = (0..3).map(|_| near.worker(&setup)).collect();
+    let jobs = bench.put(&vec![job(&Hold { gate }); 12]);
+    bench.until("all jobs to start", |bench| bench.store.leases(100).unwrap().len() == 12);
+    workers.push(near.worker(&setup));
+    // Long enough for renewals and a steady pulse.
+    bench.let_pass(LEASE * 2);
+    Busy { workers, jobs }
+}
+
+/// What tells that a job was taken from its holder.
+const TAKEN_BACK: [&str; 2] = ["lease_lapsed", "holder_vanished"];
+
+/// All jobs go on where they were, and end there.
+fn went_on(bench: &mut Bench, busy: Busy) {
+    bench.let_pass(LEASE * 3);
+    fs::write(bench.file("gate"), "").unwrap();
+    bench.finish();
+    let Busy { mut workers, jobs } = busy;
+    workers.iter_mut().for_each(Worker::end);
+    let events: Vec<Event> = workers.into_iter().flat_map(|worker| worker.events).collect();
+    let lapses = events.iter().filter(|event| TAKEN_BACK.contains(&event.name.as_str())).count();
+    let starts = events.iter().filter(|event| event.name == "execution_started").count();
+    println!("{} jobs, {starts} starts, {lapses} lapses", jobs.len());
+    for id in &jobs {
+        assert_eq!(bench.ended(*id, State::Succeeded).1, 0, "job {id} has a crash");
+    }
+    assert_eq!((starts, lapses), (jobs.len(), 0));
+    assert!(bench.wrong().is_empty());
+}
+
+fn cluster() -> Cluster {
+    let cluster =
+        Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new().tcp()).unwrap();
+    let address = Address::parse(&cluster.url()).unwrap();
+    Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
+    cluster
+}
+
+/// The server's processes.
+fn processes(cluster: &Cluster) -> Vec<String> {
+    let file = fs::read_to_string(cluster.data_dir().join("postmaster.pid")).unwrap();
+    let postmaster: i32 = file.lines().next().unwrap().trim().parse().unwrap();
+    let parent = |pid: i32| -> Option<i32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let ours = numbers.filter(|pid| *pid == postmaster || parent(*pid) == Some(postmaster));
+    ours.map(|pid| pid.to_string()).collect()
+}
+
+fn signal(name: &str, processes: &[String]) {
+    // Some of the server's own helpers come and go: one may have ended since it was seen.
+    Command::new("kill").arg(name).args(processes).output().unwrap();
+}
+
+/// Nothing can be waited for while nothing answers: this is the time that the promise is about.
+fn stand_still() {
+    let end = monotonic() + STALL;
+    while let left @ 1.. = end.saturating_duration_since(monotonic()).as_millis() {
+        thread::park_timeout(Duration::from_millis(left as u64));
+    }
+}
+
+/// Whether the store has noticed a stall. One that it did not notice has not happened.
+fn has_broken(cluster: &Cluster) -> bool {
+    cluster.psql("SELECT count(*) > 0 FROM tenure.breaks").unwrap().trim() == "t"
+}
+
+#[test]
+fn a_server_that_stands_still_for_ten_leases_takes_no_job_from_a_living_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = cluster();
+    let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
+    let busy = busy(&mut bench, &cluster.url());
+    let stopped = processes(&cluster);
+    signal("-STOP", &stopped);
+    stand_still();
+    signal("-CONT", &stopped);
+    went_on(&mut bench, busy);
+    assert!(has_broken(&cluster), "the store has noticed that it stood still");
+}
+
+#[test]
+fn a_network_that_swallows_everything_for_ten_leases_takes_no_job_from_a_living_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = cluster();
+    let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
+    let network = Network::to(&cluster.tcp_url().unwrap());
+    let busy = busy(&mut bench, &network.url);
+    network.set_frozen(true);
+    stand_still();
+    network.set_frozen(false);
+    went_on(&mut bench, busy);
+    assert!(has_broken(&cluster), "the store has noticed that nobody could reach it");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_for_ten_leases_takes_no_job_from_a_living_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bench = Bench::sqlite(program(), directory.path());
+    let place = bench.place.clone();
+    let busy = busy(&mut bench, &place);
+    let stranger = rusqlite::Connection::open(&place).unwrap();
+    stranger.busy_timeout(Duration::from_secs(10)).unwrap();
+    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    stand_still();
+    stranger.execute_batch("ROLLBACK").unwrap();
+    went_on(&mut bench, busy);
+    let broke: bool =
+        stranger.query_row("SELECT broke > 0 FROM tenure_meta", [], |row| row.get(0)).unwrap();
+    assert!(broke, "the store has noticed that it could not be written to");
+}
+
+/// Between workers and their server: it can keep everything back, and loses nothing.
+struct Network {
+    url: String,
+    frozen: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Network {
+    fn to(url: &str) -> Network {
+        let (head, rest) = url.split_once('@').unwrap();
+        let (host, tail) = rest.split_once('/').unwrap();
+        let server = host.to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("{head}@{}/{tail}", listener.local_addr().unwrap());
+        let frozen = Arc::<(Mutex<bool>, Condvar)>::default();
+        let theirs = Arc::clone(&frozen);
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let far = TcpStream::connect(&server).unwrap();
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let frozen = Arc::clone(&theirs);
+                    thread::spawn(move || carry(from, to, &frozen));
+                }
+            }
+        });
+        Network { url, frozen }
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        *self.frozen.0.lock().unwrap() = frozen;
+        self.frozen.1.notify_all();
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, frozen: &(Mutex<bool>, Condvar)) {
+    let mut bytes = [0; 64 * 1024];
+    while let Ok(size @ 1..) = from.read(&mut bytes) {
+        let still = frozen.1.wait_while(frozen.0.lock().unwrap(), |frozen| *frozen);
+        drop(still.unwrap());
+        if to.write_all(&bytes[..size]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}

@@ -1,0 +1,260 @@
+//! What the connected role may call, compared with what Tenure's three roles may; and the GRANT that mends what is missing.
+//!
+//! The rights of the roles are read from the statements that grant them, so there is one list. Which function a server's
+//! refusal is about is read from its words: they are translated, but the name in them is not.
+
+use postgres::types::Type;
+
+use super::Postgres;
+use super::schema::Schema;
+use super::session::Session;
+use crate::store::Result;
+
+/// What a role is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Part {
+    Worker,
+    Enqueuer,
+    Reader,
+}
+
+impl Part {
+    const ALL: [Part; 3] = [Part::Worker, Part::Enqueuer, Part::Reader];
+
+    /// As the roles are named, after the schema.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Worker => "worker",
+            Part::Enqueuer => "enqueuer",
+            Part::Reader => "reader",
+        }
+    }
+
+    /// The functions that it may call.
+    fn functions(self) -> Vec<&'static str> {
+        const GRANTS: &str = include_str!("../../../sql/postgres/grants.sql");
+        let role = format!("\"tenure_{}\"", self.name());
+        let mut found = Vec::new();
+        for statement in GRANTS.split(';') {
+            let Some((_, rest)) = statement.split_once("GRANT EXECUTE ON FUNCTION ") else {
+                continue;
+            };
+            let Some((functions, roles)) = rest.split_once(" TO ") else { continue };
+            if roles.split(',').any(|to| to.trim() == role) {
+                let names = functions.split(',').map(str::trim);
+                found.extend(names.filter_map(|name| name.strip_prefix("tenure.")));
+            }
+        }
+        found
+    }
+
+    /// The functions that only it may call.
+    fn own_functions(self) -> Vec<&'static str> {
+        let others = Part::ALL.into_iter().filter(|part| *part != self);
+        let others: Vec<_> = others.flat_map(Part::functions).collect();
+        self.functions().into_iter().filter(|name| !others.contains(name)).collect()
+    }
+}
+
+/// What the connected role may call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Its name.
+    pub role: String,
+    /// The owner of the schema.
+    pub owner: String,
+    /// Whether it has the owner's rights, and may do everything.
+    pub is_owner: bool,
+    is_usable: bool,
+    /// The schema's name, and the name as SQL has it.
+    schema: (String, String),
+    functions: Vec<String>,
+    may: Vec<String>,
+    roles: Vec<String>,
+    member_of: Vec<String>,
+}
+
+impl Rights {
+    pub(super) fn of(session: &mut Session, schema: &Schema) -> Result<Rights, postgres::Error> {
+        const RIGHTS: &str = include_str!("../../../sql/postgres/rights.sql");
+        let row = session.query_one(RIGHTS, &[(&schema.name(), Type::TEXT)])?;
+        Ok(Rights {
+            role: row.try_get("role")?,
+            owner: row.try_get("owner")?,
+            is_owner: row.try_get("is_owner")?,
+            is_usable: row.try_get("is_usable")?,
+            schema: (schema.name().to_owned(), schema.quoted().to_owned()),
+            functions: row.try_get("functions")?,
+            may: row.try_get("may")?,
+            roles: row.try_get("roles")?,
+            member_of: row.try_get("member_of")?,
+        })
+    }
+
+    /// What the role is for: it is a member of the role of that name, or has some of its rights.
+    pub fn parts(&self) -> Vec<Part> {
+        let may_some = |names: &[&str]| names.iter().any(|name| self.may(name));
+        let is_worker = self.is_member(Part::Worker) || may_some(&Part::Worker.own_functions());
+        let is_meant = |part: &Part| match part {
+            Part::Worker => is_worker,
+            // All that it may call, a worker may too.
+            Part::Enqueuer => {
+                self.is_member(Part::Enqueuer) || !is_worker && self.may("enqueue_many")
+            }
+            Part::Reader => self.is_member(Part::Reader) || may_some(&Part::Reader.own_functions()),
+        };
+        Part::ALL.into_iter().filter(is_meant).collect()
+    }
+
+    /// The functions that a role for this should be able to call, and cannot.
+    pub fn missing(&self, part: Part) -> Vec<&'static str> {
+        let is_missing =
+            |name: &&str| self.functions.iter().any(|known| known == name) && !self.may(name);
+        part.functions().into_iter().filter(is_missing).collect()
+    }
+
+    /// What the owner runs so that nothing is missing.
+    pub fn grant(&self, part: Part) -> String {
+        let names: Vec<_> =
+            self.missing(part).iter().map(|name| format!("{}.{name}", self.schema.1)).collect();
+        let to = if self.is_member(part) { self.named(part) } else { self.role.clone() };
+        format!("GRANT EXECUTE ON FUNCTION {} TO \"{to}\"", names.join(", "))
+    }
+
+    /// What to do about a refusal in these words.
+    pub(super) fn advice(&self, refusal: &str) -> Option<String> {
+        let owner = &self.owner;
+        if self.role.is_empty() || self.functions.is_empty() {
+            return None;
+        }
+        if !self.is_usable {
+            let (schema, role) = (&self.schema.0, &self.role);
+            return Some(format!(
+                "have {owner} run: GRANT USAGE ON SCHEMA \"{schema}\" TO \"{role}\""
+            ));
+        }
+        // The last one, since the words before the server's say what was being done.
+        let words = refusal.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let refused = words.rev().find(|word| self.functions.iter().any(|name| name == word))?;
+        if let Some(part) =
+            self.parts().into_iter().find(|part| self.missing(*part).contains(&refused))
+        {
+            return Some(format!("have {owner} run: {}", self.grant(part)));
+        }
+        let Some(part) =
+            Part::ALL.into_iter().rev().find(|part| part.functions().contains(&refused))
+        else {
+            return Some(format!("only {owner} may, who owns the schema: connect as that role"));
+        };
+        let (name, role) = (self.named(part), &self.role);
+        Some(if self.roles.contains(&name) {
+            format!("have {owner} run: GRANT \"{name}\" TO \"{role}\"")
+        } else {
+            let function = format!("{}.{refused}", self.schema.1);
+            format!("have {owner} run: GRANT EXECUTE ON FUNCTION {function} TO \"{role}\"")
+        })
+    }
+
+    fn may(&self, function: &str) -> bool {
+        self.may.iter().any(|name| name == function)
+    }
+
+    fn named(&self, part: Part) -> String {
+        format!("{}_{}", self.schema.0, part.name())
+    }
+
+    fn is_member(&self, part: Part) -> bool {
+        self.member_of.contains(&self.named(part))
+    }
+}
+
+impl Postgres {
+    /// What the connected role may call.
+    pub fn rights(&mut self) -> Result<Rights> {
+        self.call("look at this role's rights", Rights::of)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A role `app` with the rights of these parts, but for what is named.
+    fn app(parts: &[Part], without: &[&str]) -> Rights {
+        let all: Vec<&str> =
+            Part::ALL.into_iter().flat_map(Part::functions).chain(["cancel_many"]).collect();
+        let may = parts.iter().flat_map(|part| part.functions());
+        Rights {
+            role: "app".into(),
+            owner: "boss".into(),
+            is_usable: true,
+            schema: ("tenure".into(), "tenure".into()),
+            functions: all.iter().map(|name| (*name).to_owned()).collect(),
+            may: may.filter(|name| !without.contains(name)).map(str::to_owned).collect(),
+            ..Rights::default()
+        }
+    }
+
+    #[test]
+    fn the_functions_of_each_role_are_read_from_the_grants() {
+        assert!(Part::Worker.functions().contains(&"settle_and_claim"));
+        assert!(Part::Worker.own_functions().contains(&"claim_many"));
+        assert!(Part::Enqueuer.functions().contains(&"enqueue_many"));
+        assert!(!Part::Enqueuer.functions().contains(&"claim_many"));
+        assert!(Part::Reader.own_functions().contains(&"page"));
+    }
+
+    #[test]
+    fn a_role_is_for_what_it_has_rights_of_its_own_for() {
+        assert_eq!(app(&[Part::Worker], &["claim_many"]).parts(), [Part::Worker]);
+        assert_eq!(app(&[Part::Enqueuer], &[]).parts(), [Part::Enqueuer]);
+        assert_eq!(
+            app(&[Part::Enqueuer, Part::Reader], &[]).parts(),
+            [Part::Enqueuer, Part::Reader]
+        );
+        assert_eq!(app(&[], &[]).parts(), []);
+        let member = Rights { member_of: vec!["tenure_worker".into()], ..app(&[], &[]) };
+        assert_eq!(member.parts(), [Part::Worker]);
+    }
+
+    #[test]
+    fn what_is_missing_is_granted_in_one_statement() {
+        let rights = app(&[Part::Worker], &["current_many", "beat"]);
+        let grant = "GRANT EXECUTE ON FUNCTION tenure.beat, tenure.current_many TO \"app\"";
+        let mut missing = rights.missing(Part::Worker);
+        missing.sort_unstable();
+        assert_eq!(missing, ["beat", "current_many"]);
+        let said = rights.advice("keine Berechtigung für Funktion current_many").unwrap();
+        assert!(said.starts_with("have boss run: GRANT EXECUTE ON FUNCTION tenure."), "{said}");
+        assert_eq!(said.len(), "have boss run: ".len() + grant.len(), "{said}");
+        // Members get it from their role, and so do all others.
+        let member = Rights { member_of: vec!["tenure_worker".into()], ..rights };
+        assert!(member.grant(Part::Worker).ends_with(" TO \"tenure_worker\""));
+    }
+
+    #[test]
+    fn what_a_role_is_not_for_is_told_by_the_role_that_is() {
+        let told = |rights: &Rights, name| {
+            rights.advice(&format!("permission denied for function {name}"))
+        };
+        let worker = Rights { roles: vec!["tenure_reader".into()], ..app(&[Part::Worker], &[]) };
+        assert_eq!(
+            told(&worker, "look_at").unwrap(),
+            "have boss run: GRANT \"tenure_reader\" TO \"app\""
+        );
+        let alone = app(&[Part::Worker], &[]);
+        let said = told(&alone, "look_at").unwrap();
+        assert_eq!(said, "have boss run: GRANT EXECUTE ON FUNCTION tenure.look_at TO \"app\"");
+        assert!(told(&worker, "cancel_many").unwrap().contains("only boss may"));
+        let said = worker.advice("this role may not beat (permission denied for function look_at)");
+        assert!(
+            said.unwrap().contains("tenure_reader"),
+            "what was being done is not what was refused"
+        );
+        assert_eq!(told(&worker, "something_of_yours"), None);
+        let shut_out = Rights { is_usable: false, ..worker };
+        let said = told(&shut_out, "look_at").unwrap();
+        assert_eq!(said, "have boss run: GRANT USAGE ON SCHEMA \"tenure\" TO \"app\"");
+    }
+}

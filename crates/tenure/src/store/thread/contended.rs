@@ -1,0 +1,147 @@
+//! Requests that met a lock: a key that an open transaction has taken, or a job that one has locked.
+//!
+//! Here each is sent alone, on a connection of its own, so that it holds up nothing else. All of them have their turns, again and again, each
+//! for a share of [`ROUND`]: a request that only had a contended neighbour passes at once, and one that waits for long
+//! does not keep the next from a lock that is free by now. After [`PATIENCE`] the caller is told that the store is busy.
+//!
+//! What is known to be contended comes here directly, and does not cost other requests the brief wait again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::request::{Request, Wanted};
+use super::{Connection, Lazy, Thread, locked};
+use crate::clock;
+
+/// How long one round through all requests takes if all of them wait in vain.
+const ROUND: Duration = Duration::from_millis(400);
+/// How long each waits at the least, however many there are.
+const LEAST: Duration = Duration::from_millis(5);
+/// For how long a request is tried. It is as long as any other call waits for one lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Contended {
+    thread: Thread,
+    known: Arc<Known>,
+}
+
+/// How many requests wait for each key and each job.
+type Known = Mutex<BTreeMap<Wanted, usize>>;
+
+impl Contended {
+    pub(super) fn new(connection: Connection) -> Contended {
+        let known = Arc::default();
+        let thread = Thread::new({
+            let known = Arc::clone(&known);
+            move |inbox| serve(connection.open_later(), &inbox, &known)
+        });
+        Contended { thread, known }
+    }
+
+    /// Whether this request would wait for what others wait for here.
+    pub(super) fn waits_for(&self, request: &Request) -> bool {
+        let known = locked(&self.known);
+        !known.is_empty() && request.wanted().iter().any(|wanted| known.contains_key(wanted))
+    }
+
+    pub(super) fn send(&self, request: Request) {
+        // If there is no thread, the caller learns of it as its reply is dropped.
+        let _ = self.thread.send(request);
+    }
+}
+
+/// A request that waits.
+struct Waiting {
+    request: Request,
+    since: Instant,
+    /// From the first time on that it waited in vain.
+    noted: Option<Noted>,
+}
+
+impl Waiting {
+    fn new(request: Request) -> Waiting {
+        Waiting { request, since: clock::monotonic(), noted: None }
+    }
+}
+
+/// What a request waits for, noted for as long as it does.
+struct Noted {
+    known: Arc<Known>,
+    wanted: Vec<Wanted>,
+}
+
+impl Noted {
+    fn new(known: &Arc<Known>, request: &Request) -> Noted {
+        let wanted = request.wanted();
+        let mut all = locked(known);
+        for one in &wanted {
+            *all.entry(one.clone()).or_default() += 1;
+        }
+        Noted { known: Arc::clone(known), wanted }
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let mut all = locked(&self.known);
+        for one in &self.wanted {
+            if let Some(count) = all.get_mut(one) {
+                *count -= 1;
+                if *count == 0 {
+                    all.remove(one);
+                }
+            }
+        }
+    }
+}
+
+fn serve(mut connection: Lazy, inbox: &Receiver<Request>, known: &Arc<Known>) {
+    let mut queue = VecDeque::new();
+    loop {
+        if queue.is_empty() {
+            match inbox.recv() {
+                Ok(request) => queue.push_back(Waiting::new(request)),
+                Err(_) => return,
+            }
+        }
+        queue.extend(inbox.try_iter().map(Waiting::new));
+        let share = ROUND / u32::try_from(queue.len()).unwrap_or(u32::MAX);
+        let Some(next) = queue.pop_front() else { continue };
+        // A panic of the engine's costs the caller of this call, and no others.
+        let left = catch_unwind(AssertUnwindSafe(|| {
+            take_turn(&mut connection, next, share.max(LEAST), known)
+        }));
+        queue.extend(left.ok().flatten());
+    }
+}
+
+/// Tries once. It comes back if it has to wait on.
+fn take_turn(
+    connection: &mut Lazy,
+    waiting: Waiting,
+    wait: Duration,
+    known: &Arc<Known>,
+) -> Option<Waiting> {
+    let Waiting { request, since, noted } = waiting;
+    if request.is_forsaken() {
+        return None;
+    }
+    let engine = match connection.engine() {
+        Ok(engine) => engine,
+        Err(error) => {
+            request.refuse(error);
+            return None;
+        }
+    };
+    engine.wait_for_locks(wait);
+    let (request, busy) = request.alone(engine)?;
+    if clock::monotonic() - since >= PATIENCE {
+        request.refuse(busy);
+        return None;
+    }
+    let noted = noted.or_else(|| Some(Noted::new(known, &request)));
+    Some(Waiting { request, since, noted })
+}

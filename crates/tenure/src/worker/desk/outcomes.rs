@@ -1,0 +1,73 @@
+//! What came of effects, for as long as the store has not answered: the settlement of their attempt waits for them, and so does
+//! the end of the worker. Nothing here writes: the tasks of the handlers' contexts do.
+
+use std::collections::BTreeMap;
+
+use super::Desk;
+use crate::job::Name;
+use crate::lease::Fence;
+use crate::lifecycle::Verb;
+use crate::store::Error;
+
+/// What came of an effect, which the store has not answered yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unwritten {
+    pub(crate) verb: Verb,
+    /// What the store said last.
+    pub(crate) error: Option<String>,
+}
+
+/// By attempt and effect.
+pub(super) type Outcomes = BTreeMap<Fence, BTreeMap<Name, Unwritten>>;
+
+pub(super) fn each(unwritten: Outcomes) -> Vec<(Fence, Name, Unwritten)> {
+    let of_attempt = |(fence, outcomes): (Fence, BTreeMap<Name, Unwritten>)| {
+        outcomes.into_iter().map(move |(effect, one)| (fence, effect, one))
+    };
+    unwritten.into_iter().flat_map(of_attempt).collect()
+}
+
+impl Desk {
+    /// What came of an effect is known. Until the store has answered, the attempt is not settled and its lease is kept: a
+    /// settlement would end the right to write the outcome.
+    pub(crate) fn outcome_known(&self, fence: Fence, effect: &Name, verb: Verb) {
+        let unwritten = Unwritten { verb, error: None };
+        self.state().unwritten.entry(fence).or_default().insert(effect.clone(), unwritten);
+    }
+
+    /// The outcome could not be written this time. Tells whether that is news.
+    pub(crate) fn outcome_failed(&self, fence: Fence, effect: &Name, error: &Error) -> bool {
+        let mut state = self.state();
+        let of_attempt = state.unwritten.get_mut(&fence);
+        let Some(one) = of_attempt.and_then(|outcomes| outcomes.get_mut(effect)) else {
+            return false;
+        };
+        one.error.replace(error.to_string()).is_none()
+    }
+
+    /// The outcome need not be written any more. Answers what was known of it, unless that is over.
+    pub(crate) fn outcome_answered(&self, fence: Fence, effect: &Name) -> Option<Unwritten> {
+        let mut state = self.state();
+        let of_attempt = state.unwritten.get_mut(&fence)?;
+        let one = of_attempt.remove(effect);
+        if of_attempt.is_empty() {
+            state.unwritten.remove(&fence);
+        }
+        state.poked = true;
+        drop(state);
+        self.poked.notify_all();
+        self.answered.notify_waiters();
+        one
+    }
+
+    /// Waits until all outcomes are answered.
+    pub(crate) async fn outcomes_answered(&self) {
+        loop {
+            let answered = self.answered.notified();
+            if self.state().unwritten.is_empty() {
+                return;
+            }
+            answered.await;
+        }
+    }
+}

@@ -8,6 +8,7 @@
 
 mod check;
 mod claim;
+mod effects;
 mod enqueue;
 mod epoch;
 mod guard;
@@ -55,21 +56,24 @@ impl Case {
         self.run_on(store, clock);
     }
 
-    /// The same on a store of the caller's, which is empty.
-    pub(crate) fn run_on(&self, store: Box<dyn Explorable>, clock: Clock) {
-        (self.run)(&mut World { store, clock });
+    /// The same on a store of the caller's, which is empty; the caller gets it back.
+    pub(crate) fn run_on(&self, store: Box<dyn Explorable>, clock: Clock) -> Box<dyn Explorable> {
+        let mut world = World { store, clock };
+        (self.run)(&mut world);
+        world.store
     }
 }
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 14] = [
+    let chapters: [&[Case]; 15] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
         progress::CASES,
         settle::CASES,
         ledger::CASES,
+        effects::CASES,
         lapse::CASES,
         guard::CASES,
         pulse::CASES,

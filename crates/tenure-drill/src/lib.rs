@@ -4,7 +4,9 @@
 //! 1. [`model`]: the specification, in plain maps. The real engines must agree with it in every answer and every state.
 //! 2. [`verdict`]: the invariants that all levels speak of, and what a violation looks like.
 //! 3. [`conformance`]: the promises as cases, each written once against the port and run on every engine.
-//! 4. [`differential`]: long random sequences on all engines in lockstep.
+//! 4. [`sql_api`]: the same for plain sessions on PostgreSQL, which have no library in between.
+//! 5. [`differential`]: long random sequences on all engines in lockstep.
+//! 6. [`damage`]: stores broken by hand, which the reconciler must notice.
 //!
 //! The four levels:
 //! 1. [`explorer`]: every order of a few actors' calls, with crashes and lost replies, checked after each step.
@@ -20,6 +22,7 @@
 #![deny(unsafe_code)]
 
 pub mod conformance;
+pub mod damage;
 pub mod differential;
 pub mod disk;
 pub mod engines;
@@ -32,6 +35,7 @@ pub mod servers;
 pub mod sessions;
 pub mod simulation;
 pub mod speakers;
+pub mod sql_api;
 pub mod stepper;
 pub mod stories;
 pub mod verdict;

@@ -1,8 +1,16 @@
 //! What must hold, and what it looks like when it does not. All levels of the proof speak of the same invariants.
 
+use std::any::Any;
 use std::fmt;
 
 use serde::Serialize;
+
+/// What a panic said.
+pub(crate) fn said(thrown: &(dyn Any + Send)) -> String {
+    let text = thrown.downcast_ref::<String>().cloned();
+    text.or_else(|| thrown.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_default()
+}
 
 /// What must hold in every state and after every step. `docs/proof.md` has them in exact words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

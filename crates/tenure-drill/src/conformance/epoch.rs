@@ -101,6 +101,8 @@ promises! { "epoch":
         let raise = identity.raises.last().unwrap();
         assert_eq!((raise.epoch, raise.at, raise.reason.as_str()), (1, w.now(), "restored from a snapshot"));
         assert_eq!(w.store.raise_epoch("once more").unwrap(), 2);
+        let raises = w.store.identity().unwrap().raises;
+        assert_eq!(raises.iter().map(|raise| raise.epoch).collect::<Vec<_>>(), [1, 2]);
         let id = w.put_one();
         assert_eq!(epoch_of(id.0), 2);
         assert_eq!(epoch_of(w.take("ann").lease.token().0), 2);

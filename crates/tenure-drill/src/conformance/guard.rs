@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use tenure::drill::Dump;
 use tenure::job::State;
-use tenure::lifecycle::Verb;
+use tenure::lease::{Fence, Token};
+use tenure::lifecycle::{CRASH_MEMORY, Outcome, Verb};
 use tenure::store::{
     Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Lapsed, Registration, Renewed, STALLED_GAP,
     WORKER_MEMORY,
 };
 
-use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
+use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
 
 fn known(who: &str) -> Registration {
     Registration { worker: worker(who), queues: vec![name("default")], kinds: None }
@@ -361,5 +362,50 @@ promises! { "guard":
         w.pass(secs(1));
         assert_eq!(w.claim(&patient).lapsed.len(), 1);
         assert!(w.store.overdue(10, Duration::MAX).unwrap().is_empty());
+    }
+
+    "G5" a_worker_that_makes_itself_known_again_is_seen_with_what_it_handles_now(w) {
+        w.store.register(&known("ann")).unwrap();
+        let (queues, kinds) = (vec![name("mail"), name("slow")], Some(vec![name("sum")]));
+        let again = Registration { queues: queues.clone(), kinds: kinds.clone(), ..known("ann") };
+        w.store.register(&again).unwrap();
+        let seen = w.store.workers().unwrap();
+        assert_eq!(seen.len(), 1);
+        assert_eq!((&seen[0].queues, &seen[0].kinds), (&queues, &kinds));
+    }
+
+    "I5" what_is_refused_or_given_back_an_hour_later_forgets_no_crash(w) {
+        let fence = busy(w, "ann");
+        dies_and_is_noticed(w, "ann");
+        w.pass(CRASH_MEMORY);
+        let never_issued = Fence { token: Token(77), ..fence };
+        assert!(matches!(w.settle(never_issued, retry(secs(0))), tenure::store::Settled::Stale(_)));
+        let second = w.take("bob").lease.fence();
+        w.settle(second, Outcome::Release);
+        assert_eq!(w.record(fence.job).crashes, 1);
+        w.settle(fence, complete());
+        assert_eq!(w.record(fence.job).crashes, 0, "so it can be taken back");
+    }
+
+    "I5" how_old_a_crash_is_is_counted_from_the_attempt_that_had_it(w) {
+        let other = busy(w, "eve");
+        let fence = busy(w, "ann");
+        dies_and_is_noticed(w, "ann");
+        w.pass(CRASH_MEMORY / 2);
+        dies_and_is_noticed(w, "eve");
+        w.store.cancel(&[other.job]).unwrap();
+        // An hour after the first crash and half an hour after the second.
+        w.store.register(&known("bob")).unwrap();
+        let second = w.take("bob").lease.fence();
+        assert_eq!(second.job, fence.job);
+        dies_and_is_noticed(w, "bob");
+        w.pass(CRASH_MEMORY / 2);
+        let third = w.take("cid").lease.fence();
+        w.settle(third, Outcome::Snooze { after: secs(0) });
+        assert_eq!(w.record(fence.job).crashes, 2, "the last one is too young");
+        w.settle(fence, complete());
+        assert_eq!(w.record(fence.job).crashes, 2, "the first may have been forgotten");
+        w.settle(second, complete());
+        assert_eq!(w.record(fence.job).crashes, 1, "the second has not");
     }
 }

@@ -9,7 +9,7 @@ use tenure::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
 
 use super::{LEASE, World, ask, complete, json, name, promises, retry, secs};
 
-fn commit(result: &str) -> Act {
+pub(super) fn commit(result: &str) -> Act {
     Act::Commit { result: json(result) }
 }
 
@@ -59,7 +59,7 @@ fn resolve(w: &mut World, job: JobId, effect: &str, how: &Resolution) -> Resolve
     w.store.resolve(job, &effect_name(effect).unwrap(), how).unwrap()
 }
 
-fn doubts(w: &mut World) -> Vec<String> {
+pub(super) fn doubts(w: &mut World) -> Vec<String> {
     let only = EffectFilter { in_doubt: true, ..EffectFilter::default() };
     let found = w.store.effects(&only, 100).unwrap();
     found.iter().map(|view| format!("{}/{}", view.effect.job, view.effect.name)).collect()
@@ -515,40 +515,6 @@ promises! { "ledger":
         assert_eq!(w.dump().ledger[0].standing, Standing::Open);
         assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Yes(State::Succeeded));
         assert!(doubts(w).is_empty());
-    }
-
-    "G8" an_effect_is_listed_as_doubtful_only_while_nobody_knows(w) {
-        let id = w.put_one();
-        let fence = w.take("ann").lease.fence();
-        w.open(fence, "charge");
-        assert!(doubts(w).is_empty(), "its holder is at it");
-        w.pass(LEASE);
-        assert!(doubts(w).is_empty(), "however late, while nobody has taken the job");
-        w.sweep();
-        assert_eq!(doubts(w), [format!("{id}/charge")]);
-        let second = w.take("bob").lease.fence();
-        assert_eq!(doubts(w), [format!("{id}/charge")]);
-        w.act(second, "charge", Act::Resolve(Resolution::Resend));
-        assert!(doubts(w).is_empty());
-    }
-
-    "I15" effects_are_paged_by_job_newest_first(w) {
-        for _ in 0..5 {
-            w.put_one();
-        }
-        for attempt in w.claim(&super::ask("ann", 5)).attempts {
-            w.open(attempt.lease.fence(), "b");
-            w.open(attempt.lease.fence(), "a");
-        }
-        let page = |w: &mut World, filter: EffectFilter, limit| {
-            let found = w.store.effects(&filter, limit).unwrap();
-            found.iter().map(|view| (view.effect.job.0, view.effect.name.to_string())).collect::<Vec<_>>()
-        };
-        let of = |job, name: &str| (job, name.to_owned());
-        let all = EffectFilter::default();
-        assert_eq!(page(w, all.clone(), 3), [of(5, "a"), of(5, "b"), of(4, "a")]);
-        let older = EffectFilter { before: Some(JobId(2)), ..all };
-        assert_eq!(page(w, older, 100), [of(1, "a"), of(1, "b")]);
     }
 
     "G8" a_queue_that_keeps_nothing_keeps_a_job_until_its_effects_are_decided(w) {

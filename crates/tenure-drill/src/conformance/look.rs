@@ -4,12 +4,25 @@ use tenure::clock;
 use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
 use tenure::job::{JobId, Json, State};
 use tenure::lifecycle::Outcome;
-use tenure::store::Wake;
+use tenure::store::{Claim, Wake};
 
 use super::{World, ask, complete, job, name, promises, retry, secs, tenant, worker};
 
 fn page(w: &mut World, filter: &Filter, limit: usize) -> Vec<i64> {
     w.store.jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
+}
+
+/// Brings the one job that is due, in whichever of two queues, to this end.
+fn end_as(w: &mut World, id: JobId, state: State) {
+    if state == State::Cancelled {
+        w.store.cancel(&[id]).unwrap();
+    } else {
+        let any = Claim { queues: vec![name("default"), name("bulk")], ..ask("ann", 1) };
+        let fence = w.claim(&any).attempts[0].lease.fence();
+        let bury = Outcome::Bury { reason: "no".into() };
+        w.settle(fence, if state == State::Dead { bury } else { complete() });
+    }
+    assert_eq!(w.state(id), state);
 }
 
 promises! { "look":
@@ -203,5 +216,36 @@ promises! { "look":
         assert_eq!(rates(w), (1, 1));
         w.pass(std::time::Duration::from_millis(1));
         assert_eq!(rates(w), (0, 0));
+    }
+
+    "I15" pages_of_ended_jobs_are_chosen_and_go_on_as_those_of_live_ones(w) {
+        for state in [State::Succeeded, State::Dead, State::Cancelled] {
+            let mut put = |job| {
+                let id = w.put(job);
+                end_as(w, id, state);
+                id.0
+            };
+            let a = put(job("mail").tenant(tenant("a")));
+            let b = put(job("mail").tenant(tenant("b")).queue(name("bulk")));
+            let c = put(job("copy"));
+            let filter = || Filter { state: Some(state), ..Filter::default() };
+            assert_eq!(page(w, &filter(), 2), [c, b], "{state}");
+            assert_eq!(page(w, &Filter { before: Some(JobId(b)), ..filter() }, 2), [a], "{state}");
+            assert_eq!(page(w, &Filter { tenant: Some(tenant("a")), ..filter() }, 10), [a], "{state}");
+            assert_eq!(page(w, &Filter { queue: Some(name("bulk")), ..filter() }, 10), [b], "{state}");
+            assert_eq!(page(w, &Filter { kind: Some(name("copy")), ..filter() }, 10), [c], "{state}");
+        }
+    }
+
+    "G1" a_job_counts_as_ready_from_the_moment_at_which_it_is_due(w) {
+        w.put(job("work").delay(secs(5)));
+        let seen = |w: &mut World| {
+            let line = w.store.overview().unwrap().lines.remove(0);
+            (line.ready, line.waiting)
+        };
+        w.pass(secs(5) - std::time::Duration::from_millis(1));
+        assert_eq!(seen(w), (0, 1));
+        w.pass(std::time::Duration::from_millis(1));
+        assert_eq!(seen(w), (1, 0));
     }
 }

@@ -271,4 +271,18 @@ promises! { "operate":
         assert_eq!(w.store.prune(100).unwrap().jobs, 1);
         assert_eq!(w.dump().jobs[0].queue, long);
     }
+
+    "I9" of_the_jobs_that_need_not_be_kept_the_oldest_are_deleted_first(w) {
+        let first = w.ended(complete());
+        w.pass(secs(1));
+        let second = w.ended(complete());
+        w.pass(secs(1));
+        let third = w.ended(complete());
+        w.pass(8 * DAY);
+        for (gone, left) in [(first, vec![second, third]), (second, vec![third])] {
+            assert_eq!(w.store.prune(1).unwrap().jobs, 1);
+            assert!(w.store.job(gone).unwrap().is_none());
+            assert!(left.iter().all(|id| w.store.job(*id).unwrap().is_some()));
+        }
+    }
 }

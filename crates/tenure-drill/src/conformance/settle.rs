@@ -471,21 +471,21 @@ promises! { "settle":
         let id = w.put_one();
         let snooze = Outcome::Snooze { after: Duration::ZERO };
         let mut fences = Vec::new();
-        for _ in 0..1_000 {
+        for _ in 0..200 {
             let fence = w.take("ann").lease.fence();
             assert_eq!(w.settle(fence, snooze.clone()), Settled::Yes(State::Queued));
             fences.push(fence);
         }
         let lines = w.timeline(id);
         let tokens: Vec<_> = lines.iter().map(|line| line.token).collect();
-        let last: Vec<_> = fences[980..].iter().map(|fence| fence.token).collect();
+        let last: Vec<_> = fences[180..].iter().map(|fence| fence.token).collect();
         assert_eq!(tokens, last, "the twenty last");
-        assert_eq!(lines.last().map(|line| line.earlier), Some(980));
-        for fence in &fences[980..] {
+        assert_eq!(lines.last().map(|line| line.earlier), Some(180));
+        for fence in &fences[180..] {
             assert_eq!(w.settle(*fence, snooze.clone()), Settled::Yes(State::Queued), "heard before");
         }
         assert_eq!(w.timeline(id), lines);
-        assert!(matches!(w.settle(fences[979], snooze), Settled::Stale(_)), "nobody repeats that any more");
+        assert!(matches!(w.settle(fences[179], snooze), Settled::Stale(_)), "nobody repeats that any more");
     }
 
     "G7" lines_of_other_verbs_and_refusals_stay_beside_many_of_one(w) {
@@ -502,5 +502,51 @@ promises! { "settle":
         assert_eq!(of(Verb::Snooze, false), 20);
         assert_eq!(of(Verb::Complete, true), 50, "each refusal is evidence");
         assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Yes(State::Queued), "it was heard");
+    }
+
+    "G7" many_lines_of_one_job_leave_those_of_another_alone(w) {
+        let (few, many) = (w.put_one(), w.put_one());
+        let snooze_all = |w: &mut World| {
+            for attempt in w.claim(&ask("ann", 2)).attempts {
+                w.settle(attempt.lease.fence(), Outcome::Snooze { after: Duration::ZERO });
+            }
+        };
+        (0..5).for_each(|_| snooze_all(w));
+        w.store.cancel(&[few]).unwrap();
+        (0..30).for_each(|_| snooze_all(w));
+        assert_eq!(w.verbs(few), [vec![Verb::Snooze; 5], vec![Verb::Cancel]].concat());
+        assert_eq!(w.timeline(many).last().map(|line| line.earlier), Some(15));
+
+        // What was dropped is counted for each by itself.
+        let third = w.put_one();
+        w.store.cancel(&[many]).unwrap();
+        (0..21).for_each(|_| snooze_all(w));
+        assert_eq!(w.timeline(third).last().map(|line| line.earlier), Some(1));
+    }
+
+    "G7" lines_are_kept_and_counted_for_each_verb_by_itself(w) {
+        let id = w.put(job("work").max_attempts(std::num::NonZeroU16::new(100).unwrap()));
+        let snooze = || Outcome::Snooze { after: Duration::ZERO };
+        // A refusal of the same verb is older than all, and others are newer.
+        w.settle(Fence { job: id, token: Token(0) }, snooze());
+        for token in 1_000..1_020 {
+            w.settle(Fence { job: id, token: Token(token) }, snooze());
+        }
+        let mut end_all = |outcome: Outcome, times| {
+            for _ in 0..times {
+                let fence = w.take("ann").lease.fence();
+                assert_eq!(w.settle(fence, outcome.clone()), Settled::Yes(State::Queued));
+            }
+            let lines = w.timeline(id);
+            let of = |verb, refused| {
+                let lines = lines.iter().filter(|line| line.verb == verb && line.refused == refused);
+                (lines.clone().count(), lines.map(|line| line.earlier).max().unwrap_or(0))
+            };
+            (of(Verb::Snooze, false), of(Verb::Retry, false), of(Verb::Snooze, true))
+        };
+        assert_eq!(end_all(snooze(), 15), ((15, 0), (0, 0), (21, 0)));
+        assert_eq!(end_all(retry(Duration::ZERO), 15), ((15, 0), (15, 0), (21, 0)));
+        assert_eq!(end_all(snooze(), 20), ((20, 15), (15, 0), (21, 0)));
+        assert_eq!(end_all(retry(Duration::ZERO), 6), ((20, 15), (20, 1), (21, 0)));
     }
 }

@@ -5,6 +5,7 @@
 //! notices is listed in `survivors.txt`, each with a reason. A survivor that is not in the list, and one that is and dies,
 //! both fail the run.
 
+mod alone;
 mod changes;
 mod hunter;
 mod reach;

@@ -41,7 +41,7 @@ impl Lab {
                  DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues;
                  DELETE FROM tenure.clock; DELETE FROM tenure.ledger; DELETE FROM tenure.steps;
                  DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM public.effects;
-                 DELETE FROM tenure.breaks;
+                 DELETE FROM tenure.breaks; DELETE FROM tenure.fences;
                  UPDATE tenure.meta m SET epoch = 0, floor = 0, durability = 'on', guard_gap = 300, wal_timeline = h.wal_timeline, system = h.system,
                      jobs_table = h.jobs_table FROM tenure.whereabouts() h;
                  SELECT setval('tenure.job_id', 1, false), setval('tenure.pulse', 0, false)",

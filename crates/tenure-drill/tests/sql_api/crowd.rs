@@ -1,12 +1,16 @@
 //! Many sessions at once, each with a mind of its own.
 
 use tenure_drill::sessions::contend;
+use tenure_drill::sql_api::{Case, sql_cases};
+
+pub(crate) const CASES: &[Case] = sql_cases! {
+    "crowd":
+    eight_sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers,
+};
 
 /// I2, I9, and no two calls of Tenure deadlock. `cargo xtask prove` does it for a minute.
-#[test]
 fn eight_sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     let report = contend(8, 800, 7);
-    println!("{report:#?}");
     assert!(report.wrong.is_empty(), "{:#?}", report.wrong);
     // It is no proof if nothing happened, or if nobody was ever in another's way.
     assert!(report.claims > 200 && report.effects > 20, "{report:?}");

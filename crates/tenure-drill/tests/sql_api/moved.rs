@@ -5,6 +5,15 @@ use tenure::lease::WorkerId;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
 use tenure::store::{Guarded, Registration, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
+use tenure_drill::sql_api::{Case, sql_cases};
+
+pub(crate) const CASES: &[Case] = sql_cases! {
+    "moved":
+    a_promoted_standby_issues_numbers_that_the_primary_never_did,
+    a_restart_of_the_server_gives_every_lease_its_length_again,
+    through_a_pooler_a_worker_is_known_and_not_guarded,
+    a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared,
+};
 
 fn server() -> Cluster {
     let cluster = Cluster::start(&Binaries::find().unwrap(), &Settings::new()).unwrap();
@@ -20,7 +29,6 @@ fn ask(cluster: &Cluster, sql: &str) -> String {
     cluster.psql(sql).unwrap().trim().to_owned()
 }
 
-#[test]
 fn a_promoted_standby_issues_numbers_that_the_primary_never_did() {
     let primary = server();
     assert_eq!(ask(&primary, "SELECT tenure.enqueue('work')"), "1");
@@ -43,7 +51,6 @@ fn a_promoted_standby_issues_numbers_that_the_primary_never_did() {
     );
 }
 
-#[test]
 fn a_restart_of_the_server_gives_every_lease_its_length_again() {
     let mut cluster = server();
     ask(&cluster, "SELECT tenure.enqueue('work')");
@@ -57,7 +64,6 @@ fn a_restart_of_the_server_gives_every_lease_its_length_again() {
     assert_eq!(ask(&cluster, "SELECT epoch FROM tenure.identity()"), "0", "it is where it was");
 }
 
-#[test]
 fn through_a_pooler_a_worker_is_known_and_not_guarded() {
     let cluster = server();
     let pooler = PgBouncer::start(&cluster).unwrap();
@@ -69,7 +75,6 @@ fn through_a_pooler_a_worker_is_known_and_not_guarded() {
 }
 
 /// As on some managed servers: the function is there, and raises.
-#[test]
 fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
     let cluster = Cluster::start(&Binaries::find().unwrap(), &Settings::new()).unwrap();
     ask(

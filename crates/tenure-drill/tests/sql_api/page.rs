@@ -7,8 +7,18 @@ use std::sync::Mutex;
 use postgres::Client;
 use tenure_drill::servers;
 use tenure_drill::sessions::Lab;
+use tenure_drill::sql_api::{Case, claim, sql_cases, state};
 
-use crate::{claim, state};
+pub(crate) const CASES: &[Case] = sql_cases! {
+    "page":
+    the_page_shows_the_workers_that_are_beside_it,
+    the_page_has_every_single_form_with_its_parameters_defaults_and_answer,
+    the_page_has_the_columns_of_the_views_in_their_order,
+    the_worker_in_sql_does_what_is_due_and_hands_failures_to_the_retry_policy,
+    a_python_worker_that_is_killed_in_the_middle_of_a_job_is_replaced_by_another,
+    a_python_worker_that_was_replaced_meanwhile_is_refused_and_leaves_a_trace,
+    a_python_worker_hands_a_failure_to_the_retry_policy_and_goes_on,
+};
 
 const PAGE: &str = include_str!("../../../../docs/sql-api.md");
 const WORKER: &str = include_str!("../../../../docs/sql-api/worker.py");
@@ -19,13 +29,11 @@ fn page() -> String {
     PAGE.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-#[test]
 fn the_page_shows_the_workers_that_are_beside_it() {
     assert!(PAGE.contains(&format!("```python\n{WORKER}```\n")), "worker.py differs");
     assert!(PAGE.contains(&format!("```sql\n{DRAIN}```\n")), "drain.sql differs");
 }
 
-#[test]
 fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
     let mut lab = Lab::new();
     // Single forms have parameters with plain names; those of the set forms and the helpers begin with `p_`, or
@@ -80,7 +88,6 @@ fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
     }
 }
 
-#[test]
 fn the_page_has_the_columns_of_the_views_in_their_order() {
     let mut lab = Lab::new();
     for view in ["job", "event", "effect", "stats"] {
@@ -114,7 +121,6 @@ fn enqueue(session: &mut Client, args: &str) -> i64 {
     session.query_one("SELECT tenure.enqueue('greet', $1::text::json)", &[&args]).unwrap().get(0)
 }
 
-#[test]
 fn the_worker_in_sql_does_what_is_due_and_hands_failures_to_the_retry_policy() {
     let mut lab = furnish();
     let mut session = lab.session_as("worker");
@@ -201,7 +207,6 @@ fn start_in_the_middle(lab: &mut Lab) -> (Worker, Client) {
 }
 
 /// G1, G5: and nothing is done twice, since its writes were never committed.
-#[test]
 fn a_python_worker_that_is_killed_in_the_middle_of_a_job_is_replaced_by_another() {
     let mut lab = furnish();
     let mut session = lab.session_as("enqueuer");
@@ -219,7 +224,6 @@ fn a_python_worker_that_is_killed_in_the_middle_of_a_job_is_replaced_by_another(
     assert_eq!(lab.text(told), "Ann 2 1");
 }
 
-#[test]
 fn a_python_worker_that_was_replaced_meanwhile_is_refused_and_leaves_a_trace() {
     let mut lab = furnish();
     let mut session = lab.session_as("worker");
@@ -235,7 +239,6 @@ fn a_python_worker_that_was_replaced_meanwhile_is_refused_and_leaves_a_trace() {
     session.batch_execute(&quick.call("complete")).unwrap();
 }
 
-#[test]
 fn a_python_worker_hands_a_failure_to_the_retry_policy_and_goes_on() {
     let mut lab = furnish();
     let mut session = lab.session_as("enqueuer");

@@ -1,7 +1,6 @@
-//! What looks for a mutant: the suite, the model in lockstep, the explorer, and sessions side by side, the cheapest first.
-//! The first that notices ends the hunt.
+//! What looks for a mutant: the suite, the model in lockstep, the explorer, the cases of the SQL API, and sessions side by
+//! side, the cheapest first. The first that notices ends the hunt.
 
-use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -9,26 +8,31 @@ use std::time::Duration;
 
 use tenure::clock::{Clock, millis, monotonic};
 use tenure::drill::{Dump, Explorable, Patch};
+use tenure::store::Result;
 use tenure::store::postgres::{self, Address, Postgres};
 use tenure::store::sqlite::{Options, Sqlite};
 
+use super::alone;
 use super::reach::Reach;
 use super::{End, Fate, Mutant};
 use crate::conformance::{self, Case};
 use crate::engines::START;
 use crate::explorer::{SCOPES, Scope, explore_beside_the_model};
 use crate::mutants::Stock;
+use crate::sessions::Lab;
 use crate::stepper::{self, Isolation, Setting, Stepper};
-use crate::{differential, servers};
+use crate::verdict::said;
+use crate::{differential, servers, sql_api};
 
 /// How long a hunt may go on without an end before the mutant counts as noticed: it hangs.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// How long one store in memory is used before it counts as hanging.
-const HANGS: Duration = Duration::from_secs(120);
+/// How long one store in memory is used before it counts as hanging. None is used for longer than two seconds or so.
+const HANGS: Duration = Duration::from_secs(30);
 
-/// How many random sequences are played beside the model.
+/// How many random sequences are played beside the model, and on a server.
 const SEEDS: u64 = 4;
+const SEEDS_ON_A_SERVER: u64 = 2;
 
 /// How long sessions side by side may look for one mutant.
 const STEPPING: Duration = Duration::from_secs(150);
@@ -41,36 +45,42 @@ const STEPPING: Duration = Duration::from_secs(150);
 pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     let is_of = |stock| mutants.iter().any(|mutant| mutant.stock == stock && !mutant.is_lock);
     let engines = [Stock::Sqlite, Stock::Postgres].into_iter().filter(|stock| is_of(*stock));
-    let wholes: Vec<Mutant> = engines.map(Mutant::none).collect();
-    for fate in hunt_all(&wholes, &mut |_| ()) {
-        assert_eq!(fate.end, End::Survived, "{} must not be noticed", fate.mutant);
-    }
-    hunt_all(mutants, tell)
-}
-
-fn hunt_all(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     let before = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let mut fates = Vec::with_capacity(mutants.len());
-    let mut hunter = None;
-    for mutant in mutants {
+    let mut pack = Pack { hunter: None };
+    let wholes: Vec<Fate> = engines.map(|stock| pack.hunt(&Mutant::none(stock))).collect();
+    let is_whole = wholes.iter().all(|fate| fate.end == End::Survived);
+    let mut hunt = |mutant| {
+        let fate = pack.hunt(mutant);
+        tell(&fate);
+        fate
+    };
+    let fates = mutants.iter().take_while(|_| is_whole).map(&mut hunt).collect();
+    panic::set_hook(before);
+    assert!(is_whole, "what is not changed must not be noticed: {wholes:?}");
+    fates
+}
+
+/// Hunters, one at a time: the next when one is lost.
+struct Pack {
+    hunter: Option<(Sender<Mutant>, Receiver<End>)>,
+}
+
+impl Pack {
+    fn hunt(&mut self, mutant: &Mutant) -> Fate {
         let began = monotonic();
-        let (ask, answers) = hunter.take().unwrap_or_else(employ);
+        let (ask, answers) = self.hunter.take().unwrap_or_else(employ);
         let asked = ask.send(mutant.clone());
         let end = match answers.recv_timeout(LIMIT) {
             Ok(end) if asked.is_ok() => {
-                hunter = Some((ask, answers));
+                self.hunter = Some((ask, answers));
                 end
             }
             Err(RecvTimeoutError::Timeout) => End::Killed("time limit".into()),
             _ => End::Killed("the hunter fell".into()),
         };
-        let fate = Fate { mutant: mutant.name.clone(), end, took_ms: millis(monotonic() - began) };
-        tell(&fate);
-        fates.push(fate);
+        Fate { mutant: mutant.name.clone(), end, took_ms: millis(monotonic() - began) }
     }
-    panic::set_hook(before);
-    fates
 }
 
 /// A hunter on a thread of its own, which can be left behind with a mutant that hangs.
@@ -89,12 +99,40 @@ fn employ() -> (Sender<Mutant>, Receiver<End>) {
 }
 
 struct Hunter {
-    /// Each with how often it was the one that noticed: those come first.
-    cases: Vec<(Case, usize)>,
+    suite: Vec<Tried<Case>>,
+    sql_api: Vec<Tried<sql_api::Case>>,
+    /// The database in which those find all functions as they should be.
+    lab: Option<String>,
     reach: Reach,
     /// Where the functions are, once they are installed, and whose are not as they should be.
     installed: Option<Address>,
     spoiled: bool,
+    /// A store there whose session has compiled the functions, which takes longer than most cases.
+    kept: Option<Stand>,
+}
+
+/// A case, how often it was the one that noticed, and how long it took last time. Those that notice much come first, and
+/// then those that are quick.
+struct Tried<C> {
+    case: C,
+    kills: usize,
+    took: Duration,
+}
+
+impl<C> Tried<C> {
+    fn none_yet(case: C) -> Tried<C> {
+        Tried { case, kills: 0, took: Duration::ZERO }
+    }
+}
+
+/// The places of these cases in the order in which they are tried; those of the mutant's own chapter before all others.
+fn order<C>(cases: &[Tried<C>], is_own: impl Fn(&C) -> bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..cases.len()).collect();
+    order.sort_by_key(|at| {
+        let Tried { case, kills, took } = &cases[*at];
+        (!is_own(case), usize::MAX - kills, *took)
+    });
+    order
 }
 
 /// A store to hunt in, and its clock.
@@ -102,14 +140,32 @@ type Stand = (Box<dyn Explorable>, Clock);
 
 impl Hunter {
     fn new() -> Hunter {
-        let cases = conformance::cases().into_iter().map(|case| (case, 0)).collect();
-        Hunter { cases, reach: Reach::new(), installed: None, spoiled: true }
+        Hunter {
+            suite: conformance::cases().into_iter().map(Tried::none_yet).collect(),
+            sql_api: sql_api::cases().into_iter().map(Tried::none_yet).collect(),
+            lab: None,
+            reach: Reach::new(),
+            installed: None,
+            spoiled: true,
+            kept: None,
+        }
     }
 
     fn hunt(&mut self, mutant: &Mutant) -> End {
         let patches = [mutant.patch];
         match mutant.stock {
-            Stock::Sqlite => self.look(mutant, &|| sqlite(&patches)),
+            Stock::Sqlite => {
+                self.kept = None;
+                let mut alone = alone::cases().filter(|case| case.file == mutant.file);
+                let noticed = alone.find_map(|case| {
+                    let what = attempt(|| {
+                        (case.run)(&mut || in_memory(&patches));
+                        None
+                    })?;
+                    Some(end(case.name, &what))
+                });
+                noticed.unwrap_or_else(|| self.look(mutant, &|| sqlite(&patches)))
+            }
             Stock::Postgres => self.hunt_on_postgres(mutant, &patches),
             Stock::Worker => End::Invalid("no SQL".into()),
         }
@@ -121,15 +177,27 @@ impl Hunter {
         }
         let text = Postgres::texts().into_iter().find(|(file, _)| *file == mutant.file);
         let Some((_, whole)) = text else { return End::Invalid("no such file".into()) };
+        let changed = whole.replace(mutant.patch.find, mutant.patch.replace);
+        // The library calls few functions of those that stand for one job each: there, sessions look first.
+        if mutant.file.starts_with("single/") {
+            let end = self.ask(mutant, whole, &changed);
+            return if end == End::Survived { self.call(mutant, whole, &changed) } else { end };
+        }
+        let end = self.call(mutant, whole, &changed);
+        if end == End::Survived { self.ask(mutant, whole, &changed) } else { end }
+    }
+
+    /// What the library notices when it calls functions that are changed.
+    fn call(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> End {
         if self.spoiled {
+            self.kept = None;
             self.installed = servers::install_mutant(&[]).ok();
             self.spoiled = false;
         }
         let Some(address) = self.installed.clone() else {
             return End::Invalid("the functions cannot be installed".into());
         };
-        let replaced = whole.replace(mutant.patch.find, mutant.patch.replace);
-        if let Err(error) = Postgres::replace_functions(&address, &replaced) {
+        if let Err(error) = Postgres::replace_functions(&address, changed) {
             return End::Invalid(error.to_string());
         }
         let end = self.look(mutant, &|| postgres(&address));
@@ -137,32 +205,82 @@ impl Hunter {
         end
     }
 
+    /// What plain sessions notice. It counts if the same case notices nothing about the functions as they are.
+    fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> End {
+        let lab = Lab::new();
+        let (database, address) = (lab.database().to_owned(), lab.address());
+        // The next lab is this one: what is given back last is lent first.
+        drop(lab);
+        if self.lab.as_ref() != Some(&database) {
+            let texts = Postgres::texts().into_iter();
+            let installed: Result<Vec<()>> =
+                texts.map(|(_, text)| Postgres::replace_functions(&address, text)).collect();
+            installed.expect("the functions as they are can be installed");
+        }
+        self.lab = None;
+        let found = self.ask_in(mutant, &address, whole, changed);
+        self.lab = Some(database);
+        found.unwrap_or_else(|error| End::Invalid(error.to_string()))
+    }
+
+    /// The same in a lab where everything else is as it should be, and is again afterwards.
+    fn ask_in(
+        &mut self,
+        mutant: &Mutant,
+        address: &Address,
+        whole: &str,
+        changed: &str,
+    ) -> Result<End> {
+        let mut order = order(&self.sql_api, |case| case.chapter == chapter_of(mutant));
+        order.retain(|at| is_about(&self.sql_api[*at].case, mutant));
+        let mut left = order.into_iter();
+        loop {
+            Postgres::replace_functions(address, changed)?;
+            let noticed = left.find_map(|at| {
+                let (tried, began) = (&mut self.sql_api[at], monotonic());
+                let noticed = try_sql(&tried.case);
+                tried.took = monotonic() - began;
+                noticed.map(|what| (at, what))
+            });
+            Postgres::replace_functions(address, whole).expect("the functions can be put back");
+            let Some((at, what)) = noticed else { return Ok(End::Survived) };
+            let Tried { case, kills, .. } = &mut self.sql_api[at];
+            if try_sql(case).is_none() {
+                *kills += 1;
+                return Ok(end(&format!("SQL API, {}", case.name), &what));
+            }
+        }
+    }
+
     /// The suite, the chapter of the mutant's file first; then the model in lockstep; then the explorer.
     fn look(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> End {
-        let chapter = mutant.file.rsplit('/').next().unwrap_or_default();
-        let mut order: Vec<usize> = (0..self.cases.len()).collect();
-        order.sort_by_key(|at| {
-            let (case, kills) = &self.cases[*at];
-            (case.chapter != chapter, usize::MAX - kills)
-        });
-        for at in order {
-            let case = self.cases[at].0;
+        let chapter = chapter_of(mutant);
+        for at in order(&self.suite, |case| case.chapter == chapter) {
+            let (case, began) = (self.suite[at].case, monotonic());
+            let (store, clock) = self.kept.take().unwrap_or_else(make);
+            let mut passed = None;
             let noticed = attempt(|| {
-                let (store, clock) = make();
-                case.run_on(store, clock);
+                passed = Some(case.run_on(store, clock.clone()));
                 None
             });
+            if mutant.stock == Stock::Postgres {
+                self.kept = passed.and_then(|store| emptied(store, clock));
+            }
+            self.suite[at].took = monotonic() - began;
             if let Some(what) = noticed {
-                self.cases[at].1 += 1;
+                self.suite[at].kills += 1;
                 return end(&format!("suite, {}", case.name), &what);
             }
         }
-        for seed in 1..=SEEDS {
+        // What it has not committed would be in the way of other stores.
+        self.kept = None;
+        let is_server = mutant.stock == Stock::Postgres;
+        for seed in 1..=if is_server { SEEDS_ON_A_SERVER } else { SEEDS } {
             if let Some(what) = attempt(|| differential::beside_the_model(seed, 250, make())) {
                 return end(&format!("lockstep, seed {seed}"), &what);
             }
         }
-        let most = if mutant.stock == Stock::Sqlite { 300 } else { 100 };
+        let most = if is_server { 100 } else { 300 };
         for scope in scopes(chapter) {
             let explored = attempt(|| explore(scope, make(), most));
             if let Some(what) = explored {
@@ -176,7 +294,7 @@ impl Hunter {
     /// all pairs. What a case says counts if it says nothing about the store as it is.
     fn step(&mut self, mutant: &Mutant, patches: &[Patch]) -> End {
         // The stepper installs its own.
-        self.spoiled = true;
+        (self.spoiled, self.kept) = (true, None);
         let deadline = monotonic() + STEPPING;
         let touches = |sql: &str| self.reach.comes_to(sql, mutant.verb);
         let touching = |case: &stepper::Case| case.statements().filter(|sql| touches(sql)).count();
@@ -217,6 +335,44 @@ fn first_noticed<'a>(
     })
 }
 
+fn try_sql(case: &sql_api::Case) -> Option<String> {
+    attempt(|| {
+        (case.run)();
+        None
+    })
+}
+
+/// Whether a case may have something to say about a mutant. All may have about what only sessions call, but some take
+/// seconds and call few functions. The rest is for the library first, and here for the cases that are about its file.
+fn is_about(case: &sql_api::Case, mutant: &Mutant) -> bool {
+    let file = chapter_of(mutant);
+    let files: &[&str] = match case.chapter {
+        "agree" => &["settle", "lapse"],
+        "check" => &["check", "look"],
+        "durable" => &["enqueue", "record"],
+        "edges" => &["claim", "ledger", "operate", "record"],
+        "epoch" => &["record", "operate"],
+        "fence" => &["settle", "fence"],
+        "guard" => &["lapse", "record"],
+        "isolation" => &["settle"],
+        "jsons" => &["enqueue"],
+        "lease" => &["claim", "renew", "settle", "lapse"],
+        "locks" => &["claim", "enqueue", "renew", "settle"],
+        "notices" => &["enqueue", "record"],
+        "pulse" => &["lapse", "record"],
+        "repeat" => &["settle", "fence"],
+        "roles" => &["operate"],
+        own => return own == file || mutant.file.starts_with("single/"),
+    };
+    let is_slow = ["agree", "guard", "jsons", "repeat"].contains(&case.chapter);
+    files.contains(&file) || mutant.file.starts_with("single/") && !is_slow
+}
+
+/// The chapter of the suites that is about the mutant's file.
+fn chapter_of(mutant: &Mutant) -> &'static str {
+    mutant.file.rsplit('/').next().unwrap_or_default()
+}
+
 /// The scopes whose actors call what is in this file.
 fn scopes(chapter: &str) -> impl Iterator<Item = &'static Scope> {
     let names: &[&str] = match chapter {
@@ -237,12 +393,6 @@ fn scopes(chapter: &str) -> impl Iterator<Item = &'static Scope> {
 /// What is said against a store, or what is said where the store fails.
 fn attempt(look: impl FnOnce() -> Option<String>) -> Option<String> {
     panic::catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|thrown| Some(said(&*thrown)))
-}
-
-fn said(thrown: &(dyn Any + Send)) -> String {
-    let text = thrown.downcast_ref::<String>().cloned();
-    text.or_else(|| thrown.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-        .unwrap_or_default()
 }
 
 fn explore(scope: &Scope, stand: Stand, most: usize) -> Option<String> {
@@ -271,16 +421,21 @@ fn end(by: &str, what: &str) -> End {
 }
 
 fn sqlite(patches: &[Patch]) -> Stand {
+    let (store, clock) = in_memory(patches);
+    (Box::new(store), clock)
+}
+
+fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     let clock = Clock::manual(START);
     let options = Options { clock: clock.clone(), ..Options::default() };
     let store = Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens");
-    // A loop that never ends sends statements for ever.
+    // A loop that never ends sends statements for ever, short ones too: the clock is looked at every few instructions.
     let deadline = monotonic() + HANGS;
     store.with_connection(|connection| {
-        let watched = connection.progress_handler(1_000, Some(move || monotonic() > deadline));
+        let watched = connection.progress_handler(20, Some(move || monotonic() > deadline));
         watched.expect("a handler can be set");
     });
-    (Box::new(store), clock)
+    (store, clock)
 }
 
 /// Nothing that is done to it is committed.
@@ -290,6 +445,10 @@ fn postgres(address: &Address) -> Stand {
     let mut store =
         Postgres::with_test_clock(address, &options, clock.clone()).expect("a store opens");
     store.rehearse();
-    store.load(&Dump::empty(START)).expect("a store can be emptied");
-    (Box::new(store), clock)
+    emptied(Box::new(store), clock).expect("a store can be emptied")
+}
+
+fn emptied(mut store: Box<dyn Explorable>, clock: Clock) -> Option<Stand> {
+    clock.set(START);
+    store.load(&Dump::empty(START)).is_ok().then_some((store, clock))
 }

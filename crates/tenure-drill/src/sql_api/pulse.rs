@@ -1,9 +1,19 @@
 //! Stalls of the store, and transactions that are open meanwhile.
 
 use postgres::Client;
-use tenure_drill::sessions::Lab;
 
-use crate::{Lease, as_each, claim_many, enqueue, running, state};
+use super::{Case, Lease, as_each, claim_many, enqueue, running, sql_cases, state};
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "pulse":
+    a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse,
+    at_repeatable_read_no_stall_is_noted,
+    breaks_do_not_pile_up,
+    callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll,
+    transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse,
+    without_leases_a_beat_writes_nothing,
+};
 
 const LEASE: i64 = 300;
 const STALL: i64 = 100_000;
@@ -27,7 +37,6 @@ fn lapse(session: &mut Client, lease: Lease) -> String {
 }
 
 /// G5: a claim that notes a stall in a transaction which stays open is in nobody's way.
-#[test]
 fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
     as_each(|lab, who| {
         let (mut worker, mut idle) = (who.session(lab), who.session(lab));
@@ -46,7 +55,6 @@ fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
 }
 
 /// What a transaction sees at REPEATABLE READ may be older than the pulse: it must not tell others of a stall.
-#[test]
 fn at_repeatable_read_no_stall_is_noted() {
     as_each(|lab, who| {
         let (mut worker, mut other) = (who.session(lab), who.session(lab));
@@ -63,7 +71,6 @@ fn at_repeatable_read_no_stall_is_noted() {
 }
 
 /// However many stalls there were, two are remembered.
-#[test]
 fn breaks_do_not_pile_up() {
     let mut lab = Lab::new();
     let mut worker = lab.session();
@@ -83,7 +90,6 @@ fn breaks_do_not_pile_up() {
 
 /// G5: workers that only call `tenure.claim` take a lost job back within two leases and a poll, though a worker that
 /// beat was there once.
-#[test]
 fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
     const POLL: i64 = 100;
     as_each(|lab, who| {
@@ -105,7 +111,6 @@ fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
 }
 
 /// G5: a beat in a transaction that stays open is in nobody's way, nor is one that only reads.
-#[test]
 fn transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse() {
     as_each(|lab, who| {
         let (mut worker, mut idle) = (who.session(lab), who.session(lab));
@@ -124,7 +129,6 @@ fn transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse() {
 }
 
 /// With no lease out and nothing due, a beat writes nothing.
-#[test]
 fn without_leases_a_beat_writes_nothing() {
     let mut lab = Lab::new();
     let mut worker = lab.session();

@@ -9,8 +9,17 @@ use tenure::lifecycle::{
     Again, CRASH_MEMORY, Next, Outcome, Standing, Verb, after_lapse, after_settling,
     attempt_counts, crashes_after_return, is_own_return, makes_suspect, retry_delay,
 };
-use tenure_drill::engines::START;
-use tenure_drill::sessions::Lab;
+
+use super::{Case, sql_cases};
+use crate::engines::START;
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "agree":
+    the_delay_before_a_retry_is_the_same_in_sql,
+    a_lapse_becomes_the_same_in_sql,
+    a_settlement_becomes_the_same_in_sql,
+};
 
 /// The policies, as the library has them. What SQL gets is their JSON.
 fn policies() -> Vec<RetryPolicy> {
@@ -48,7 +57,6 @@ fn bounded(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX).min(Timestamp::MAX.as_millis())
 }
 
-#[test]
 fn the_delay_before_a_retry_is_the_same_in_sql() {
     let mut lab = Lab::new();
     let failures = [0, 1, 2, 3, 4, 10, 31, 32, 33, 52, 53, 62, 63, 64, 65, 66, 1_000, u16::MAX];
@@ -167,7 +175,6 @@ fn due(next: Next) -> i64 {
     }
 }
 
-#[test]
 fn a_lapse_becomes_the_same_in_sql() {
     let mut lab = lab();
     for standing in standings() {
@@ -205,7 +212,6 @@ fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
     ]
 }
 
-#[test]
 fn a_settlement_becomes_the_same_in_sql() {
     let mut lab = lab();
     // The job was claimed a millisecond ago. For one crash it is tried when that counts, and when it does not any more.

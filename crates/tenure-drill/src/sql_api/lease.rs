@@ -1,11 +1,25 @@
 //! The race for a lease, from two sessions.
 
-use tenure_drill::sessions::fault;
+use super::{
+    Case, Lease, as_each, claim, claim_many, effects, enqueue, running, sql_cases, state, take_over,
+};
+use crate::sessions::fault;
 
-use crate::{Lease, as_each, claim, claim_many, effects, enqueue, running, state, take_over};
+pub(super) const CASES: &[Case] = sql_cases! {
+    "lease":
+    a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it,
+    a_refusal_tells_a_person_what_happened_and_what_to_do,
+    every_end_of_an_attempt_is_refused_to_an_old_token,
+    a_late_worker_whose_job_nobody_took_may_still_complete,
+    a_lease_is_over_by_the_servers_own_clock,
+    a_renewed_lease_is_not_taken_over,
+    a_claim_takes_a_share_from_each_tenant_and_the_most_urgent_of_each,
+    a_claim_serves_the_queues_and_kinds_it_names_and_answers_what_a_worker_needs,
+    a_paused_queue_gives_out_nothing_until_it_is_resumed,
+    a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do,
+};
 
 /// G2: the question that Tenure is there to answer.
-#[test]
 fn a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -27,7 +41,6 @@ fn a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it() {
     });
 }
 
-#[test]
 fn a_refusal_tells_a_person_what_happened_and_what_to_do() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -58,7 +71,6 @@ fn a_refusal_tells_a_person_what_happened_and_what_to_do() {
     });
 }
 
-#[test]
 fn every_end_of_an_attempt_is_refused_to_an_old_token() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -92,7 +104,6 @@ fn every_end_of_an_attempt_is_refused_to_an_old_token() {
 }
 
 /// The token decides, not the time.
-#[test]
 fn a_late_worker_whose_job_nobody_took_may_still_complete() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -104,7 +115,6 @@ fn a_late_worker_whose_job_nobody_took_may_still_complete() {
 }
 
 /// The same race on the clock of the server, which nobody moves.
-#[test]
 fn a_lease_is_over_by_the_servers_own_clock() {
     as_each(|lab, who| {
         lab.run_clock();
@@ -120,7 +130,6 @@ fn a_lease_is_over_by_the_servers_own_clock() {
     });
 }
 
-#[test]
 fn a_renewed_lease_is_not_taken_over() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -135,7 +144,6 @@ fn a_renewed_lease_is_not_taken_over() {
 }
 
 /// G9, and the order within a tenant.
-#[test]
 fn a_claim_takes_a_share_from_each_tenant_and_the_most_urgent_of_each() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -170,7 +178,6 @@ fn a_claim_takes_a_share_from_each_tenant_and_the_most_urgent_of_each() {
     });
 }
 
-#[test]
 fn a_claim_serves_the_queues_and_kinds_it_names_and_answers_what_a_worker_needs() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -195,7 +202,6 @@ fn a_claim_serves_the_queues_and_kinds_it_names_and_answers_what_a_worker_needs(
     });
 }
 
-#[test]
 fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -208,7 +214,6 @@ fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
 }
 
 /// I2: the token of a claim that is rolled back is issued again, so whoever has more to lose with the transaction is told.
-#[test]
 fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do() {
     as_each(|lab, who| {
         // A proof with a clock of its own may do it, since it never commits.

@@ -1,9 +1,22 @@
 //! A payment that must not happen twice, told in plain SQL.
 
 use postgres::Client;
-use tenure_drill::sessions::{Lab, fault};
 
-use crate::{Lease, as_each, running, state, take_over};
+use super::{Case, Lease, as_each, running, sql_cases, state, take_over};
+use crate::sessions::{Lab, fault};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "ledger":
+    an_effect_happens_once_and_every_later_attempt_gets_what_came_back,
+    what_is_in_doubt_is_sent_again_under_the_same_key,
+    what_is_in_doubt_is_parked_and_a_person_decides,
+    what_a_person_decided_is_corrected_until_an_attempt_opens_it,
+    a_zombie_neither_opens_nor_commits_and_a_trace_can_be_left,
+    what_the_ledger_does_not_allow_is_said_with_a_hint,
+    a_step_is_remembered_as_it_was_first,
+    an_open_transaction_keeps_a_second_intent_waiting,
+    a_completion_with_an_old_snapshot_leaves_no_effect_behind,
+};
 
 /// What `effect_open` answers: the word, what came back, and the key for the outside.
 fn open(session: &mut Client, lease: Lease) -> (String, Option<String>, String) {
@@ -29,7 +42,6 @@ fn in_doubt(lab: &mut Lab, session: &mut Client) -> (Lease, Lease, String) {
     (first, second, key)
 }
 
-#[test]
 fn an_effect_happens_once_and_every_later_attempt_gets_what_came_back() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -50,7 +62,6 @@ fn an_effect_happens_once_and_every_later_attempt_gets_what_came_back() {
     });
 }
 
-#[test]
 fn what_is_in_doubt_is_sent_again_under_the_same_key() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -66,7 +77,6 @@ fn what_is_in_doubt_is_sent_again_under_the_same_key() {
     });
 }
 
-#[test]
 fn what_is_in_doubt_is_parked_and_a_person_decides() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -83,7 +93,7 @@ fn what_is_in_doubt_is_parked_and_a_person_decides() {
         for _ in 0..2 {
             assert_eq!(lab.text(held), "queued");
         }
-        let third = crate::claim(&mut session, 300);
+        let third = super::claim(&mut session, 300);
         let (answer, _, again) = open(&mut session, third);
         assert_eq!((answer.as_str(), again), ("opened", key));
         let note = "SELECT note FROM tenure.event WHERE verb = 'resume'";
@@ -91,7 +101,6 @@ fn what_is_in_doubt_is_parked_and_a_person_decides() {
     });
 }
 
-#[test]
 fn what_a_person_decided_is_corrected_until_an_attempt_opens_it() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -103,7 +112,7 @@ fn what_a_person_decided_is_corrected_until_an_attempt_opens_it() {
         for value in [r#"{"receipt":"r-1"}"#, r#""r-1""#, r#""r-1""#] {
             assert_eq!(lab.text(&decide(value)), "queued");
         }
-        let third = crate::claim(&mut session, 300);
+        let third = super::claim(&mut session, 300);
         let (answer, result, _) = open(&mut session, third);
         assert_eq!((answer.as_str(), result.as_deref()), ("committed", Some(r#""r-1""#)));
         let (answer, result, _) = open(&mut session, third);
@@ -128,7 +137,6 @@ fn what_a_person_decided_is_corrected_until_an_attempt_opens_it() {
     });
 }
 
-#[test]
 fn a_zombie_neither_opens_nor_commits_and_a_trace_can_be_left() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -152,7 +160,6 @@ fn a_zombie_neither_opens_nor_commits_and_a_trace_can_be_left() {
     });
 }
 
-#[test]
 fn what_the_ledger_does_not_allow_is_said_with_a_hint() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -181,7 +188,6 @@ fn what_the_ledger_does_not_allow_is_said_with_a_hint() {
     });
 }
 
-#[test]
 fn a_step_is_remembered_as_it_was_first() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -209,7 +215,6 @@ fn a_step_is_remembered_as_it_was_first() {
 
 /// The constraint protects, not a look before: two sessions that open at once under one token both pass the fence, one
 /// after the other, and there is one intent.
-#[test]
 fn an_open_transaction_keeps_a_second_intent_waiting() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -225,7 +230,6 @@ fn an_open_transaction_keeps_a_second_intent_waiting() {
 }
 
 /// Its snapshot does not show what was written since, so it could not delete it with the job.
-#[test]
 fn a_completion_with_an_old_snapshot_leaves_no_effect_behind() {
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
         let mut lab = Lab::new();

@@ -3,9 +3,22 @@
 use std::thread;
 
 use postgres::Client;
-use tenure_drill::sessions::{Lab, code};
 
-use crate::{Lease, as_each, claim_many, effects, enqueue};
+use super::{Case, Lease, as_each, claim_many, effects, enqueue, sql_cases};
+use crate::sessions::{Lab, code};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "locks":
+    an_open_settlement_makes_its_own_job_busy_and_delays_no_other,
+    the_first_job_of_a_tenant_in_an_open_transaction_blocks_nobody,
+    a_second_request_under_a_key_waits_and_gets_the_first_ones_job,
+    a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back,
+    batches_of_keys_in_opposite_order_do_not_deadlock,
+    batches_of_jobs_in_opposite_order_do_not_deadlock,
+    batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs,
+    a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before,
+    a_refusal_in_an_open_transaction_does_not_delay_the_holder,
+};
 
 /// Whoever would have to wait fails instead: then a test says so, and does not hang.
 fn impatient(mut session: Client) -> Client {
@@ -27,7 +40,6 @@ fn verdicts(session: &mut Client, verb: &str, leases: &[Lease], more: &str) -> V
 }
 
 /// Both `complete` and `hold` keep their job locked until their transaction ends.
-#[test]
 fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
     for verb in ["complete", "hold"] {
         as_each(|lab, who| {
@@ -57,7 +69,6 @@ fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
 }
 
 /// G1: `enqueue` writes no row that tenants or queues share.
-#[test]
 fn the_first_job_of_a_tenant_in_an_open_transaction_blocks_nobody() {
     as_each(|lab, who| {
         let (mut user, mut other) = (who.session(lab), impatient(who.session(lab)));
@@ -85,7 +96,6 @@ fn race_for_a_key(lab: &mut Lab, mut first: Client, mut second: Client, end: &st
 }
 
 /// I12: the same job, never none.
-#[test]
 fn a_second_request_under_a_key_waits_and_gets_the_first_ones_job() {
     as_each(|lab, who| {
         let (first, second) = (who.session(lab), who.session(lab));
@@ -95,7 +105,6 @@ fn a_second_request_under_a_key_waits_and_gets_the_first_ones_job() {
     });
 }
 
-#[test]
 fn a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back() {
     as_each(|lab, who| {
         let (first, second) = (who.session(lab), who.session(lab));
@@ -107,7 +116,6 @@ fn a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back(
 }
 
 /// A batch takes its keys in an order of its own, whatever order it was given.
-#[test]
 fn batches_of_keys_in_opposite_order_do_not_deadlock() {
     as_each(|lab, who| {
         let batch = |descending: bool| {
@@ -132,7 +140,6 @@ fn batches_of_keys_in_opposite_order_do_not_deadlock() {
 
 /// Calls that wait for rows take them in the order of their ids, whatever order they were given. A third session keeps
 /// both waiting in the middle of their lists: had each taken what is first on its own list, they would be stuck.
-#[test]
 fn batches_of_jobs_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -191,7 +198,6 @@ fn both(lab: &mut Lab, table: &str, statements: [String; 2]) -> [Result<(), Stri
 }
 
 /// The same with keys that are remembered, and with both batches waiting in the middle.
-#[test]
 fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
     as_each(|lab, who| {
         let ask = |keys: &str| {
@@ -215,7 +221,6 @@ fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
 }
 
 /// The user's own rows and the job are enqueued together, or not at all.
-#[test]
 fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before() {
     as_each(|lab, who| {
         let (mut user, mut worker) = (who.session(lab), who.session(lab));
@@ -230,7 +235,6 @@ fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_bef
 }
 
 /// A stale worker's refusal never makes the holder wait, and is not kept for a job that is gone.
-#[test]
 fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));

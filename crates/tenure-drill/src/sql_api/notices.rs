@@ -5,8 +5,17 @@ use std::time::Duration;
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
 use tenure::store::postgres::{Address, Migrations, Roles};
-use tenure_drill::servers;
-use tenure_drill::sessions::Lab;
+
+use super::{Case, sql_cases};
+use crate::servers;
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "notices":
+    each_schema_of_a_database_is_announced_by_itself,
+    a_setting_that_is_nonsense_silences_nobody,
+    a_transaction_that_enqueues_in_quiet_can_be_prepared,
+};
 
 /// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
 fn heard(listener: &mut Client) -> Vec<(String, String)> {
@@ -28,7 +37,6 @@ fn notice(channel: &str) -> (String, String) {
 }
 
 /// A session that enqueues into two schemas wakes the workers of both; within one it does not repeat itself at once.
-#[test]
 fn each_schema_of_a_database_is_announced_by_itself() {
     const OTHER: &str = "Other jobs-2";
     let mut lab = Lab::new();
@@ -59,7 +67,6 @@ fn each_schema_of_a_database_is_announced_by_itself() {
 }
 
 /// What others have put into the session's setting is not believed.
-#[test]
 fn a_setting_that_is_nonsense_silences_nobody() {
     let lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session());
@@ -81,7 +88,6 @@ fn a_setting_that_is_nonsense_silences_nobody() {
     }
 }
 
-#[test]
 fn a_transaction_that_enqueues_in_quiet_can_be_prepared() {
     let mut lab = Lab::new();
     let mut session = lab.session();

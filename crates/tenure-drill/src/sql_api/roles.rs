@@ -3,7 +3,20 @@
 use std::collections::BTreeSet;
 
 use postgres::Client;
-use tenure_drill::sessions::{Lab, code};
+
+use super::{Case, sql_cases};
+use crate::sessions::{Lab, code};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "roles":
+    each_role_may_call_what_it_needs_and_nothing_else,
+    no_role_may_read_or_write_any_table,
+    the_views_are_for_readers_alone,
+    what_operators_do_and_what_helpers_do_is_refused_to_every_role,
+    a_callers_own_tables_and_operators_do_not_get_into_the_functions,
+    every_function_that_runs_as_its_owner_has_a_fixed_search_path,
+    roles_that_another_database_has_made_already_are_used,
+};
 
 const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
 
@@ -82,7 +95,6 @@ fn set(lists: &[&[&str]]) -> BTreeSet<String> {
 }
 
 /// The helpers, such as `note` and `end_job`, are in nobody's list: they would go around the fence.
-#[test]
 fn each_role_may_call_what_it_needs_and_nothing_else() {
     let mut lab = Lab::new();
     assert_eq!(executable(&mut lab, "worker"), set(&[&COMMON, &ENQUEUE, &WORK]));
@@ -95,7 +107,6 @@ fn refusal(session: &mut Client, sql: &str) -> Option<String> {
     session.batch_execute(sql).err().map(|error| code(&error))
 }
 
-#[test]
 fn no_role_may_read_or_write_any_table() {
     let mut lab = Lab::new();
     let names =
@@ -125,7 +136,6 @@ fn no_role_may_read_or_write_any_table() {
     }
 }
 
-#[test]
 fn the_views_are_for_readers_alone() {
     let lab = Lab::new();
     let views =
@@ -142,7 +152,6 @@ fn the_views_are_for_readers_alone() {
     }
 }
 
-#[test]
 fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
     let lab = Lab::new();
     lab.session_as("enqueuer").batch_execute("SELECT tenure.enqueue('work')").unwrap();
@@ -179,7 +188,6 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
 }
 
 /// Functions run with their owner's rights, and must not be led astray by what a caller puts in their way.
-#[test]
 fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
     let lab = Lab::new();
     let mut session = lab.session_as("worker");
@@ -200,7 +208,6 @@ fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
 }
 
 /// Every function that a role may call and that reads a table runs as the owner, with a fixed search_path.
-#[test]
 fn every_function_that_runs_as_its_owner_has_a_fixed_search_path() {
     let mut lab = Lab::new();
     let loose = "SELECT coalesce(string_agg(p.proname, ' ' ORDER BY p.proname), '') FROM pg_proc p
@@ -210,7 +217,6 @@ fn every_function_that_runs_as_its_owner_has_a_fixed_search_path() {
 }
 
 /// Several databases of one server share its roles, and may be migrated at the same time.
-#[test]
 fn roles_that_another_database_has_made_already_are_used() {
     let (one, other) = (Lab::new(), Lab::new());
     assert_ne!(one.database(), other.database());

@@ -1,8 +1,19 @@
 //! Every rule of `tenure.check` finds what breaks it: damage that no verb can do, done by hand.
 
-use tenure_drill::sessions::Lab;
+use tenure::clock::Clock;
+use tenure::store::postgres::{Options, Postgres};
 
-use crate::{claim, enqueue, running};
+use super::{Case, claim, enqueue, running, sql_cases};
+use crate::damage::{DAMAGES, Seen, fill, look_through};
+use crate::engines::START;
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "check":
+    each_damage_is_found_by_its_rule,
+    every_damage_is_found_in_the_window_of_its_job_and_in_no_other,
+    what_is_left_of_a_job_is_found_in_the_window_where_the_job_would_be,
+};
 
 /// What is wrong, as `job rule`, in order.
 const WRONG: &str = "SELECT coalesce(string_agg(job || ' ' || rule, ', ' ORDER BY job, rule), '')
@@ -36,7 +47,6 @@ fn furnish() -> Lab {
     lab
 }
 
-#[test]
 fn each_damage_is_found_by_its_rule() {
     let mut lab = furnish();
     for (damage, found) in [
@@ -67,7 +77,6 @@ fn each_damage_is_found_by_its_rule() {
     }
 }
 
-#[test]
 fn what_is_left_of_a_job_is_found_in_the_window_where_the_job_would_be() {
     let mut lab = furnish();
     lab.owner().batch_execute("DELETE FROM tenure.jobs WHERE id = 4").unwrap();
@@ -79,4 +88,28 @@ fn what_is_left_of_a_job_is_found_in_the_window_where_the_job_would_be() {
     };
     assert_eq!(window(&mut lab, 0), "2 3");
     assert_eq!(window(&mut lab, 3), "4 i9, 1 end");
+}
+
+fn every_damage_is_found_in_the_window_of_its_job_and_in_no_other() {
+    let mut lab = Lab::new();
+    let clock = Clock::manual(START);
+    let mut store = Postgres::with_test_clock(&lab.address(), &Options::default(), clock).unwrap();
+    fill(&mut store);
+    look_through(None, |from, size| window(&mut lab, from, size));
+    for damage in DAMAGES {
+        let sql = damage.sql.replace("tenure_", "tenure.");
+        lab.owner().batch_execute(&format!("BEGIN; {sql}")).unwrap();
+        look_through(Some(damage), |from, size| window(&mut lab, from, size));
+        lab.owner().batch_execute("ROLLBACK").unwrap();
+    }
+}
+
+fn window(lab: &mut Lab, from: Option<i64>, size: usize) -> Seen {
+    let ask = "SELECT job, rule, what, next FROM tenure.check($1, $2)";
+    let size = i32::try_from(size).unwrap();
+    let rows = lab.owner().query(ask, &[&from, &size]).unwrap();
+    let (wrong, last): (Vec<_>, Vec<_>) =
+        rows.iter().partition(|row| row.get::<_, Option<String>>(1).is_some());
+    let wrong = wrong.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    (wrong, last[0].get(3))
 }

@@ -2,15 +2,23 @@
 
 use tenure::store::Store;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
-use tenure_drill::servers;
-use tenure_drill::sessions::Lab;
 
-use crate::{claim, enqueue};
+use super::{Case, claim, enqueue, sql_cases};
+use crate::servers;
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "epoch":
+    enqueueing_elsewhere_uses_the_next_epoch_and_writes_nothing,
+    of_two_sessions_that_notice_it_at_once_one_writes_it_down,
+    an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down,
+    an_owner_without_any_special_right_has_epochs_and_guards,
+    a_restored_dump_keeps_what_was_noted_where_it_comes_from,
+};
 
 const ELSEWHERE: &str = "UPDATE tenure.meta SET wal_timeline = wal_timeline + 1";
 const FIRST: i64 = 1 << 40;
 
-#[test]
 fn enqueueing_elsewhere_uses_the_next_epoch_and_writes_nothing() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");
@@ -42,7 +50,6 @@ fn enqueueing_elsewhere_uses_the_next_epoch_and_writes_nothing() {
 }
 
 /// The first is in an open transaction; the second neither waits for it nor writes, and uses the same number.
-#[test]
 fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session_as("worker"), lab.session_as("worker"));
@@ -50,10 +57,10 @@ fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
     enqueue(&mut one, "work");
     lab.owner().batch_execute(ELSEWHERE).unwrap();
     one.batch_execute("BEGIN").unwrap();
-    let first = crate::claim_many(&mut one, 1, 300);
+    let first = super::claim_many(&mut one, 1, 300);
     assert_eq!(first[0].token, FIRST + 1);
     other.batch_execute("SET statement_timeout = '5s'").unwrap();
-    let second = crate::claim_many(&mut other, 1, 300);
+    let second = super::claim_many(&mut other, 1, 300);
     assert_eq!(second[0].token, FIRST + 1, "nobody waits");
     assert_eq!(lab.number("SELECT count(*) FROM tenure.epochs"), 0);
     one.batch_execute("COMMIT").unwrap();
@@ -62,7 +69,6 @@ fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
 }
 
 /// At REPEATABLE READ the row may have changed since the snapshot: the claim goes on all the same.
-#[test]
 fn an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -72,14 +78,13 @@ fn an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down() {
     one.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT tenure.now()").unwrap();
     other.batch_execute("SELECT FROM tenure.lapse_many('{}', '{}')").unwrap();
     assert_eq!(lab.number("SELECT epoch FROM tenure.meta"), 1);
-    let leases = crate::claim_many(&mut one, 1, 300);
+    let leases = super::claim_many(&mut one, 1, 300);
     assert_eq!(leases[0].token, FIRST + 1);
     one.batch_execute("COMMIT").unwrap();
     assert_eq!(lab.number("SELECT count(*) FROM tenure.epochs"), 1);
 }
 
 /// Neither the migration nor the functions may need more than the owner of a schema has.
-#[test]
 fn an_owner_without_any_special_right_has_epochs_and_guards() {
     let mut lab = Lab::new();
     let (database, role, schema) = (lab.database().to_owned(), lab.member("plain"), "plain");
@@ -100,7 +105,7 @@ fn an_owner_without_any_special_right_has_epochs_and_guards() {
     lab.owner().batch_execute(&ELSEWHERE.replace("tenure.", "plain.")).unwrap();
     assert!(store.identity().unwrap().epoch > 0);
     assert!(store.raise_epoch("a test").unwrap() > 1);
-    crate::guard::register(&mut store, "ann");
+    super::guard::register(&mut store, "ann");
     let seen = store.workers().unwrap();
     assert_eq!((seen.len(), seen[0].is_alive), (1, Some(true)));
     assert!(store.vanished(10).unwrap().is_empty());
@@ -110,7 +115,6 @@ fn an_owner_without_any_special_right_has_epochs_and_guards() {
         .unwrap();
 }
 
-#[test]
 fn a_restored_dump_keeps_what_was_noted_where_it_comes_from() {
     let mut lab = Lab::new();
     lab.owner().batch_execute(ELSEWHERE).unwrap();

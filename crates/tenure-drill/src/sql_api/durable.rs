@@ -1,9 +1,18 @@
 //! Commits wait for the disk, whatever a session says, unless the installation has said otherwise.
 
 use postgres::Client;
-use tenure_drill::sessions::{Lab, fault};
 
-use crate::{as_each, enqueue, running};
+use super::{Case, as_each, enqueue, running, sql_cases};
+use crate::sessions::{Lab, fault};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "durable":
+    a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says,
+    a_session_that_says_more_is_never_lowered_and_one_that_waits_for_this_disk_is_left,
+    the_setting_is_the_transactions_own_and_outlasts_a_savepoint,
+    an_installation_that_has_said_off_lets_sessions_decide,
+    a_worker_may_not_say_how_durable_the_installation_is,
+};
 
 /// The setting at the end of a transaction that makes this call.
 fn setting_after(session: &mut Client, call: &str) -> String {
@@ -52,7 +61,6 @@ fn lab() -> (Lab, Client) {
 }
 
 /// G1, G3: what was answered is on disk.
-#[test]
 fn a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says() {
     let (_lab, mut session) = lab();
     session.batch_execute("SET synchronous_commit = off").unwrap();
@@ -71,7 +79,6 @@ fn a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says()
     assert_eq!(setting_after(&mut session, "SELECT tenure.held('ann')"), "off");
 }
 
-#[test]
 fn a_session_that_says_more_is_never_lowered_and_one_that_waits_for_this_disk_is_left() {
     let (_lab, mut session) = lab();
     for level in ["local", "remote_write", "on", "remote_apply"] {
@@ -82,7 +89,6 @@ fn a_session_that_says_more_is_never_lowered_and_one_that_waits_for_this_disk_is
     }
 }
 
-#[test]
 fn the_setting_is_the_transactions_own_and_outlasts_a_savepoint() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -95,7 +101,6 @@ fn the_setting_is_the_transactions_own_and_outlasts_a_savepoint() {
     });
 }
 
-#[test]
 fn an_installation_that_has_said_off_lets_sessions_decide() {
     let (_lab, mut session) = lab();
     session
@@ -115,7 +120,6 @@ fn an_installation_that_has_said_off_lets_sessions_decide() {
     }
 }
 
-#[test]
 fn a_worker_may_not_say_how_durable_the_installation_is() {
     let (lab, _) = lab();
     let mut worker = lab.session_as("worker");

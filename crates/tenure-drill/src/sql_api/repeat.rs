@@ -1,8 +1,19 @@
 //! Calls that are repeated because an answer was lost, and the trace that a refusal leaves.
 
-use tenure_drill::sessions::fault;
+use super::{Case, as_each, effects, running, sql_cases, state, take_over};
+use crate::sessions::fault;
 
-use crate::{as_each, effects, running, state, take_over};
+pub(super) const CASES: &[Case] = sql_cases! {
+    "repeat":
+    a_settlement_that_was_heard_is_told_so_when_it_is_repeated,
+    a_transaction_that_is_repeated_after_its_commit_does_not_write_twice,
+    a_write_that_comes_after_the_settlement_is_not_there_twice_either,
+    a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_written,
+    a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again,
+    a_settlement_that_a_younger_transaction_made_is_told_as_done_before,
+    a_refusal_that_was_caught_can_be_left_in_the_timeline_once,
+    what_is_not_stale_leaves_no_refusal,
+};
 
 /// Every verb that ends an attempt, its further arguments, and what the job becomes.
 const ENDS: [(&str, &str, &str); 6] = [
@@ -15,7 +26,6 @@ const ENDS: [(&str, &str, &str); 6] = [
 ];
 
 /// G7: a repeated call changes nothing, and is told that it was done before.
-#[test]
 fn a_settlement_that_was_heard_is_told_so_when_it_is_repeated() {
     for (verb, more, became) in ENDS {
         as_each(|lab, who| {
@@ -38,7 +48,6 @@ fn a_settlement_that_was_heard_is_told_so_when_it_is_repeated() {
 
 /// G2: a user who did not hear of their COMMIT sends the whole transaction again. Had the repeated
 /// completion been answered with yes, what they write would be there twice.
-#[test]
 fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
     for (verb, more) in [("complete", ""), ("fail", ", 'no'"), ("bury", ", 'never'")] {
         as_each(|lab, who| {
@@ -68,7 +77,6 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
 }
 
 /// G2: the same, where the settlement comes before the write, under every isolation level, and where both are one statement.
-#[test]
 fn a_write_that_comes_after_the_settlement_is_not_there_twice_either() {
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         for (verb, more, _) in ENDS {
@@ -90,7 +98,6 @@ fn a_write_that_comes_after_the_settlement_is_not_there_twice_either() {
     }
 }
 
-#[test]
 fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_written() {
     for (verb, more, became) in ENDS {
         for level in ["READ COMMITTED", "REPEATABLE READ"] {
@@ -111,7 +118,6 @@ fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_wri
 }
 
 /// What was undone was not done: the next call is the first.
-#[test]
 fn a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again() {
     for (verb, more, became) in ENDS {
         as_each(|lab, who| {
@@ -130,7 +136,6 @@ fn a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again() {
 }
 
 /// A settlement of another session that is younger than this transaction is not this transaction's.
-#[test]
 fn a_settlement_that_a_younger_transaction_made_is_told_as_done_before() {
     as_each(|lab, who| {
         let (mut old, mut young) = (who.session(lab), who.session(lab));
@@ -146,7 +151,6 @@ fn a_settlement_that_a_younger_transaction_made_is_told_as_done_before() {
     });
 }
 
-#[test]
 fn a_refusal_that_was_caught_can_be_left_in_the_timeline_once() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -173,7 +177,6 @@ fn a_refusal_that_was_caught_can_be_left_in_the_timeline_once() {
     });
 }
 
-#[test]
 fn what_is_not_stale_leaves_no_refusal() {
     as_each(|lab, who| {
         let mut session = who.session(lab);

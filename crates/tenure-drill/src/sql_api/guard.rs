@@ -7,9 +7,17 @@ use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Options, Postgres};
 use tenure::store::{Guarded, Registration, Store};
-use tenure_drill::sessions::Lab;
 
-use crate::{claim, enqueue};
+use super::{Case, claim, enqueue, sql_cases};
+use crate::sessions::Lab;
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "guard":
+    a_session_that_was_ended_is_made_again_within_the_wait_and_takes_the_guard_first,
+    a_lock_that_somebody_else_has_is_no_guard_until_it_is_free,
+    a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives,
+    a_job_that_an_open_transaction_has_locked_is_left_for_later,
+};
 
 pub(crate) fn register(store: &mut Postgres, worker: &str) {
     let worker = WorkerId::check(worker).unwrap();
@@ -26,7 +34,6 @@ const HOLDER: &str = "SELECT coalesce(max(l.pid), 0)::bigint FROM pg_locks l
     WHERE l.locktype = 'advisory' AND l.objsubid = 1
       AND (l.classid::bigint << 32) | l.objid::bigint = tenure.guard_key('ann')";
 
-#[test]
 fn a_session_that_was_ended_is_made_again_within_the_wait_and_takes_the_guard_first() {
     let mut lab = Lab::new();
     lab.run_clock();
@@ -52,7 +59,6 @@ fn a_session_that_was_ended_is_made_again_within_the_wait_and_takes_the_guard_fi
     assert_eq!((lab.number(HOLDER), store.workers().unwrap().len()), (0, 0));
 }
 
-#[test]
 fn a_lock_that_somebody_else_has_is_no_guard_until_it_is_free() {
     let mut lab = Lab::new();
     lab.run_clock();
@@ -69,7 +75,6 @@ fn a_lock_that_somebody_else_has_is_no_guard_until_it_is_free() {
     }
 }
 
-#[test]
 fn a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives() {
     let mut lab = Lab::new();
     lab.run_clock();
@@ -97,11 +102,10 @@ fn a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives() {
 }
 
 /// The lock of the job, not of the worker: an open transaction may be about to complete it.
-#[test]
 fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     let mut lab = Lab::new();
     let (mut session, mut looker) = (lab.session(), lab.session());
-    let lease = crate::running(&mut session);
+    let lease = super::running(&mut session);
     looker.batch_execute("SELECT tenure.register('ann', '{default}', NULL, true)").unwrap();
     let mut look = |lab: &mut Lab| {
         lab.advance(400);

@@ -1,10 +1,20 @@
 //! How a job gets in by SQL: every parameter, its default, and what is refused.
 
-use tenure_drill::sessions::{Lab, fault};
+use super::{Case, as_each, claim, sql_cases};
+use crate::sessions::{Lab, fault};
 
-use crate::{as_each, claim};
+pub(super) const CASES: &[Case] = sql_cases! {
+    "enqueue":
+    a_job_of_which_only_the_kind_is_said_has_the_defaults,
+    every_parameter_can_be_given_by_name_and_is_kept,
+    a_job_is_due_when_it_says_and_not_before,
+    the_same_request_under_a_key_gets_the_same_job_and_another_one_is_a_conflict,
+    what_makes_no_sense_is_refused_with_its_field_and_a_hint,
+    args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters,
+    limits_may_be_reached,
+    the_set_form_takes_and_refuses_the_args_that_the_single_form_does,
+};
 
-#[test]
 fn a_job_of_which_only_the_kind_is_said_has_the_defaults() {
     as_each(|lab, who| {
         let job: i64 =
@@ -18,7 +28,6 @@ fn a_job_of_which_only_the_kind_is_said_has_the_defaults() {
     });
 }
 
-#[test]
 fn every_parameter_can_be_given_by_name_and_is_kept() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -44,14 +53,13 @@ fn every_parameter_can_be_given_by_name_and_is_kept() {
     });
 }
 
-#[test]
 fn a_job_is_due_when_it_says_and_not_before() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
         let due = "SELECT tenure.enqueue('work', run_at => tenure.now() + interval '2 s')";
         session.batch_execute(due).unwrap();
         lab.advance(1_999);
-        assert!(crate::claim_many(&mut session, 1, 300).is_empty());
+        assert!(super::claim_many(&mut session, 1, 300).is_empty());
         lab.advance(1);
         claim(&mut session, 300);
         // What lies in the past is due at once, and first.
@@ -64,7 +72,6 @@ fn a_job_is_due_when_it_says_and_not_before() {
     });
 }
 
-#[test]
 fn the_same_request_under_a_key_gets_the_same_job_and_another_one_is_a_conflict() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -158,7 +165,6 @@ fn refusal(lab: &Lab, call: &str) -> postgres::error::DbError {
     fault(answer)
 }
 
-#[test]
 fn what_makes_no_sense_is_refused_with_its_field_and_a_hint() {
     let mut lab = Lab::new();
     for (field, arguments) in REFUSED {
@@ -175,7 +181,6 @@ fn what_makes_no_sense_is_refused_with_its_field_and_a_hint() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 0, "nothing was stored");
 }
 
-#[test]
 fn args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters() {
     let lab = Lab::new();
     let text = |n: usize| format!("('\"' || repeat('x', {}) || '\"')::json", n - 2);
@@ -200,7 +205,6 @@ fn args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters() {
     }
 }
 
-#[test]
 fn limits_may_be_reached() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");
@@ -230,7 +234,6 @@ fn limits_may_be_reached() {
 }
 
 /// What the library cannot read back would wedge whoever claims it, so no way in takes it.
-#[test]
 fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let deep_objects = format!("{}1{}", r#"{"a":"#.repeat(128), "}".repeat(128));

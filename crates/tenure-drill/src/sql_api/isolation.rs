@@ -1,9 +1,16 @@
 //! REPEATABLE READ and above: the holder's own renewal is a conflict, and a conflict is no refusal.
 
 use postgres::Client;
-use tenure_drill::sessions::{Lab, code, fault};
 
-use crate::{Lease, as_each, effects, running, state, take_over};
+use super::{Case, Lease, as_each, effects, running, sql_cases, state, take_over};
+use crate::sessions::{Lab, code, fault};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "isolation":
+    a_renewal_in_between_is_a_conflict_to_try_again_after_and_no_refusal,
+    whoever_holds_or_completes_first_is_not_disturbed_by_renewals,
+    a_takeover_is_a_conflict_if_it_came_after_the_snapshot_and_a_refusal_if_before,
+};
 
 const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
@@ -18,7 +25,6 @@ fn renew(lab: &mut Lab, lease: Lease) {
     lab.owner().batch_execute(&lease.call_with("renew", ", '5 s'")).unwrap();
 }
 
-#[test]
 fn a_renewal_in_between_is_a_conflict_to_try_again_after_and_no_refusal() {
     for level in LEVELS {
         as_each(|lab, who| {
@@ -42,7 +48,6 @@ fn a_renewal_in_between_is_a_conflict_to_try_again_after_and_no_refusal() {
     }
 }
 
-#[test]
 fn whoever_holds_or_completes_first_is_not_disturbed_by_renewals() {
     for level in LEVELS {
         for first in ["hold", "complete"] {
@@ -67,7 +72,6 @@ fn whoever_holds_or_completes_first_is_not_disturbed_by_renewals() {
 }
 
 /// Stale since before the snapshot is stale; taken over since is a conflict, which tells nothing.
-#[test]
 fn a_takeover_is_a_conflict_if_it_came_after_the_snapshot_and_a_refusal_if_before() {
     for level in LEVELS {
         as_each(|lab, who| {

@@ -1,9 +1,19 @@
 //! How far a job has come, as psql and other languages tell it and see it.
 
 use tenure::job::{PROGRESS_LIMIT, Progress, shorten};
-use tenure_drill::sessions::{Lab, fault};
 
-use crate::{as_each, running, take_over};
+use super::{Case, as_each, running, sql_cases, take_over};
+use crate::sessions::{Lab, fault};
+
+pub(super) const CASES: &[Case] = sql_cases! {
+    "progress":
+    what_a_holder_tells_is_in_the_view_until_the_next_claim_or_the_end,
+    a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused,
+    a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline,
+    a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted,
+    a_fraction_comes_to_the_same_thousandths_in_sql,
+    a_note_is_cut_at_the_same_place_in_sql,
+};
 
 /// What the view shows of job 1.
 fn seen(lab: &mut Lab) -> (Option<f64>, Option<String>) {
@@ -11,7 +21,6 @@ fn seen(lab: &mut Lab) -> (Option<f64>, Option<String>) {
     (row.get(0), row.get(1))
 }
 
-#[test]
 fn what_a_holder_tells_is_in_the_view_until_the_next_claim_or_the_end() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -30,7 +39,6 @@ fn what_a_holder_tells_is_in_the_view_until_the_next_claim_or_the_end() {
     });
 }
 
-#[test]
 fn a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -42,7 +50,7 @@ fn a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused() {
         assert_eq!(refusal.code().code(), "TN001");
         assert_eq!(refusal.message(), "progress refused: token 1 is not the right to job 1");
         session.batch_execute("ROLLBACK").unwrap();
-        assert_eq!((crate::effects(lab), seen(lab).0), (0, Some(0.2)));
+        assert_eq!((super::effects(lab), seen(lab).0), (0, Some(0.2)));
         session.batch_execute(&slow.call_with("refused", ", 'progress'")).unwrap();
         let trace = "SELECT string_agg(verb || ' ' || token, ', ') FROM tenure.event WHERE refused";
         assert_eq!(lab.text(trace), format!("progress {}", slow.token));
@@ -50,7 +58,6 @@ fn a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused() {
 }
 
 /// The set form leaves its line by itself, since it raises nothing.
-#[test]
 fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -74,7 +81,6 @@ fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
 }
 
 /// Neither does it wait for whoever settles, nor is anything noted behind their back.
-#[test]
 fn a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted() {
     as_each(|lab, who| {
         let (mut user, mut other) = (who.session(lab), who.session(lab));
@@ -90,7 +96,6 @@ fn a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted() {
     });
 }
 
-#[test]
 fn a_fraction_comes_to_the_same_thousandths_in_sql() {
     let mut lab = Lab::new();
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
@@ -106,7 +111,6 @@ fn a_fraction_comes_to_the_same_thousandths_in_sql() {
     }
 }
 
-#[test]
 fn a_note_is_cut_at_the_same_place_in_sql() {
     let mut lab = Lab::new();
     for piece in ["x", "é", "…", "🦀", "x🦀"] {

@@ -1,10 +1,25 @@
 //! A fence in a user's own transaction: proved at COMMIT, without keeping renewals out before.
 
-use tenure_drill::sessions::fault;
+use super::{Case, as_each, claim_many, effects, enqueue, running, sql_cases, state, take_over};
+use crate::sessions::fault;
 
-use crate::{as_each, claim_many, effects, enqueue, running, state, take_over};
+pub(super) const CASES: &[Case] = sql_cases! {
+    "fence":
+    a_takeover_before_commit_makes_the_commit_of_a_fenced_transaction_fail,
+    a_fenced_transaction_commits_while_the_job_is_held_and_the_job_runs_on,
+    whatever_ends_the_attempt_in_the_same_transaction_proves_its_fences,
+    the_set_form_proves_fences_too_but_only_by_what_it_settled,
+    fences_on_two_jobs_are_each_checked,
+    a_fence_that_was_rolled_back_to_a_savepoint_is_not_checked,
+    a_fence_under_a_savepoint_that_was_kept_is_checked,
+    a_completion_that_was_rolled_back_to_a_savepoint_leaves_the_fence_to_be_checked,
+    a_cancellation_before_commit_makes_the_commit_of_a_fenced_transaction_fail,
+    only_a_strict_fence_refuses_a_lease_that_is_over_and_that_nobody_took,
+    renewals_go_through_while_a_fenced_transaction_is_open,
+    constraints_that_are_made_immediate_check_at_once_and_hold_the_job,
+    a_held_job_is_neither_taken_nor_settled_by_anybody_else_until_the_end_of_the_transaction,
+};
 
-#[test]
 fn a_takeover_before_commit_makes_the_commit_of_a_fenced_transaction_fail() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -19,7 +34,6 @@ fn a_takeover_before_commit_makes_the_commit_of_a_fenced_transaction_fail() {
     });
 }
 
-#[test]
 fn a_fenced_transaction_commits_while_the_job_is_held_and_the_job_runs_on() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -33,7 +47,6 @@ fn a_fenced_transaction_commits_while_the_job_is_held_and_the_job_runs_on() {
     });
 }
 
-#[test]
 fn whatever_ends_the_attempt_in_the_same_transaction_proves_its_fences() {
     for (verb, more, became) in [
         ("complete", "", "succeeded"),
@@ -58,7 +71,6 @@ fn whatever_ends_the_attempt_in_the_same_transaction_proves_its_fences() {
     }
 }
 
-#[test]
 fn the_set_form_proves_fences_too_but_only_by_what_it_settled() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -87,7 +99,6 @@ fn the_set_form_proves_fences_too_but_only_by_what_it_settled() {
     });
 }
 
-#[test]
 fn fences_on_two_jobs_are_each_checked() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -112,7 +123,6 @@ fn fences_on_two_jobs_are_each_checked() {
     });
 }
 
-#[test]
 fn a_fence_that_was_rolled_back_to_a_savepoint_is_not_checked() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -130,7 +140,6 @@ fn a_fence_that_was_rolled_back_to_a_savepoint_is_not_checked() {
     });
 }
 
-#[test]
 fn a_fence_under_a_savepoint_that_was_kept_is_checked() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -149,7 +158,6 @@ fn a_fence_under_a_savepoint_that_was_kept_is_checked() {
 }
 
 /// A settlement that was undone has proved nothing.
-#[test]
 fn a_completion_that_was_rolled_back_to_a_savepoint_leaves_the_fence_to_be_checked() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -168,7 +176,6 @@ fn a_completion_that_was_rolled_back_to_a_savepoint_leaves_the_fence_to_be_check
     });
 }
 
-#[test]
 fn a_cancellation_before_commit_makes_the_commit_of_a_fenced_transaction_fail() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -184,7 +191,6 @@ fn a_cancellation_before_commit_makes_the_commit_of_a_fenced_transaction_fail() 
     });
 }
 
-#[test]
 fn only_a_strict_fence_refuses_a_lease_that_is_over_and_that_nobody_took() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -201,7 +207,6 @@ fn only_a_strict_fence_refuses_a_lease_that_is_over_and_that_nobody_took() {
     });
 }
 
-#[test]
 fn renewals_go_through_while_a_fenced_transaction_is_open() {
     as_each(|lab, who| {
         let (mut user, mut renewer) = (who.session(lab), who.session(lab));
@@ -219,7 +224,6 @@ fn renewals_go_through_while_a_fenced_transaction_is_open() {
     });
 }
 
-#[test]
 fn constraints_that_are_made_immediate_check_at_once_and_hold_the_job() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -247,7 +251,6 @@ fn constraints_that_are_made_immediate_check_at_once_and_hold_the_job() {
     });
 }
 
-#[test]
 fn a_held_job_is_neither_taken_nor_settled_by_anybody_else_until_the_end_of_the_transaction() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));

@@ -408,4 +408,28 @@ promises! { "guard":
         w.settle(second, complete());
         assert_eq!(w.record(fence.job).crashes, 1, "the second has not");
     }
+
+    "G5" a_worker_that_has_no_lock_is_forgotten_in_time(w) {
+        w.store.register(&known("ann")).unwrap();
+        w.surroundings(|state| {
+            state.workers[0].guarded = false;
+            state.held.clear();
+        });
+        w.pass(WORKER_MEMORY - secs(1));
+        w.store.prune(0).unwrap();
+        assert_eq!(w.dump().workers.len(), 1);
+        w.pass(secs(1));
+        w.store.prune(0).unwrap();
+        assert!(w.dump().workers.is_empty(), "nothing tells whether it lives");
+    }
+
+    "G5" a_worker_that_takes_its_lock_later_is_guarded_from_then_on(w) {
+        w.store.register(&known("ann")).unwrap();
+        w.surroundings(|state| {
+            state.workers[0].guarded = false;
+            state.held.clear();
+        });
+        let fence = busy(w, "ann");
+        assert_eq!(dies_and_is_noticed(w, "ann"), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+    }
 }

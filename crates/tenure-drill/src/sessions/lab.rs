@@ -1,5 +1,7 @@
 //! A database to try the SQL API in, with its clock in the caller's hand.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -12,8 +14,10 @@ use tenure::store::postgres::{Address, Migrations, Options, Roles};
 use crate::engines::START;
 use crate::servers;
 
-/// Databases of this process that nobody uses now. Making one takes longer than most tests.
-static FREE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Databases of this process that are not in use, in the order in which they were made: the oldest is used first, so that
+/// a caller with one lab at a time always has the same. Making one takes longer than most tests.
+static FREE: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// How long anything here may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A database with the schema, its roles, and an empty table `public.effects`, which stands for
 /// whatever a user writes. Its time stands still until it is moved.
 pub struct Lab {
+    /// How many were made before it.
+    number: usize,
     database: String,
     owner: Client,
 }
@@ -29,10 +35,11 @@ impl Lab {
     /// An empty one.
     #[expect(clippy::new_without_default, reason = "it is a whole database, not a value")]
     pub fn new() -> Lab {
-        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
         // A thread of its own, because databases are lent to threads, and tests have many of those.
-        let database = free.unwrap_or_else(|| {
-            thread::spawn(install).join().expect("a database for tests can be made")
+        let (number, database) = free.unwrap_or_else(|| {
+            let made = thread::spawn(install).join();
+            (MADE.fetch_add(1, Ordering::Relaxed), made.expect("a database for tests can be made"))
         });
         let mut owner = connect(&database);
         owner
@@ -49,7 +56,7 @@ impl Lab {
             .expect("the tables can be emptied");
         // Whoever looks around waits for nobody for long: a test that would hang says so instead.
         owner.batch_execute("SET lock_timeout = '10s'").expect("a timeout can be set");
-        let mut lab = Lab { database, owner };
+        let mut lab = Lab { number, database, owner };
         let set = "INSERT INTO tenure.clock (one, at) VALUES (1, $1)";
         lab.owner.execute(set, &[&START.as_millis()]).expect("the clock can be set");
         lab
@@ -131,7 +138,8 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.database.clone());
+        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        free.insert(self.number, self.database.clone());
     }
 }
 

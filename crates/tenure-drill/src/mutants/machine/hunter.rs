@@ -209,7 +209,7 @@ impl Hunter {
     fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> End {
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
-        // The next lab is this one: what is given back last is lent first.
+        // The next lab is this one: the oldest that is free is lent first.
         drop(lab);
         if self.lab.as_ref() != Some(&database) {
             let texts = Postgres::texts().into_iter();

@@ -271,10 +271,12 @@ impl Bench {
         let tables = TABLES.map(|table| match table {
             "clock" => String::new(),
             "timeline" => "SELECT 'timeline ' || (to_jsonb(r) - 'seq')::text FROM tenure.timeline r UNION ALL ".into(),
+            // Why an epoch began may tell how far the write-ahead log had come.
+            "epochs" => "SELECT 'epochs ' || (to_jsonb(r) - 'reason')::text FROM tenure.epochs r UNION ALL ".into(),
             table => format!("SELECT '{table} ' || to_jsonb(r)::text FROM tenure.{table} r UNION ALL "),
         });
         let sql = format!(
-            "{} SELECT 'epoch ' || epoch FROM tenure.meta UNION ALL
+            "{} SELECT 'meta ' || epoch || ' ' || guard_gap FROM tenure.meta UNION ALL
              SELECT 'fence ' || to_jsonb(r)::text FROM tenure.fences r UNION ALL
              SELECT 'write ' || to_jsonb(r)::text FROM public.writes r",
             tables.concat()
@@ -369,7 +371,7 @@ const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FR
     DELETE FROM tenure.steps; DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM tenure.clock; \
     DELETE FROM tenure.fences; DELETE FROM public.writes; \
     DELETE FROM tenure.breaks; \
-    UPDATE tenure.meta m SET epoch = 0, floor = 0, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
-      FROM tenure.whereabouts() h WHERE (m.epoch, m.floor, m.wal_timeline, m.system, m.jobs_table) \
-        IS DISTINCT FROM (0, 0, h.wal_timeline, h.system, h.jobs_table); \
+    UPDATE tenure.meta m SET epoch = 0, floor = 0, guard_gap = 300, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
+      FROM tenure.whereabouts() h WHERE (m.epoch, m.floor, m.guard_gap, m.wal_timeline, m.system, m.jobs_table) \
+        IS DISTINCT FROM (0, 0, 300, h.wal_timeline, h.system, h.jobs_table); \
     SELECT setval('tenure.job_id', 1001, false), setval('tenure.pulse', 0, false);\n";

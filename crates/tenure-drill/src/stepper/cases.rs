@@ -143,7 +143,7 @@ fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
 }
 
 /// Beyond the pairs.
-const CHOSEN: [(&str, &[&str]); 39] = [
+const CHOSEN: [(&str, &[&str]); 42] = [
     // Batches that cross in the middle, where somebody stands.
     ("three", &["settle-up", "settle-down", "hold-middle"]),
     ("three", &["mixed-up", "settle-down", "hold-middle"]),
@@ -193,4 +193,9 @@ const CHOSEN: [(&str, &[&str]); 39] = [
     ("moved", &["claim", "raise-epoch"]),
     // So is a break.
     ("stalled", &["claim", "claim"]),
+    // Two workers have seen that the server was put back, and one of them begins the epoch.
+    ("queued", &["witness", "witness"]),
+    ("queued", &["witness", "raise-epoch"]),
+    // Two operators, each of whom is told what held before.
+    ("queued", &["gap-second", "gap-two-seconds"]),
 ];

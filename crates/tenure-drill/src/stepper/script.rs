@@ -246,7 +246,7 @@ const ONCE: Step = step(Act::Write, "INSERT INTO public.writes VALUES (1, :t, 'o
 const COMPLETE: Step = step(Act::Other, "SELECT tenure.complete(1, :t)");
 
 /// What only some cases have.
-pub(super) const EXTRA: [Script; 26] = [
+pub(super) const EXTRA: [Script; 29] = [
     // Whoever takes job 1 over, and does all of it.
     Script {
         name: "take-over",
@@ -401,6 +401,19 @@ pub(super) const EXTRA: [Script; 26] = [
     verb!(
         "claim-two", Passes, &["many"], Act::Claim(2),
         "SELECT what, job, token, lease_until FROM tenure.claim_many(':w', '{default}', NULL, 2, 20000) WHERE what <> 'next'"
+    ),
+    verb!(
+        "gap-second", Waits, &["queued"], Act::Other,
+        "SELECT was FROM tenure.set_guard_gap(1000)"
+    ),
+    verb!(
+        "gap-two-seconds", Waits, &["queued"], Act::Other,
+        "SELECT was FROM tenure.set_guard_gap(2000)"
+    ),
+    // A worker that has seen the server further than it is.
+    verb!(
+        "witness", Passes, &["queued"], Act::Other,
+        "SELECT tenure.witnessed(m.installation || ' 0 FFFFFFFF/0', tenure.clock_ms()) FROM tenure.meta m"
     ),
     // No verb: it writes what it has read, and others do so too.
     verb!(

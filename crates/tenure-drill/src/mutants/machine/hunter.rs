@@ -77,7 +77,8 @@ impl Pack {
                 end
             }
             Err(RecvTimeoutError::Timeout) => End::Killed("time limit".into()),
-            _ => End::Killed("the hunter fell".into()),
+            // That says something about the hunter and nothing about the mutant.
+            _ => End::Invalid("the hunter failed".into()),
         };
         Fate { mutant: mutant.name.clone(), end, took_ms: millis(monotonic() - began) }
     }

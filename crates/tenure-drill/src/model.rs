@@ -184,7 +184,11 @@ impl Model {
 
     /// The next groups on the ring that have work for this claim, after those that it has walked.
     fn next_groups(&self, ask: &Claim, walked: &mut Walked, limit: usize) -> Vec<i64> {
-        let with_work: BTreeSet<i64> = self.ready(ask).map(group_of).collect();
+        // A suspect that this worker may not take beside those that it holds has a place in the round all the same:
+        // the lanes tell that there is a suspect, and not how many crashes it has left.
+        let suspects = self.may_take_suspects(&ask.worker);
+        let ready = self.asked_for(ask).filter(|job| suspects || !job.is_suspect);
+        let with_work: BTreeSet<i64> = ready.map(group_of).collect();
         let mut found = Vec::new();
         for (group, passed) in self.ring(ask) {
             if found.len() == limit || walked.passed >= PASS_LIMIT {

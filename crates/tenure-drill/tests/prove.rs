@@ -73,7 +73,8 @@ fn every_interleaving_keeps_the_invariants_if_no_two_states_are_taken_for_one() 
             };
             let (merged, apart) = (go(Merging::Alike), go(Merging::Nothing));
             println!("{}: {} states, and {} of all", scope.name, merged.states, apart.states);
-            assert!(merged.whole && merged.states < apart.states, "{}", scope.name);
+            // Two callers that are told apart have nothing to merge.
+            assert!(merged.whole && merged.states <= apart.states, "{}", scope.name);
             if apart.whole {
                 assert_eq!(merged.vacuous, apart.vacuous, "{}", scope.name);
                 whole += 1;

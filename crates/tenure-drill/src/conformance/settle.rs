@@ -115,7 +115,7 @@ promises! { "settle":
         assert_eq!((line.verb, line.refused, line.token), (Verb::Release, true, second.lease.token()));
         assert_eq!((line.attempt, line.worker), (2, Some(worker("bob"))));
 
-        // Of a token that nobody had there is nothing to tell.
+        // A token that was never issued belongs to no attempt.
         w.settle(Fence { job: id, token: Token(77) }, complete());
         let line = w.timeline(id).pop().unwrap();
         assert_eq!((line.token, line.refused, line.attempt, line.worker), (Token(77), true, 0, None));

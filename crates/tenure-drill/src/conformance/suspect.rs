@@ -305,7 +305,7 @@ promises! { "suspect":
             w.pass(LEASE);
             w.sweep();
         }
-        // And so does the second, which nobody suspects yet.
+        // And so does the second, which is no suspect yet.
         let second = w.put(job("late"));
         for crashes in [3, 4] {
             w.pass(secs(60));

@@ -1,8 +1,8 @@
 //! Mutants made by machine: every condition, comparison, order, limit, assignment and lock of the engines' SQL is changed,
 //! one at a time, and something must notice.
 //!
-//! `changes` says which changes there are, in texts that `tokens` has read, and `hunter` who looks for them. What nobody
-//! notices is listed in `survivors.txt`, each with a reason. A survivor that is not in the list, and one that is and dies,
+//! `changes` makes the changes, from texts that `tokens` has read, and `hunter` runs the checks against each. A mutant that
+//! no check notices is listed in `survivors.txt`, each with a reason. A survivor that is not in the list, and one that is and dies,
 //! both fail the run.
 
 mod alone;

@@ -1,5 +1,5 @@
 //! Calls that are applied after their sender has given up on them: a packet that was held up, a statement that the server
-//! began late. Nobody hears the answer.
+//! began late. Its answer is dropped.
 
 use std::time::Duration;
 

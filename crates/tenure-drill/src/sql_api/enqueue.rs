@@ -233,7 +233,7 @@ fn limits_may_be_reached() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 16);
 }
 
-/// What the library cannot read back would wedge whoever claims it, so no way in takes it.
+/// What the library cannot read back would wedge the worker that claims it, so every way in refuses it.
 fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let deep_objects = format!("{}1{}", r#"{"a":"#.repeat(128), "}".repeat(128));

@@ -58,7 +58,7 @@ pub(super) const STARTS: [Start; 18] = [
     Start { name: "unclocked", sql: QUEUED, tokens: [1; 3], beside: NOTHING },
     // It was for later, and its time has come.
     Start { name: "due", sql: DUE, tokens: [1; 3], beside: NOTHING },
-    // Like the first, but nobody has looked at ann's lock yet.
+    // Like the first, but ann's lock has not been looked at yet.
     Start { name: "unseen", sql: UNSEEN, tokens: [1; 3], beside: NOTHING },
     // It was taken from two sessions' worker as from one that is gone, and the third has it.
     Start { name: "mistaken", sql: MISTAKEN, tokens: [1, 1, 3], beside: NOTHING },

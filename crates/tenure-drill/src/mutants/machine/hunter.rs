@@ -105,8 +105,9 @@ struct Hunter {
     /// The database in which those find all functions as they should be.
     lab: Option<String>,
     reach: Reach,
-    /// Where the functions are, once they are installed, and whose are not as they should be.
+    /// Where the functions are installed, once they are.
     installed: Option<Address>,
+    /// Whether one of them may still be changed.
     spoiled: bool,
     /// A store there whose session has compiled the functions, which takes longer than most cases.
     kept: Option<Stand>,

@@ -26,7 +26,7 @@ impl Books {
         let (fence, job, verb) = (*fence, fence.job, act.verb());
         let stood = self.stood(who, fence);
         let number = self.number(who, fence);
-        // Nobody hears what a call that is late is answered.
+        // The answer to a late call is dropped.
         if let (Answer::Stale(_) | Answer::Gone, Some(number), false) = (answer, number, self.late)
         {
             self.refused.insert((number, name.clone()));

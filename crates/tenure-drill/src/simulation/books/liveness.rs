@@ -1,4 +1,4 @@
-//! The books on what must happen in time: each tenant has its turn, retries are spread, and who is told of a job starts it.
+//! The books on what must happen in time: each tenant has its turn, retries are spread, and a worker that is told of a job starts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Books {
         *self.turns.fresh.entry(tenant.clone()).or_default() += 1;
     }
 
-    /// The database went back: who waits is counted anew.
+    /// The database went back: waiting tenants are counted anew.
     pub(super) fn begin_turns(&mut self) {
         // Others may have jobs that are tried again: they have their turns too.
         let tenants = self.jobs.values().map(|ghost| (ghost.tenant.clone(), 0));

@@ -111,7 +111,7 @@ impl World<'_> {
         books.hinder(&worker.id, until);
     }
 
-    /// It alone cannot reach the store. When its lease is over, its jobs are somebody else's.
+    /// It alone cannot reach the store. When its lease is over, other workers may take its jobs.
     fn cut(&mut self, place: usize, length: Duration, number: u32) {
         let (since, until) = (self.elapsed, self.elapsed + length);
         let Some(worker) = &self.workers[place] else { return };

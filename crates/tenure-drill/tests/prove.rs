@@ -423,6 +423,7 @@ fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     let seconds = i64::try_from(lasted.as_secs()).unwrap() + 60;
     let count = |function: &str| calls.get(function).copied().unwrap_or(0);
     assert!(count("claim_many") <= 1_000 * 12 + 34 * seconds, "{}", count("claim_many"));
-    assert!(count("beat") <= 1_000 * 3 + 110 * seconds, "{}", count("beat"));
+    assert!(count("beat") <= 1_000 * 3 + 65 * seconds, "{}", count("beat"));
+    assert!(count("prune") <= 4 * seconds, "{}", count("prune"));
     assert_eq!((count("overdue"), count("vanished")), (0, 0), "no lease is out");
 }

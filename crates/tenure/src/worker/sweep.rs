@@ -3,7 +3,7 @@
 //! Any worker sweeps for all, so that nothing else need be running. A few times a second it asks the store whether
 //! it is its turn: the worker that advances the store's pulse looks for leases that are over and for lost
 //! processes, and a moment later for lost processes once more. So the cost of looking does not grow with the number
-//! of workers. Every minute it deletes what need not be kept.
+//! of workers. Every minute, or less often where there are many workers, it deletes what need not be kept.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -21,12 +21,15 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How much longer it rests between two such questions for each worker that is known: together they ask 40 times
 /// a second.
 const SHARE: Duration = Duration::from_millis(25);
-/// How long it rests at most.
-const LONGEST: Duration = Duration::from_secs(10);
+/// How long it rests at most: where all but a few of a large fleet die together, this is how long the others may take to
+/// notice.
+const LONGEST: Duration = Duration::from_secs(20);
 /// How often it wakes when its own leases are not to be kept, which only the proof wants.
 const STALLED: Duration = Duration::from_secs(1);
 /// How often it looks for what may be deleted.
 const PRUNE: Duration = Duration::from_secs(60);
+/// How much longer it rests between two such looks for each worker that is known: together they look once a second.
+const PRUNE_SHARE: Duration = Duration::from_secs(1);
 /// How long it lets others have the store between two steps of deleting, while there is more.
 const BREATH: Duration = Duration::from_millis(10);
 
@@ -38,7 +41,11 @@ pub struct Sweeper {
     look: Moment,
     /// When it looks for lost processes once more, after it has advanced the pulse.
     again: Option<Moment>,
-    prune: Moment,
+    /// When it last looked for what may be deleted, and whether there was more than one call deletes.
+    pruned: Moment,
+    has_more: bool,
+    /// How many workers are known.
+    workers: u32,
     /// By how many thousandths it rests longer or shorter than others, so that they do not all look in the same
     /// moment.
     pace: u32,
@@ -50,7 +57,16 @@ impl Sweeper {
         let mut hash = DefaultHasher::new();
         plan.worker.hash(&mut hash);
         let pace = 500 + (hash.finish() % 1_000) as u32;
-        Sweeper { plan, desk, look: now, again: None, prune: now + PRUNE, pace }
+        Sweeper {
+            plan,
+            desk,
+            look: now,
+            again: None,
+            pruned: now,
+            has_more: false,
+            workers: 0,
+            pace,
+        }
     }
 
     /// Does what is due, and tells when to be called again.
@@ -72,13 +88,13 @@ impl Sweeper {
             self.again = None;
             let _ = self.look(store);
         }
-        if now >= self.prune {
+        if now >= self.next_prune() {
             let full = store.prune(BATCH_LIMIT);
             self.note(full.as_ref().err());
-            let more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
-            self.prune = now + if more { BREATH } else { PRUNE };
+            self.has_more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
+            self.pruned = now;
         }
-        let next = self.look.min(self.prune);
+        let next = self.look.min(self.next_prune());
         Next::At(self.again.map_or(next, |again| again.min(next)))
     }
 
@@ -109,8 +125,17 @@ impl Sweeper {
             self.sweep(store, grace)?;
             self.look(store)?;
         }
-        let share = SHARE * u32::try_from(workers).unwrap_or(u32::MAX);
-        Ok((share * self.pace / 1_000).clamp(LOOK, LONGEST))
+        self.workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        Ok(self.share(SHARE).clamp(LOOK, LONGEST))
+    }
+
+    fn next_prune(&self) -> Moment {
+        self.pruned + if self.has_more { BREATH } else { self.share(PRUNE_SHARE).max(PRUNE) }
+    }
+
+    /// How long this worker rests if each that is known adds so much.
+    fn share(&self, each: Duration) -> Duration {
+        each * self.workers * self.pace / 1_000
     }
 
     fn look(&self, store: &mut dyn Store) -> Result<()> {

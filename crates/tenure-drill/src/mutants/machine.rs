@@ -7,6 +7,7 @@
 
 mod alone;
 mod changes;
+mod coverage;
 mod hunter;
 mod reach;
 mod tokens;

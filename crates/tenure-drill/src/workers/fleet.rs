@@ -3,7 +3,7 @@
 //! costs the server is counted by the server itself.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -154,8 +154,13 @@ pub fn time_at_work(data: &Path) -> Duration {
     processes.filter_map(|entry| of(entry.ok()?.file_name().to_str()?)).sum()
 }
 
-/// How often each function of the schema was called, as the server counts: by sessions that have ended.
-pub struct Calls(Client);
+/// How often each function of the database was called, as the server counts: by sessions that have ended.
+pub struct Calls {
+    client: Client,
+    database: String,
+    /// What [`Calls::since`] has told of.
+    told: BTreeMap<String, i64>,
+}
 
 impl Calls {
     /// Counts from now on, in sessions that begin after this.
@@ -168,7 +173,16 @@ impl Calls {
             "ALTER DATABASE \"{name}\" SET track_functions = 'all'; SELECT pg_stat_reset()"
         );
         client.batch_execute(&settings).expect("it may");
-        Calls(connect())
+        Calls { client: connect(), database: name, told: BTreeMap::new() }
+    }
+
+    /// The functions that were called since this was last asked, once the sessions that called have ended.
+    pub fn since(&mut self) -> BTreeSet<String> {
+        let all = self.all();
+        let more = |(name, calls): &(&String, &i64)| self.told.get(*name) != Some(*calls);
+        let called = all.iter().filter(more).map(|(name, _)| name.clone()).collect();
+        self.told = all;
+        called
     }
 
     /// All of them, once the sessions that called have ended.
@@ -176,10 +190,18 @@ impl Calls {
         let others = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND pid <> pg_backend_pid()
                          AND backend_type = 'client backend'";
-        while self.0.query_one(others, &[]).expect("it answers").get::<_, i64>(0) > 0 {}
+        while self.client.query_one(others, &[]).expect("it answers").get::<_, i64>(0) > 0 {}
         let calls =
             "SELECT funcname::text, sum(calls)::bigint FROM pg_stat_user_functions GROUP BY 1";
-        let rows = self.0.query(calls, &[]).expect("it answers");
+        let rows = self.client.query(calls, &[]).expect("it answers");
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let settings = format!("ALTER DATABASE \"{}\" RESET track_functions", self.database);
+        // A server that does not answer any more counts nothing either.
+        let _ = self.client.batch_execute(&settings);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tenure::store::postgres::{self, Address, Postgres};
 use tenure::store::sqlite::{Options, Sqlite};
 
 use super::alone;
+use super::coverage::Coverage;
 use super::reach::Reach;
 use super::{End, Fate, Mutant};
 use crate::conformance::{self, Case};
@@ -47,7 +49,7 @@ pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     let engines = [Stock::Sqlite, Stock::Postgres].into_iter().filter(|stock| is_of(*stock));
     let before = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let mut pack = Pack { hunter: None };
+    let mut pack = Pack { hunter: None, coverage: Arc::default() };
     let wholes: Vec<Fate> = engines.map(|stock| pack.hunt(&Mutant::none(stock))).collect();
     let is_whole = wholes.iter().all(|fate| fate.end == End::Survived);
     let mut hunt = |mutant| {
@@ -64,12 +66,15 @@ pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
 /// Hunters, one at a time: the next when one is lost.
 struct Pack {
     hunter: Option<(Sender<Mutant>, Receiver<End>)>,
+    /// What each case calls, once a mutant of PostgreSQL's was hunted.
+    coverage: Arc<OnceLock<Coverage>>,
 }
 
 impl Pack {
     fn hunt(&mut self, mutant: &Mutant) -> Fate {
         let began = monotonic();
-        let (ask, answers) = self.hunter.take().unwrap_or_else(employ);
+        let (ask, answers) =
+            self.hunter.take().unwrap_or_else(|| employ(Arc::clone(&self.coverage)));
         let asked = ask.send(mutant.clone());
         let end = match answers.recv_timeout(LIMIT) {
             Ok(end) if asked.is_ok() => {
@@ -85,11 +90,11 @@ impl Pack {
 }
 
 /// A hunter on a thread of its own, which can be left behind with a mutant that hangs.
-fn employ() -> (Sender<Mutant>, Receiver<End>) {
+fn employ(coverage: Arc<OnceLock<Coverage>>) -> (Sender<Mutant>, Receiver<End>) {
     let (ask, asked) = channel::<Mutant>();
     let (tell, answers) = channel();
     thread::spawn(move || {
-        let mut hunter = Hunter::new();
+        let mut hunter = Hunter::new(coverage);
         for mutant in asked {
             if tell.send(hunter.hunt(&mutant)).is_err() {
                 return;
@@ -105,6 +110,7 @@ struct Hunter {
     /// The database in which those find all functions as they should be.
     lab: Option<String>,
     reach: Reach,
+    coverage: Arc<OnceLock<Coverage>>,
     /// Where the functions are installed, once they are.
     installed: Option<Address>,
     /// Whether one of them may still be changed.
@@ -138,11 +144,12 @@ fn order<C>(cases: &[Tried<C>], is_own: impl Fn(&C) -> bool) -> Vec<usize> {
 }
 
 /// A store to hunt in, and its clock.
-type Stand = (Box<dyn Explorable>, Clock);
+pub(super) type Stand = (Box<dyn Explorable>, Clock);
 
 impl Hunter {
-    fn new() -> Hunter {
+    fn new(coverage: Arc<OnceLock<Coverage>>) -> Hunter {
         Hunter {
+            coverage,
             suite: conformance::cases().into_iter().map(Tried::none_yet).collect(),
             sql_api: sql_api::cases().into_iter().map(Tried::none_yet).collect(),
             lab: None,
@@ -166,7 +173,9 @@ impl Hunter {
                     })?;
                     Some(end(case.name, &what))
                 });
-                noticed.unwrap_or_else(|| self.look(mutant, &|| sqlite(&patches)))
+                let make = || sqlite(&patches);
+                let noticed = noticed.or_else(|| self.try_suite(mutant, &make));
+                noticed.or_else(|| self.play(mutant, &make)).unwrap_or(End::Survived)
             }
             Stock::Postgres => self.hunt_on_postgres(mutant, &patches),
             Stock::Worker => End::Invalid("no SQL".into()),
@@ -180,35 +189,48 @@ impl Hunter {
         let text = Postgres::texts().into_iter().find(|(file, _)| *file == mutant.file);
         let Some((_, whole)) = text else { return End::Invalid("no such file".into()) };
         let changed = whole.replace(mutant.patch.find, mutant.patch.replace);
-        // The library calls few functions of those that stand for one job each: there, sessions look first.
-        if mutant.file.starts_with("single/") {
-            let end = self.ask(mutant, whole, &changed);
-            return if end == End::Survived { self.call(mutant, whole, &changed) } else { end };
-        }
-        let end = self.call(mutant, whole, &changed);
-        if end == End::Survived { self.ask(mutant, whole, &changed) } else { end }
+        let Some(address) = self.install() else {
+            return End::Invalid("the functions cannot be installed".into());
+        };
+        self.coverage.get_or_init(|| Coverage::measure(&|| postgres(&address)));
+        // Cases that come to the function first, the library's before those of plain sessions; then what goes on at random.
+        let end =
+            self.call(&address, whole, &changed, |hunter, make| hunter.try_suite(mutant, make));
+        let end = end.or_else(|| self.ask(mutant, whole, &changed));
+        let end = end.or_else(|| {
+            self.call(&address, whole, &changed, |hunter, make| hunter.play(mutant, make))
+        });
+        end.unwrap_or(End::Survived)
     }
 
-    /// What the library notices when it calls functions that are changed.
-    fn call(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> End {
+    /// Where the functions are installed as they are.
+    fn install(&mut self) -> Option<Address> {
         if self.spoiled {
             self.kept = None;
             self.installed = servers::install_mutant(&[]).ok();
             self.spoiled = false;
         }
-        let Some(address) = self.installed.clone() else {
-            return End::Invalid("the functions cannot be installed".into());
-        };
-        if let Err(error) = Postgres::replace_functions(&address, changed) {
-            return End::Invalid(error.to_string());
+        self.installed.clone()
+    }
+
+    /// What the library notices when it calls functions that are changed.
+    fn call(
+        &mut self,
+        address: &Address,
+        whole: &str,
+        changed: &str,
+        look: impl FnOnce(&mut Hunter, &dyn Fn() -> Stand) -> Option<End>,
+    ) -> Option<End> {
+        if let Err(error) = Postgres::replace_functions(address, changed) {
+            return Some(End::Invalid(error.to_string()));
         }
-        let end = self.look(mutant, &|| postgres(&address));
-        self.spoiled = Postgres::replace_functions(&address, whole).is_err();
+        let end = look(self, &|| postgres(address));
+        self.spoiled = Postgres::replace_functions(address, whole).is_err();
         end
     }
 
     /// What plain sessions notice. It counts if the same case notices nothing about the functions as they are.
-    fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> End {
+    fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> Option<End> {
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
         // The next lab is this one: the oldest that is free is lent first.
@@ -222,7 +244,7 @@ impl Hunter {
         self.lab = None;
         let found = self.ask_in(mutant, &address, whole, changed);
         self.lab = Some(database);
-        found.unwrap_or_else(|error| End::Invalid(error.to_string()))
+        found.unwrap_or_else(|error| Some(End::Invalid(error.to_string())))
     }
 
     /// The same in a lab where everything else is as it should be, and is again afterwards.
@@ -232,9 +254,11 @@ impl Hunter {
         address: &Address,
         whole: &str,
         changed: &str,
-    ) -> Result<End> {
+    ) -> Result<Option<End>> {
         let mut order = order(&self.sql_api, |case| case.chapter == chapter_of(mutant));
-        order.retain(|at| is_about(&self.sql_api[*at].case, mutant));
+        if let Some(coverage) = self.coverage.get() {
+            order.retain(|at| coverage.sql_api_calls(*at, mutant.verb));
+        }
         let mut left = order.into_iter();
         loop {
             Postgres::replace_functions(address, changed)?;
@@ -245,19 +269,23 @@ impl Hunter {
                 noticed.map(|what| (at, what))
             });
             Postgres::replace_functions(address, whole).expect("the functions can be put back");
-            let Some((at, what)) = noticed else { return Ok(End::Survived) };
+            let Some((at, what)) = noticed else { return Ok(None) };
             let Tried { case, kills, .. } = &mut self.sql_api[at];
             if try_sql(case).is_none() {
                 *kills += 1;
-                return Ok(end(&format!("SQL API, {}", case.name), &what));
+                return Ok(Some(end(&format!("SQL API, {}", case.name), &what)));
             }
         }
     }
 
-    /// The suite, the chapter of the mutant's file first; then the model in lockstep; then the explorer.
-    fn look(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> End {
+    /// The cases of the suite that come to the mutant's function, those of its file first.
+    fn try_suite(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         let chapter = chapter_of(mutant);
-        for at in order(&self.suite, |case| case.chapter == chapter) {
+        let mut order = order(&self.suite, |case| case.chapter == chapter);
+        if let (Stock::Postgres, Some(coverage)) = (mutant.stock, self.coverage.get()) {
+            order.retain(|at| coverage.suite_calls(*at, mutant.verb));
+        }
+        for at in order {
             let (case, began) = (self.suite[at].case, monotonic());
             let (store, clock) = self.kept.take().unwrap_or_else(make);
             let mut passed = None;
@@ -271,25 +299,30 @@ impl Hunter {
             self.suite[at].took = monotonic() - began;
             if let Some(what) = noticed {
                 self.suite[at].kills += 1;
-                return end(&format!("suite, {}", case.name), &what);
+                return Some(end(&format!("suite, {}", case.name), &what));
             }
         }
+        None
+    }
+
+    /// Random sequences beside the model, and the explorer.
+    fn play(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         // What it has not committed would be in the way of other stores.
         self.kept = None;
         let is_server = mutant.stock == Stock::Postgres;
         for seed in 1..=if is_server { SEEDS_ON_A_SERVER } else { SEEDS } {
             if let Some(what) = attempt(|| differential::beside_the_model(seed, 250, make())) {
-                return end(&format!("lockstep, seed {seed}"), &what);
+                return Some(end(&format!("lockstep, seed {seed}"), &what));
             }
         }
         let most = if is_server { 100 } else { 300 };
-        for scope in scopes(chapter) {
+        for scope in scopes(chapter_of(mutant)) {
             let explored = attempt(|| explore(scope, make(), most));
             if let Some(what) = explored {
-                return end(&format!("explorer, {}", scope.name), &what);
+                return Some(end(&format!("explorer, {}", scope.name), &what));
             }
         }
-        End::Survived
+        None
     }
 
     /// Sessions side by side: those whose scripts come to the function. First the chosen cases, then inside of calls, then
@@ -342,32 +375,6 @@ fn try_sql(case: &sql_api::Case) -> Option<String> {
         (case.run)();
         None
     })
-}
-
-/// Whether a case may have something to say about a mutant. All may have about what only sessions call, but some take
-/// seconds and call few functions. The rest is for the library first, and here for the cases that are about its file.
-fn is_about(case: &sql_api::Case, mutant: &Mutant) -> bool {
-    let file = chapter_of(mutant);
-    let files: &[&str] = match case.chapter {
-        "agree" => &["settle", "lapse"],
-        "check" => &["check", "look"],
-        "durable" => &["enqueue", "record"],
-        "edges" => &["claim", "ledger", "operate", "record"],
-        "epoch" => &["record", "operate"],
-        "fence" => &["settle", "fence"],
-        "guard" => &["lapse", "record"],
-        "isolation" => &["settle"],
-        "jsons" => &["enqueue"],
-        "lease" => &["claim", "renew", "settle", "lapse"],
-        "locks" => &["claim", "enqueue", "renew", "settle"],
-        "notices" => &["enqueue", "record"],
-        "pulse" => &["lapse", "record"],
-        "repeat" => &["settle", "fence"],
-        "roles" => &["operate"],
-        own => return own == file || mutant.file.starts_with("single/"),
-    };
-    let is_slow = ["agree", "guard", "jsons", "repeat"].contains(&case.chapter);
-    files.contains(&file) || mutant.file.starts_with("single/") && !is_slow
 }
 
 /// The chapter of the suites that is about the mutant's file.

@@ -27,13 +27,19 @@ impl Reach {
 
     /// Whether a statement comes to a function, by itself or by those that it calls.
     pub(super) fn comes_to(&self, sql: &str, function: &str) -> bool {
+        let names = self.calls.keys().copied();
+        self.lead_to(names.filter(|name| sql.contains(&format!("tenure.{name}("))), function)
+    }
+
+    /// Whether a function comes to another, by itself or by those that it calls.
+    pub(super) fn leads_to(&self, caller: &str, function: &str) -> bool {
+        self.lead_to(self.calls.get(caller).into_iter().flatten().copied(), function)
+            || caller == function
+    }
+
+    fn lead_to<'a>(&'a self, first: impl Iterator<Item = &'a str>, function: &str) -> bool {
         let mut known = BTreeSet::new();
-        let mut next: Vec<&str> = self
-            .calls
-            .keys()
-            .copied()
-            .filter(|name| sql.contains(&format!("tenure.{name}(")))
-            .collect();
+        let mut next: Vec<&str> = first.collect();
         while let Some(name) = next.pop() {
             if known.insert(name) {
                 next.extend(self.calls.get(name).into_iter().flatten());

@@ -48,7 +48,7 @@ const SIGNS: [&str; 18] = [
 ];
 
 /// The tokens of a text that begins at `from` in its file.
-fn tokens(text: &'static str, from: usize) -> Vec<Token> {
+pub(super) fn tokens(text: &'static str, from: usize) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut at = 0;
     while at < text.len() {

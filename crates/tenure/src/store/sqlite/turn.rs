@@ -53,7 +53,9 @@ impl Turns {
 
 /// Which files were open together last, if anybody has noted it.
 pub(super) fn last_open(path: &Path) -> Option<Files> {
-    let text = std::fs::read_to_string(path).ok()?;
+    // Behind what was noted last there may be anything.
+    let bytes = std::fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
     let mut words = text.split_whitespace();
     let mut file = |name: &str| {
         let is_named = words.next()? == name;
@@ -75,6 +77,7 @@ mod tests {
         assert_eq!(last_open(&path), None);
         let turns = Turns::open(&path).unwrap();
         assert_eq!(last_open(&path), None, "nobody has noted anything");
+        std::fs::write(&path, [0xff; 5_000]).unwrap();
         for files in [
             Files { database: (u64::MAX, 1), log: (2, u64::MAX), index: (3, 4) },
             Files { database: (1, 2), log: (1, 3), index: (1, 4) },

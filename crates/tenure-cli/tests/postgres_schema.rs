@@ -6,10 +6,8 @@ mod shell;
 
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
-use tenure::job::Progress;
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{Address, Options, Postgres};
-use tenure::store::{Report, Reported};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 
@@ -38,7 +36,7 @@ fn a_database_without_the_schema_says_how_to_make_it() {
     let shell = Shell::before_migrating();
     refuses(&shell, "has no schema tenure of Tenure's; make it with: tenure migrate up");
     let status = shell.run(&["migrate", "status"]);
-    assert_eq!(status.stdout.matches("pending").count(), 5, "{status:?}");
+    assert_eq!(status.stdout.matches("pending").count(), 2, "{status:?}");
     assert_eq!(shell.database().value("SELECT to_regnamespace('tenure') IS NULL"), "true");
 }
 
@@ -47,7 +45,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
     let shell = Shell::before_migrating();
     let up = shell.run(&["migrate", "up"]);
     assert_eq!(up.code, 0, "{up:?}");
-    assert!(up.stderr.contains("applied 5 of 5 migrations"), "{up:?}");
+    assert!(up.stderr.contains("applied 2 of 2 migrations"), "{up:?}");
     assert!(up.stderr.contains("run them as the owner:"), "{up:?}");
 
     let (database, mut sql) = (shell.database(), up.stdout);
@@ -60,7 +58,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
 
     let again = shell.json(&["migrate", "up"]);
     assert!(again["grants"].as_str().unwrap().contains("GRANT USAGE ON SCHEMA"), "{again}");
-    assert_eq!(again["migrations"][4]["name"], json!("functions"));
+    assert_eq!(again["migrations"][1]["name"], json!("functions"));
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 }
 
@@ -120,7 +118,7 @@ fn many_may_bring_it_up_at_once_and_it_is_made_once() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
     }
-    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "4");
+    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "1");
     let installation = shell.database().value(INSTALLATION);
     shell.ok(&["migrate", "up"]);
     assert_eq!(shell.database().value(INSTALLATION), installation);
@@ -144,25 +142,13 @@ fn up_with_nothing_to_do_waits_for_nobody() {
 }
 
 #[test]
-fn a_schema_of_the_version_before_is_brought_up_with_its_jobs() {
+fn a_schema_from_before_the_first_version_is_refused_and_left_as_it_is() {
     let shell = Shell::on_server();
-    shell.ok(&["enqueue", "k", "--count", "2"]);
-    let held = claim(&mut *shell.store(), 1);
-    shell.database().execute(
-        "DROP SEQUENCE tenure.pulse; DROP TABLE tenure.breaks;
-         ALTER TABLE tenure.jobs DROP COLUMN returns_until CASCADE, DROP COLUMN crashed_at CASCADE;
-         ALTER TABLE tenure.timeline DROP COLUMN earlier CASCADE;
-         ALTER TABLE tenure.meta DROP COLUMN durability, DROP COLUMN guard_gap, DROP COLUMN floor, DROP COLUMN functions_release;
-         DELETE FROM tenure.migrations WHERE version = 4;
-         UPDATE tenure.meta SET functions = 'of an older binary', functions_client = 3",
-    );
-    refuses(&shell, "tenure migrate up");
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 2 of 5 migrations"));
-    let (fence, progress) = (held[0].lease.fence(), Progress::new(0.4, "embedding"));
-    let reports = [Report { fence, progress: progress.clone() }];
-    assert_eq!(shell.store().progress(&reports).unwrap(), [Reported::Yes]);
-    let seen: Vec<_> = shell.jobs().into_iter().map(|job| job.progress).collect();
-    assert_eq!(seen, [None, Some(progress)]);
+    shell.ok(&["enqueue", "k"]);
+    shell.database().execute("UPDATE tenure.migrations SET name = 'kernel', checksum = 'of old'");
+    refuses(&shell, "DROP SCHEMA");
+    let up = shell.run(&["migrate", "up"]);
+    assert!(up.stderr.contains("before the first version"), "{}", up.stderr);
 }
 
 #[test]
@@ -176,7 +162,7 @@ fn functions_are_replaced_under_open_transactions_that_use_the_tables() {
     let status = shell.ok(&["migrate", "status"]);
     assert!(status.contains("differs"), "{status}");
     assert!(shell.run(&["doctor"]).stdout.contains("if this one is newer: tenure migrate up"));
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 5 migrations"));
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 2 migrations"));
     assert_eq!(claim(&mut *shell.store(), 1).len(), 1);
     open.commit().unwrap();
     assert_eq!(shell.json(&["stats"])["lines"][0]["running"], json!(2));
@@ -198,7 +184,7 @@ fn functions_of_a_newer_release_are_left_in_place_unless_forced() {
     assert!(shell.run(&["doctor"]).stdout.contains("is newer than this binary"));
 
     let forced = shell.run(&["migrate", "up", "--force"]);
-    assert!(forced.stderr.contains("applied 1 of 5 migrations"), "{forced:?}");
+    assert!(forced.stderr.contains("applied 1 of 2 migrations"), "{forced:?}");
     assert_eq!(functions(), own);
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 
@@ -217,7 +203,7 @@ fn functions_of_an_older_release_are_replaced() {
     for release in ["functions_release - 1", "NULL"] {
         shell.database().execute(&format!("{older} {release}"));
         let up = shell.run(&["migrate", "up"]);
-        assert!(up.stderr.contains("applied 1 of 5 migrations"), "{release}: {up:?}");
+        assert!(up.stderr.contains("applied 1 of 2 migrations"), "{release}: {up:?}");
     }
 }
 

@@ -171,6 +171,7 @@ pub(crate) fn ask(who: &str, n: usize) -> Claim {
         lease: LEASE,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

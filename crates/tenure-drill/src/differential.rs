@@ -30,7 +30,7 @@ enum Step {
     Pass(Duration),
     Enqueue(Vec<NewJob>),
     Claim(Claim),
-    Held(WorkerId),
+    Held(WorkerId, Option<i64>),
     Renew(Vec<usize>, Duration),
     Progress(Vec<(usize, Progress)>),
     Settle(Vec<(usize, Outcome, Vec<NewJob>)>),
@@ -313,7 +313,9 @@ impl Player {
                 self.remember(&claimed);
                 format!("{settled:?} {claimed:?}")
             }
-            Step::Held(worker) => format!("{:?}", self.store.held(worker)),
+            Step::Held(worker, request) => {
+                format!("{:?}", self.store.held(worker, *request))
+            }
             Step::Renew(at, length) => {
                 let fences: Vec<_> = at.iter().map(|at| self.fence(*at)).collect();
                 format!("{:?}", self.store.renew(&fences, *length))

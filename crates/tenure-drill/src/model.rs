@@ -128,7 +128,7 @@ impl Model {
     // ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn claim_now(&mut self, ask: &Claim) -> Claimed {
-        self.promote();
+        self.promote(ask);
         let late = self.now() - ask.grace;
         if self.jobs.values().any(|job| job.lease_until.is_some_and(|until| until <= late)) {
             self.note_breaks();
@@ -161,7 +161,9 @@ impl Model {
                 });
             }
         }
-        let due = self.jobs.values().filter(|job| job.waiting).map(|job| job.run_at).min();
+        let open = self.open_queues(ask);
+        let waiting = self.jobs.values().filter(|job| job.waiting && open.contains(&job.queue));
+        let due = waiting.map(|job| job.run_at).min();
         let has_room = attempts.len() < ask.n;
         let next_due = due.filter(|_| has_room).map(|due| due.since(self.now()));
         let cursor = match walked.groups.last() {
@@ -173,13 +175,28 @@ impl Model {
         Claimed { attempts, lapsed, cursor, next_due }
     }
 
-    /// Waiting jobs whose time has come become ready, oldest first.
-    fn promote(&mut self) {
+    /// Waiting jobs of the queues asked for whose time has come become ready, the oldest of each: ten times as many as are
+    /// asked for, but 100 to 1,000, in equal shares.
+    fn promote(&mut self, ask: &Claim) {
         let now = self.now();
-        let mut due: Vec<_> =
-            self.jobs.values_mut().filter(|job| job.waiting && job.run_at <= now).collect();
-        due.sort_by_key(|job| (job.run_at, job.id));
-        due.into_iter().take(PROMOTE_LIMIT).for_each(|job| job.waiting = false);
+        let open = self.open_queues(ask);
+        let mut due: BTreeMap<Name, Vec<&mut JobRecord>> = BTreeMap::new();
+        for job in self.jobs.values_mut() {
+            if job.waiting && job.run_at <= now && open.contains(&job.queue) {
+                due.entry(job.queue.clone()).or_default().push(job);
+            }
+        }
+        let share = (ask.n * 10).clamp(100, PROMOTE_LIMIT).div_ceil(due.len().max(1));
+        for mut jobs in due.into_values() {
+            jobs.sort_by_key(|job| (job.run_at, job.id));
+            jobs.into_iter().take(share).for_each(|job| job.waiting = false);
+        }
+    }
+
+    /// The queues that are asked for and not paused.
+    fn open_queues(&self, ask: &Claim) -> BTreeSet<Name> {
+        let paused = |queue: &Name| self.queues.get(queue).is_some_and(|it| it.paused_at.is_some());
+        ask.queues.iter().filter(|queue| !paused(queue)).cloned().collect()
     }
 
     /// The next groups on the ring that have work for this claim, after those that it has walked.
@@ -235,13 +252,11 @@ impl Model {
 
     /// Ready jobs of the queues and kinds that this claim asks for.
     fn asked_for<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
-        let paused =
-            |queue: &Name| self.queues.get(queue).is_some_and(|set| set.paused_at.is_some());
+        let open = self.open_queues(ask);
         self.jobs.values().filter(move |job| {
             job.state == State::Queued
                 && !job.waiting
-                && ask.queues.contains(&job.queue)
-                && !paused(&job.queue)
+                && open.contains(&job.queue)
                 && ask.kinds.as_ref().is_none_or(|kinds| kinds.contains(&job.kind))
         })
     }
@@ -262,6 +277,7 @@ impl Model {
         job.attempt += 1;
         job.token = job.token.next(epoch);
         job.worker = Some(ask.worker.clone());
+        job.request = Some(ask.request);
         job.started_at = Some(now);
         job.progress = None;
         job.returns_until = None;
@@ -508,6 +524,7 @@ fn rest(job: &mut JobRecord) {
     job.leased_at = None;
     job.lease_ms = None;
     job.lease_until = None;
+    job.request = None;
 }
 
 /// Back to the queue, due at `run_at`.

@@ -40,6 +40,7 @@ fn ask(kind: &str, n: usize) -> Claim {
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

@@ -33,6 +33,7 @@ fn take(store: &mut dyn Store) -> Fence {
         lease: Duration::from_millis(1),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     // A lease of a millisecond is over at once, but a server's clock may need a moment to say so.
     let until = tenure::clock::monotonic() + Duration::from_secs(30);

@@ -53,6 +53,7 @@ fn hold_a_job(cluster: &Cluster) {
         lease: Duration::from_secs(600),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     assert_eq!(store.claim(&ask).unwrap().attempts.len(), 1);
 }

@@ -55,6 +55,7 @@ fn claim(store: &mut dyn Store) -> Fence {
         lease: Duration::from_secs(600),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     store.claim(&ask).unwrap().attempts[0].lease.fence()
 }

@@ -42,6 +42,7 @@ fn a_wait_is_ended_by_another_processs_commit() {
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     assert!(store.claim(&ask).unwrap().attempts.is_empty());
     let mut other = Writer::start(writer(), &file);

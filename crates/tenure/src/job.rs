@@ -287,6 +287,9 @@ pub struct JobRecord {
     /// counted.
     #[serde(skip)]
     pub returns_until: Option<Timestamp>,
+    /// Which of its holder's claims leased it, by the holder's own count.
+    #[serde(skip)]
+    pub request: Option<i64>,
 }
 
 /// What is wrong with a value from outside, and what would be right.

@@ -26,6 +26,7 @@ pub use self::checks::{
     check_resolution, check_settlements,
 };
 pub use self::error::{Error, Incomplete, Result, Verdict};
+pub(crate) use self::limits::promote_limit;
 pub use self::limits::{
     AFTER_STALL, GROUP_LIMIT, GUARD_GAP, GUARD_GAP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT,
     PULSE, STALL, STALLED_GAP, SUSPICION, WORKER_MEMORY,
@@ -63,9 +64,10 @@ pub trait Store: sealed::Sealed + Send {
     /// need be running for progress.
     fn claim(&mut self, ask: &Claim) -> Result<Claimed>;
 
-    /// What this worker holds, as a claim would have answered: for after a claim whose answer was
-    /// lost.
-    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>>;
+    /// What this worker holds, as a claim would have answered; with `request` only what the claim of that number got. It
+    /// is for after a claim whose answer was lost. Such a claim may still be on its way: then the same question has
+    /// another answer later.
+    fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>>;
 
     /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal
     /// runtime.
@@ -235,6 +237,8 @@ pub struct Claim {
     pub cursor: Cursor,
     /// How long a lease must have been over before this claim lapses it; see [`Store::overdue`].
     pub grace: Duration,
+    /// A number of the worker's own. If the answer is lost, [`Store::held`] gives it again by this.
+    pub request: i64,
 }
 
 /// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim

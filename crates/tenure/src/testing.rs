@@ -200,6 +200,7 @@ impl Sandbox {
             lease: plan.lease,
             cursor: Cursor::default(),
             grace: Duration::ZERO,
+            request: 0,
         };
         let mut claimed = self.tenure.with_store(move |store| store.claim(&ask)).await?;
         Ok(claimed.attempts.pop())

@@ -34,7 +34,7 @@ pub(crate) mod machines {
 
 pub use self::build::Worker;
 use self::claim::{Crew, Dispatcher};
-use self::desk::Desk;
+use self::desk::{Desk, Loss};
 use self::renew::Renewer;
 pub use self::shutdown::{Running, shutdown_signal};
 use self::sweep::Sweeper;
@@ -90,19 +90,22 @@ impl Plan {
 
     /// Tells when the store is lost and when it is back, each once, whichever machine noticed. A right that the worker lacks
     /// does not come back by itself: that is told once, and the worker ends.
-    fn tell_of_store(&self, desk: &Desk, problem: Option<&Error>) {
-        if let Some(problem) = problem {
-            desk.note_problem(problem);
+    fn tell_of_store(&self, desk: &Desk, problem: &Error) {
+        desk.note_problem(problem);
+        if problem.is_forbidden() {
+            return tell_forbidden(&self.observer, &self.worker, desk, problem);
         }
-        let fact = match problem {
-            Some(problem) if problem.is_forbidden() => {
-                return tell_forbidden(&self.observer, &self.worker, desk, problem);
-            }
-            Some(problem) if desk.store_lost() => Fact::StoreLost { error: problem.to_string() },
-            None if desk.store_back() => Fact::StoreBack,
-            _ => return,
-        };
-        self.observer.of_worker(&self.worker, fact);
+        let loss = if problem.is_about_writing() { Loss::Unwritable } else { Loss::OutOfReach };
+        if desk.store_lost(loss) {
+            self.observer.of_worker(&self.worker, Fact::StoreLost { error: problem.to_string() });
+        }
+    }
+
+    /// The store has answered, and perhaps written: if it was lost, that is told.
+    fn tell_answered(&self, desk: &Desk, wrote: bool) {
+        if desk.store_back(wrote) {
+            self.observer.of_worker(&self.worker, Fact::StoreBack);
+        }
     }
 
     /// A job was taken back because its lease was over. If that was once too often, it is dead.

@@ -32,7 +32,7 @@ fn open(file: &Path) -> Sqlite {
 /// Why a file cannot be opened, in the words that its owner would read.
 fn refusal(file: &Path) -> String {
     match Sqlite::open(file, &Options::default()) {
-        Err(error @ Error::Unusable { .. }) => error.to_string(),
+        Err(error @ (Error::Unusable { .. } | Error::Unwritable { .. })) => error.to_string(),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("{} was opened", file.display()),
     }
@@ -58,6 +58,7 @@ fn ask(n: usize) -> Claim {
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 
@@ -112,6 +113,19 @@ fn a_directory_a_read_only_file_and_a_place_that_does_not_exist_are_refused() {
     drop(open(&file));
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o444)).unwrap();
     assert!(refusal(&file).contains("read-only"));
+}
+
+#[test]
+fn a_file_with_two_names_is_refused_under_both() {
+    let (directory, file) = place();
+    drop(open(&file));
+    let other = directory.path().join("other.db");
+    std::fs::hard_link(&file, &other).unwrap();
+    for name in [&file, &other] {
+        assert!(refusal(name).contains("remove the other name"));
+    }
+    std::fs::remove_file(&other).unwrap();
+    open(&file).enqueue(&[job()]).unwrap();
 }
 
 #[test]
@@ -454,32 +468,16 @@ fn a_guard_that_is_held_over_a_jump_of_the_clock_counts_again_after_a_renewal() 
     assert_eq!(other.vanished(9).unwrap().len(), 1);
 }
 
-/// A store from before there were witnesses has gone nowhere.
 #[test]
-fn a_store_of_the_first_version_is_upgraded_in_its_epoch() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("jobs.db");
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
-    store.enqueue(&[job()]).unwrap();
-    drop(store);
-    let first = rusqlite::Connection::open(&file).unwrap();
-    let back = "DROP TABLE tenure_ledger; DROP TABLE tenure_steps; DROP TABLE tenure_workers; DROP TABLE tenure_epochs;
-        ALTER TABLE tenure_meta DROP COLUMN beat; ALTER TABLE tenure_meta DROP COLUMN steady_since;
-        ALTER TABLE tenure_meta DROP COLUMN pulse; ALTER TABLE tenure_meta DROP COLUMN broke;
-        ALTER TABLE tenure_meta DROP COLUMN broke_before; ALTER TABLE tenure_jobs DROP COLUMN returns_until;
-        ALTER TABLE tenure_meta DROP COLUMN unwitnessed; ALTER TABLE tenure_timeline DROP COLUMN earlier;
-        ALTER TABLE tenure_meta DROP COLUMN guard_gap;
-        ALTER TABLE tenure_jobs DROP COLUMN crashed_at;
-        DROP VIEW tenure_job; ALTER TABLE tenure_jobs DROP COLUMN progress; ALTER TABLE tenure_jobs DROP COLUMN progress_note;
-        CREATE VIEW tenure_job AS SELECT id FROM tenure_jobs; DELETE FROM tenure_migrations WHERE version > 1;";
-    first.execute_batch(back).unwrap();
-    drop(first);
-    std::fs::remove_file(directory.path().join("jobs.db-witness")).unwrap();
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
-    assert_eq!(store.identity().unwrap().epoch, 0);
-    assert_eq!(store.claim(&ask(1)).unwrap().attempts.len(), 1);
-    drop(store);
-    assert_eq!(Sqlite::open(&file, &Options::default()).unwrap().identity().unwrap().epoch, 0);
+fn a_file_from_before_the_first_version_is_refused_with_what_to_do() {
+    let (_directory, file) = place();
+    drop(open(&file));
+    let old = "UPDATE tenure_migrations SET name = 'kernel', checksum = 'of old', min_client = 1;
+        INSERT INTO tenure_migrations VALUES (2, 'ledger', 'of old', 2, 0)";
+    Connection::open(&file).unwrap().execute_batch(old).unwrap();
+    let refusal = refusal(&file);
+    assert!(refusal.contains("before the first version"), "{refusal}");
+    assert!(refusal.contains("name another file"), "{refusal}");
 }
 
 /// A break that cannot be written down at once is not forgotten.

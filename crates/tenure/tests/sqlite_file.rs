@@ -42,6 +42,7 @@ fn ask() -> Claim {
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

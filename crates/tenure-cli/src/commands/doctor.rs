@@ -136,7 +136,7 @@ fn look_at_work(store: &mut dyn Store, due: Option<Vec<Due>>) -> Result<Vec<Find
         guard_gap::look(store)?,
         workers::kinds(&demand, &workers, &workers::holders(store)?),
         work::queues(&queues, now()),
-        work::leases(store)?,
+        work::leases(store, now())?,
         work::effects(store)?,
         work::dead(&overview),
     ])

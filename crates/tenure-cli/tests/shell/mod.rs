@@ -173,6 +173,7 @@ pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec
         lease,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     store.claim(&ask).unwrap().attempts
 }

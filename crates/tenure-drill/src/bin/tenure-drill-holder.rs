@@ -41,6 +41,7 @@ fn main() -> Result<()> {
         lease,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     let claimed = open(&place)?.claim(&ask)?;
     let mut held: Vec<Fence> =

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{RetryPolicy, State};
+use tenure::job::{Name, RetryPolicy, State};
 use tenure::lease::Token;
 use tenure::store::{
     Claim, Claimed, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION,
@@ -13,6 +13,10 @@ use tenure::store::{
 use super::{
     LEASE, World, ask, complete, job, key, name, of_tenant, promises, retry, secs, tenant, worker,
 };
+
+fn waiting(w: &mut super::World) -> usize {
+    w.dump().jobs.iter().filter(|job| job.waiting).count()
+}
 
 promises! { "claim":
     "G2" two_workers_never_hold_the_same_job(w) {
@@ -151,11 +155,39 @@ promises! { "claim":
         w.store.enqueue(&batch).unwrap();
         w.store.enqueue(&batch[..500]).unwrap();
         w.pass(secs(1));
-        w.claim(&ask("ann", 0));
-        let waiting = |w: &mut super::World| w.dump().jobs.iter().filter(|job| job.waiting).count();
-        assert_eq!(waiting(w), 1_500 - PROMOTE_LIMIT);
-        w.claim(&ask("ann", 0));
-        assert_eq!(waiting(w), 0);
+        // Ten times as many as it asks for, but at least 100 and at most 1,000.
+        for (n, left) in [(0, 1_400), (10, 1_300), (11, 1_190), (200, 190), (1_000, 0)] {
+            w.claim(&ask("ann", n));
+            assert_eq!(waiting(w), left, "{n}");
+        }
+    }
+
+    "I11" a_claim_promotes_from_the_queues_that_it_asks_for_in_equal_shares(w) {
+        let (a, b, c) = (name("a"), name("b"), name("c"));
+        for queue in [&a, &b, &c] {
+            w.store.enqueue(&vec![job("work").queue(queue.clone()).delay(secs(1)); 60]).unwrap();
+        }
+        w.store.enqueue(&vec![job("work").queue(a.clone()).delay(secs(1)); 20]).unwrap();
+        w.pass(secs(1));
+        let of = |w: &mut super::World, queue: &Name| {
+            w.dump().jobs.iter().filter(|job| job.waiting && job.queue == *queue).count()
+        };
+        let both = Claim { queues: vec![a.clone(), b.clone(), name("empty"), a.clone()], ..ask("ann", 0) };
+        w.claim(&both);
+        assert_eq!((of(w, &a), of(w, &b), of(w, &c)), (30, 10, 60));
+        w.store.configure(&a, &QueueChange { pause: Some(Pause::Pause), ..QueueChange::default() }).unwrap();
+        w.claim(&both);
+        assert_eq!((of(w, &a), of(w, &b), of(w, &c)), (30, 0, 60), "a paused queue has no share");
+    }
+
+    "G6" a_claim_tells_when_the_next_job_of_its_queues_is_due(w) {
+        w.put(job("work").queue(name("other")).delay(secs(1)));
+        w.put(job("work").delay(secs(40)));
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, Some(secs(40)));
+        w.pass(secs(2));
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, Some(secs(38)));
+        w.store.configure(&name("default"), &QueueChange { pause: Some(Pause::Pause), ..QueueChange::default() }).unwrap();
+        assert_eq!(w.claim(&ask("ann", 1)).next_due, None, "what is paused will not be had then");
     }
 
     "G6" an_empty_claim_tells_when_the_next_job_is_due(w) {
@@ -261,11 +293,27 @@ promises! { "claim":
         w.put_one();
         w.put_one();
         let lost = w.claim(&ask("ann", 2)).attempts;
-        let held = w.store.held(&worker("ann")).unwrap();
+        let held = w.store.held(&worker("ann"), None).unwrap();
         assert_eq!(held, lost);
-        assert!(w.store.held(&worker("bob")).unwrap().is_empty());
+        assert!(w.store.held(&worker("bob"), None).unwrap().is_empty());
         w.settle(held[0].lease.fence(), complete());
-        assert_eq!(w.store.held(&worker("ann")).unwrap(), lost[1..]);
+        assert_eq!(w.store.held(&worker("ann"), None).unwrap(), lost[1..]);
+    }
+
+    "G7" each_claim_of_a_worker_is_answered_again_by_its_number(w) {
+        for _ in 0..3 {
+            w.put_one();
+        }
+        let lost = |request| Claim { request, ..ask("ann", 1) };
+        let (first, second) = (w.claim(&lost(7)).attempts, w.claim(&lost(8)).attempts);
+        w.claim(&Claim { request: 7, ..ask("bob", 1) });
+        let held = |w: &mut super::World, request| w.store.held(&worker("ann"), Some(request)).unwrap();
+        assert_eq!((held(w, 7), held(w, 8), held(w, 9)), (first.clone(), second.clone(), vec![]));
+        assert_eq!(w.store.held(&worker("ann"), None).unwrap(), [first.clone(), second].concat());
+        w.settle(first[0].lease.fence(), tenure::lifecycle::Outcome::Release);
+        assert_eq!(held(w, 7), [], "what was given back is not held");
+        w.claim(&lost(9));
+        assert_eq!((held(w, 7).len(), held(w, 9).len()), (0, 1));
     }
 
     "G4" a_worker_takes_one_suspect_at_a_time(w) {
@@ -325,20 +373,20 @@ promises! { "claim":
     }
 
     "G1" names_whose_numbers_collide_are_told_apart(w) {
-        // Found by search: equal in the first 15 bits of their SHA-256, and in the first 17.
-        let (queue, double) = (name("q99"), name("q315"));
+        // Found by search: equal in the first 20 bits of their SHA-256, and in the first 15.
+        let (queue, double) = (name("q670"), name("q927"));
         w.put(job("work").queue(double));
         let mine = w.put(job("work").queue(queue.clone()));
         assert_eq!(w.claim_ids(&Claim { queues: vec![queue], ..ask("ann", 10) }), [mine]);
-        w.put(job("q332"));
-        let mine = w.put(job("q83"));
-        assert_eq!(w.claim_ids(&Claim { kinds: Some(vec![name("q83")]), ..ask("ann", 10) }), [mine]);
+        w.put(job("q315"));
+        let mine = w.put(job("q99"));
+        assert_eq!(w.claim_ids(&Claim { kinds: Some(vec![name("q99")]), ..ask("ann", 10) }), [mine]);
     }
 
     "I11" suspects_in_the_last_queue_of_all_are_found(w) {
-        // Found by search: the first 15 bits of its SHA-256 are all ones, so its lanes come last.
-        let last = name("q4400");
-        let in_last = |who| Claim { queues: vec![name("q4400")], ..ask(who, 1) };
+        // Found by search: the first 20 bits of its SHA-256 are all ones, so its lanes come last.
+        let last = name("q2765465");
+        let in_last = |who| Claim { queues: vec![name("q2765465")], ..ask(who, 1) };
         let id = w.put(job("work").queue(last).max_crashes(NonZeroU16::new(2).unwrap()));
         assert_eq!(w.claim_ids(&in_last("ann")), [id]);
         w.pass(LEASE);
@@ -365,8 +413,8 @@ promises! { "claim":
 
     "G5" a_crashed_job_is_found_again_whatever_the_number_of_its_queue(w) {
         // Found by search: the greatest number that a queue can have, 15 bits of ones.
-        let last = Claim { queues: vec![name("q4400")], ..ask("ann", 1) };
-        let id = w.put(job("work").queue(name("q4400")));
+        let last = Claim { queues: vec![name("q2765465")], ..ask("ann", 1) };
+        let id = w.put(job("work").queue(name("q2765465")));
         assert_eq!(w.claim_ids(&last), [id]);
         w.pass(LEASE);
         assert_eq!(w.claim_ids(&last), [id]);
@@ -383,7 +431,7 @@ promises! { "claim":
         w.pass(LEASE);
         let told = w.take("ann");
         let record = w.record(id);
-        assert_eq!(w.store.held(&worker("ann")).unwrap(), std::slice::from_ref(&told));
+        assert_eq!(w.store.held(&worker("ann"), None).unwrap(), std::slice::from_ref(&told));
         assert_eq!((told.key.as_deref(), told.trace.as_deref()), (Some("k"), Some("00-abc")));
         assert_eq!((told.tags, told.retry), (vec![name("a"), name("b")], RetryPolicy::Fixed { ms: 250 }));
         assert_eq!((told.attempt, told.max_attempts, told.crashes, told.max_crashes), (2, 9, 1, 7));

@@ -258,7 +258,7 @@ promises! { "operate":
     }
 
     "I9" queues_whose_numbers_collide_are_pruned_each_by_its_own_time(w) {
-        let (long, short) = (name("q99"), name("q315"));
+        let (long, short) = (name("q670"), name("q927"));
         w.store.configure(&short, &keep(secs(60))).unwrap();
         for queue in [&long, &short] {
             w.put(job("work").queue(queue.clone()));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::inspect::Rule;
 use tenure::job::{JobId, State};
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
@@ -132,15 +133,26 @@ promises! { "pulse":
         assert_eq!(overdue(w), [fence]);
     }
 
-    "G5" the_pulse_advances_only_while_there_is_something_to_look_after(w) {
+    "G5" the_pulse_advances_only_while_leases_are_out(w) {
         assert_eq!(w.store.beat().unwrap(), Beat { leads: false, leases_are_out: false, workers: 0, wakes: true });
         w.put(job("work").delay(secs(5)));
-        assert!(!w.store.beat().unwrap().leads);
         w.pass(secs(5));
-        assert!(w.store.beat().unwrap().leads, "a job has become due");
-        assert!(!w.dump().jobs[0].waiting);
+        assert!(!w.store.beat().unwrap().leads, "a job has become due, and its claim makes it ready");
+        assert!(w.dump().jobs[0].waiting);
+        w.claim(&ask("ann", 1));
+        assert!(w.store.beat().unwrap().leads);
         w.pass(PULSE);
-        assert!(!w.store.beat().unwrap().leads);
+        assert!(w.store.beat().unwrap().leads);
+    }
+
+    "I11" a_check_tells_of_a_lease_that_is_long_over_also_where_no_worker_is_left(w) {
+        let fence = held(w);
+        w.pass(PULSE);
+        assert!(w.store.beat().unwrap().leads);
+        w.pass(secs(3_600));
+        assert_eq!(overdue(w), [], "a worker that looks gives its holder time to come back");
+        let wrong = w.store.check(None, 100).unwrap().wrong;
+        assert_eq!(wrong.iter().map(|wrong| (wrong.job, wrong.rule)).collect::<Vec<_>>(), [(fence.job, Rule::I11)]);
     }
 
     "G5" one_caller_leads_in_each_beat_of_the_pulse(w) {

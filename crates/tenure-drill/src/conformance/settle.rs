@@ -422,8 +422,8 @@ promises! { "settle":
             assert_eq!((after.state, after.finished_at), (state, Some(w.now())));
             assert_eq!(after.result, (state == State::Succeeded).then(|| json("7")));
             // What an end changes, and nothing else.
-            let JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, .. } = before.clone();
-            let same = JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, finished_at: None, result: None, reason: None, ..after };
+            let JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, request, .. } = before.clone();
+            let same = JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, request, finished_at: None, result: None, reason: None, ..after };
             assert_eq!(same, before);
         }
     }

@@ -23,7 +23,7 @@ impl Step {
             ),
             15..33 => Step::Enqueue((0..1 + chance.below(4)).map(|_| random_job(chance)).collect()),
             33..55 => Step::Claim(random_claim(chance)),
-            55..57 => Step::Held(random_worker(chance)),
+            55..57 => Step::Held(random_worker(chance), one_of(chance, &[None, Some(0), Some(1)])),
             57..62 => Step::Renew(
                 (0..2).map(|_| at(chance)).collect(),
                 one_of(chance, &[10, 5_000, 30_000]).into_duration(),
@@ -156,6 +156,7 @@ fn random_claim(chance: &mut Chance) -> Claim {
         lease: one_of(chance, &[800_u64, 5_000, 30_000]).into_duration(),
         cursor: Cursor::default(),
         grace: one_of(chance, &[0_u64, 0, 0, 3_000]).into_duration(),
+        request: one_of(chance, &[0, 1]),
     }
 }
 

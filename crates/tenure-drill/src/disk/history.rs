@@ -328,6 +328,7 @@ pub(super) fn claim(worker: &str, queues: Vec<Name>, n: usize) -> Claim {
         lease: Duration::from_secs(30),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

@@ -132,7 +132,7 @@ pub(crate) fn perform(store: &mut dyn Explorable, clock: &Clock, call: &Call) ->
     Ok(match call {
         Call::Enqueue(wish) => Answer::Enqueued(store.enqueue(&[wanted(*wish)])?[0]),
         Call::Claim(identity, n) => Answer::Claimed(store.claim(&claim(*identity, *n))?),
-        Call::Held(identity) => Answer::Held(store.held(&worker(*identity))?),
+        Call::Held(identity) => Answer::Held(store.held(&worker(*identity), None)?),
         Call::Renew(fences) => Answer::Renewed(store.renew(fences, LEASE)?),
         Call::Progress(fence) => {
             let report = Report { fence: *fence, progress: Progress::new(0.5, "half-way") };
@@ -228,6 +228,7 @@ fn claim(identity: u8, n: u8) -> Claim {
         lease: LEASE,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

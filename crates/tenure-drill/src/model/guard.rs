@@ -37,12 +37,16 @@ impl Model {
         self.held.remove(worker);
     }
 
-    /// The end of the last gap in the pulse, and of the one before. A pulse that is too old while leases
-    /// are out means that a gap ends now.
+    /// The end of the last gap in the pulse, and of the one before, as far as they were noted.
+    fn noted_breaks(&self) -> (Timestamp, Timestamp) {
+        let past = |at| if at <= self.now() { at } else { Timestamp::from_millis(0) };
+        (past(self.broke), past(self.broke_before))
+    }
+
+    /// The same; a pulse that is too old while leases are out means that a gap ends now.
     pub(super) fn breaks(&self) -> (Timestamp, Timestamp) {
         let (now, never) = (self.now(), Timestamp::from_millis(0));
-        let past = |at: Timestamp| if at <= now { at } else { never };
-        let (broke, broke_before) = (past(self.broke), past(self.broke_before));
+        let (broke, broke_before) = self.noted_breaks();
         let old = |job: &JobRecord| job.leased_at.is_some_and(|at| at < now - STALL);
         let stalled = self.pulse > never
             && self.pulse.max(broke) < now - STALL
@@ -61,13 +65,11 @@ impl Model {
     pub(super) fn beat_now(&mut self) -> Beat {
         let now = self.now();
         let leases_are_out = self.jobs.values().any(|job| job.state == State::Running);
-        let jobs_are_due = self.jobs.values().any(|job| job.waiting && job.run_at <= now);
         let early = self.pulse <= now && now < self.pulse + PULSE;
-        let leads = !early && (leases_are_out || jobs_are_due);
+        let leads = !early && leases_are_out;
         if leads {
             self.note_breaks();
             self.pulse = now;
-            self.promote();
         }
         Beat { leads, leases_are_out, workers: self.workers.len().min(1_000), wakes: true }
     }
@@ -188,7 +190,7 @@ impl Model {
         let mut wrong = Vec::new();
         for id in &window {
             let job = &self.jobs[id];
-            if self.is_over(job, Rule::OVERDUE) {
+            if self.is_over_after(job, Rule::OVERDUE, self.noted_breaks()) {
                 wrong.push(Wrong { job: *id, rule: Rule::I11, what: String::new() });
             }
             let open = |effect: &&tenure::ledger::Effect| {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure::clock::Timestamp;
 use tenure::job::{JobRecord, State};
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
@@ -14,12 +15,21 @@ impl Model {
     /// length from then on, but not beyond the job's maximal runtime: its holder could not renew it.
     /// A gap in the pulse pardons a lease once.
     pub(super) fn is_over(&self, job: &JobRecord, grace: Duration) -> bool {
+        self.is_over_after(job, grace, self.breaks())
+    }
+
+    /// The same, with the last gap in the pulse and the one before.
+    pub(super) fn is_over_after(
+        &self,
+        job: &JobRecord,
+        grace: Duration,
+        (broke, broke_before): (Timestamp, Timestamp),
+    ) -> bool {
         let (Some(until), Some(leased_at)) = (job.lease_until, job.leased_at) else { return false };
         let ms = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let latest = ms(job.max_runtime_ms).zip(job.started_at).map(|(ms, start)| start + ms);
         // A break that is still to come tells nothing: the clock was set back since.
         let started = Some(self.started_at).filter(|at| *at <= self.now() && leased_at < *at);
-        let (broke, broke_before) = self.breaks();
         let broke = Some(broke).filter(|at| leased_at < *at && leased_at >= broke_before);
         let again = started.max(broke).map(|at| at + ms(job.lease_ms).unwrap_or_default());
         let pardoned = again.map(|again| latest.map_or(again, |latest| latest.min(again)));

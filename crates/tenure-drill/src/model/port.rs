@@ -35,11 +35,12 @@ impl Store for Model {
         Ok(self.claim_now(ask))
     }
 
-    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-        let held = self
-            .jobs
-            .values()
-            .filter(|job| job.state == State::Running && job.worker.as_ref() == Some(worker));
+    fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
+        let held = self.jobs.values().filter(|job| {
+            job.state == State::Running
+                && job.worker.as_ref() == Some(worker)
+                && (request.is_none() || job.request == request)
+        });
         Ok(held.cloned().filter_map(drill::attempt).collect())
     }
 

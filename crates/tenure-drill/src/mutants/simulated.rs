@@ -138,7 +138,7 @@ fn first_of(run: impl Fn(u64) -> Report) -> Option<Violation> {
     })
 }
 
-const CARELESS: [Careless; 11] = [
+const CARELESS: [Careless; 12] = [
     Careless {
         name: "renewal on the job runtime",
         removed: "leases are renewed on a thread of their own; here a busy handler keeps the renewer waiting",
@@ -164,6 +164,13 @@ const CARELESS: [Careless; 11] = [
         name: "lost claim not asked for",
         removed: "after a claim without an answer a worker asks what it holds; here it does not",
         flaw: Flaw::ForgetsWhatItHolds,
+        shows: Shows::Usually,
+        broken: &[Invariant::I6, Invariant::I11],
+    },
+    Careless {
+        name: "late claim not asked for again",
+        removed: "a claim without an answer may still arrive, and a worker asks again; here it asks once",
+        flaw: Flaw::AsksOnce,
         shows: Shows::Usually,
         broken: &[Invariant::I6, Invariant::I11],
     },
@@ -224,7 +231,7 @@ const PATCHED: [(&str, &str, &[Invariant]); 7] = [
     (
         "fence without token",
         "whoever settles shows the latest token; here any will do",
-        &[Invariant::I7],
+        &[Invariant::I7, Invariant::I6],
     ),
     (
         "renewal unfenced",

@@ -48,10 +48,11 @@ impl Lab {
                  DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues;
                  DELETE FROM tenure.clock; DELETE FROM tenure.ledger; DELETE FROM tenure.steps;
                  DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM public.effects;
-                 DELETE FROM tenure.breaks; DELETE FROM tenure.fences;
+                 DELETE FROM tenure.fences;
                  UPDATE tenure.meta m SET epoch = 0, floor = 0, durability = 'on', guard_gap = 300, wal_timeline = h.wal_timeline, system = h.system,
                      jobs_table = h.jobs_table FROM tenure.whereabouts() h;
-                 SELECT setval('tenure.job_id', 1, false), setval('tenure.pulse', 0, false)",
+                 SELECT setval('tenure.job_id', 1, false), setval('tenure.pulse', 0, false), setval('tenure.announced', 0, false),
+                        setval('tenure.broke', 0), setval('tenure.broke_before', 0)",
             )
             .expect("the tables can be emptied");
         // Whoever looks around waits for nobody for long: a test that would hang says so instead.

@@ -62,6 +62,8 @@ pub(super) struct Books {
     pub(super) told: BTreeMap<JobId, Duration>,
     /// What is written down comes from a call whose sender has given up on it.
     pub(super) late: bool,
+    /// The claims that workers have asked for after their answers were lost.
+    asked: BTreeSet<(WorkerId, i64)>,
     /// How often something befell all.
     pub(super) disturbances: u64,
     /// The last id that was ever given, also in times that are lost.
@@ -114,6 +116,7 @@ impl Books {
             delays: Delays::default(),
             told: BTreeMap::new(),
             late: false,
+            asked: BTreeSet::new(),
             disturbances: 0,
             last_id: JobId(0),
         }
@@ -153,16 +156,16 @@ impl Books {
 
     // ── how they run
 
-    pub(super) fn claim(&mut self, who: &WorkerId, _: &Claim, answer: &Answered) {
+    pub(super) fn claim(&mut self, who: &WorkerId, ask: &Claim, answer: &Answered) {
         for lapse in &answer.lapsed {
             self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Lapse);
         }
         for attempt in &answer.attempts {
-            self.given(who, attempt);
+            self.given(who, ask.request, attempt);
         }
     }
 
-    fn given(&mut self, who: &WorkerId, attempt: &Attempt) {
+    fn given(&mut self, who: &WorkerId, request: i64, attempt: &Attempt) {
         let (job, token) = (attempt.lease.job(), attempt.lease.token());
         self.claims += 1;
         let number = self.claims;
@@ -179,6 +182,7 @@ impl Books {
         ghost.claims.push(Claimed {
             number,
             worker: who.clone(),
+            request,
             token,
             until: attempt.lease.until(),
             granted: self.trace.now,
@@ -241,9 +245,18 @@ impl Books {
         }
     }
 
-    pub(super) fn held(&mut self, who: &WorkerId, _: &WorkerId, answer: &[Attempt]) {
+    /// A worker asks for a claim of its own. Whether that is for the first time.
+    pub(super) fn asks(&mut self, who: &WorkerId, request: i64) -> bool {
+        self.asked.insert((who.clone(), request))
+    }
+
+    pub(super) fn held(&mut self, who: &WorkerId, request: Option<i64>, answer: &[Attempt]) {
         let told: BTreeSet<JobId> = answer.iter().map(|attempt| attempt.lease.job()).collect();
-        let held = self.held.get(who).cloned().unwrap_or_default();
+        let mut held = self.held.get(who).cloned().unwrap_or_default();
+        held.retain(|job| {
+            let claim = self.jobs.get(job).and_then(|ghost| ghost.claims.last());
+            claim.is_some_and(|claim| request.is_none_or(|request| claim.request == request))
+        });
         if let Some(job) = told.symmetric_difference(&held).next() {
             let what = format!("{who} holds {held:?}, and was told {told:?}");
             return self.fail(Invariant::I10, *job, what);

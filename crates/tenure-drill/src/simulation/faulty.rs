@@ -404,16 +404,22 @@ pass! {
             )
         }
 
-        fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-            if self.flaw == Some(Flaw::ForgetsWhatItHolds) {
+        fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
+            let is_forgotten = match self.flaw {
+                Some(Flaw::ForgetsWhatItHolds) => true,
+                // The first answer to a question that is asked again was that there is nothing.
+                Some(Flaw::AsksOnce) => request.is_some_and(|request| !self.shared.books().asks(&self.who, request)),
+                _ => false,
+            };
+            if is_forgotten {
                 return Ok(Vec::new());
             }
             self.through(
                 "held",
-                |store| store.held(worker),
+                |store| store.held(worker, request),
                 |books, who, held, lost| {
                     if !lost {
-                        books.held(who, worker, held);
+                        books.held(who, request, held);
                     }
                 },
                 || None,

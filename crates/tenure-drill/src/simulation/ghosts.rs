@@ -43,6 +43,8 @@ pub(super) struct Claimed {
     /// Its own number: larger than that of every earlier claim of any job.
     pub(super) number: u64,
     pub(super) worker: WorkerId,
+    /// Its worker's own number of it.
+    pub(super) request: i64,
     pub(super) token: Token,
     /// When the lease ends, on the store's clock.
     pub(super) until: Timestamp,

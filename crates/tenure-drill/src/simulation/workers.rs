@@ -24,6 +24,8 @@ pub(crate) enum Flaw {
     TakesSilenceForConsent,
     /// After a claim that was not answered it does not ask what it holds.
     ForgetsWhatItHolds,
+    /// It asks for a claim whose answer was lost, and never again though the claim may still arrive.
+    AsksOnce,
     /// Its handlers go on after the store has refused.
     IgnoresRefusal,
     /// It renews at most 16 leases at a time.

@@ -292,7 +292,7 @@ impl<'a> World<'a> {
     /// A worker that has ended in order leaves nothing behind; its place is taken by another.
     fn bury(&mut self, place: usize) {
         let Some(worker) = self.workers[place].take() else { return };
-        let left = self.store.held(&worker.id).expect("what it holds");
+        let left = self.store.held(&worker.id, None).expect("what it holds");
         {
             let mut books = self.shared.books();
             books.workers.remove(&worker.id);

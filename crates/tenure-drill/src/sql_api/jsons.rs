@@ -10,8 +10,8 @@ use tenure::job::{Fingerprint, Json, Key, Name, NewJob};
 use tenure::store::postgres::{Options, Postgres};
 use tenure::store::{Enqueued, Store};
 
-use super::{Case, sql_cases};
-use crate::sessions::Lab;
+use super::{Case, claim_many, enqueue, sql_cases};
+use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
     "jsons":
@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     four_thousand_texts_are_taken_and_spelled_alike_on_both_sides,
     numbers_beyond_floating_point_are_measured_differently_and_spelled_alike,
     a_key_that_sql_took_answers_the_library_with_the_same_job,
+    what_an_attempt_came_to_has_the_limits_of_args,
 };
 
 const LIMIT: usize = 262_144;
@@ -358,4 +359,30 @@ fn a_key_that_sql_took_answers_the_library_with_the_same_job() {
         let back: i64 = session.query_one(&ask, &[&library]).unwrap().get(0);
         assert_eq!(back, job);
     }
+}
+
+/// Also in the set forms: what one worker writes, others must be able to read.
+fn what_an_attempt_came_to_has_the_limits_of_args() {
+    let mut lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    enqueue(&mut lab.session(), "work");
+    let lease = claim_many(&mut session, 1, 60_000).remove(0);
+    let (job, token) = (lease.job, lease.token);
+    let settle = "SELECT verdict FROM tenure.settle_many(ARRAY[$1::bigint], ARRAY[$2::bigint], '{complete}', '{NULL}', '{NULL}', ARRAY[$3::text::json])";
+    let ledger = "SELECT verdict FROM tenure.ledger_many(ARRAY[$1::bigint], ARRAY[$2::bigint], '{step_put}', '{load}', ARRAY[$3::text::json], '{NULL}')";
+    let deep = format!("{}{}", "[".repeat(128), "]".repeat(128));
+    let large = format!("\"{}\"", "x".repeat(16 << 20));
+    for bad in [r#""a\u0000""#, r#""\ud800""#, &deep, &large] {
+        for call in [settle, ledger] {
+            let refusal = fault(session.query(call, &[&job, &token, &bad]));
+            assert_eq!(refusal.code().code(), "TN003", "{refusal}");
+            assert_eq!(refusal.column(), Some("result"));
+        }
+    }
+    let good = r#"{"a":"\u00e9 [[[["}"#;
+    let verdict = |row: postgres::Row| row.get::<_, String>(0);
+    assert_eq!(verdict(session.query_one(ledger, &[&job, &token, &good]).unwrap()), "remembered");
+    let bury = "SELECT verdict FROM tenure.settle_many(ARRAY[$1::bigint], ARRAY[$2::bigint], '{bury}', '{NULL}', ARRAY[repeat('x', 100000)], '{NULL}')";
+    assert_eq!(verdict(session.query_one(bury, &[&job, &token]).unwrap()), "settled");
+    assert_eq!(lab.number("SELECT max(octet_length(reason)) FROM tenure.done"), 8_192);
 }

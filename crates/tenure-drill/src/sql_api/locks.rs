@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs,
     a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before,
     a_refusal_in_an_open_transaction_does_not_delay_the_holder,
+    a_claim_left_open_keeps_no_due_job_of_another_queue_from_others,
 };
 
 /// Whoever would have to wait fails instead: then a test says so, and does not hang.
@@ -251,5 +252,26 @@ fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
             lab.number("SELECT count(*) FROM tenure.event WHERE refused AND verb = 'renew'"),
             1
         );
+    });
+}
+
+/// The claim has made due jobs ready, and keeps them locked: those of its own queue, and few of them.
+fn a_claim_left_open_keeps_no_due_job_of_another_queue_from_others() {
+    as_each(|lab, who| {
+        let (mut open, mut other) = (who.session(lab), impatient(who.session(lab)));
+        lab.owner()
+            .batch_execute(
+                "SELECT tenure.enqueue('work', queue => 'mine', delay => interval '1 s') FROM generate_series(1, 150);
+                 SELECT tenure.enqueue('work', delay => interval '1 s')",
+            )
+            .unwrap();
+        lab.advance(1_000);
+        open.batch_execute("BEGIN; SELECT id FROM tenure.claim('bob', queues => '{mine}')")
+            .unwrap();
+        assert_eq!(claim_many(&mut other, 10, 300).len(), 1, "from its own queue");
+        let of_mine = "SELECT count(*) FROM tenure.claim('eve', queues => '{mine}', n => 1000)";
+        let got: i64 = other.query_one(of_mine, &[]).unwrap().get(0);
+        assert_eq!(got, 50, "the open claim has made 100 ready");
+        open.batch_execute("ROLLBACK").unwrap();
     });
 }

@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     each_schema_of_a_database_is_announced_by_itself,
     a_setting_that_is_nonsense_silences_nobody,
     a_transaction_that_enqueues_in_quiet_can_be_prepared,
+    a_job_whose_time_has_come_is_announced_once,
 };
 
 /// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
@@ -111,4 +112,21 @@ fn a_transaction_that_enqueues_in_quiet_can_be_prepared() {
     // Only that transaction was quiet.
     session.batch_execute("SELECT tenure.enqueue('work')").unwrap();
     assert_eq!(heard(&mut listener), [notice("tenure")]);
+}
+
+/// By whichever worker beats next, also if no claim ever takes the job.
+fn a_job_whose_time_has_come_is_announced_once() {
+    let mut lab = Lab::new();
+    let (mut listener, mut session) = (lab.session(), lab.session_as("worker"));
+    listener.batch_execute("LISTEN tenure").unwrap();
+    let later = "SELECT tenure.enqueue('work', delay => interval '3 s'), tenure.enqueue('work', queue => 'other', delay => interval '9 s')";
+    lab.owner().batch_execute(later).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..12 {
+        lab.advance(1_000);
+        session.batch_execute("SELECT tenure.beat()").unwrap();
+        told.push(heard(&mut listener).into_iter().map(|(_, queue)| queue).collect::<Vec<_>>());
+    }
+    let queues = told.iter().map(|queues| queues.join(" ")).collect::<Vec<_>>();
+    assert_eq!(queues, ["", "", "default", "", "", "", "", "", "other", "", "", ""]);
 }

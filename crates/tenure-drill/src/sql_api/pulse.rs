@@ -2,14 +2,13 @@
 
 use postgres::Client;
 
-use super::{Case, Lease, as_each, claim_many, enqueue, running, sql_cases, state};
+use super::{Case, Lease, as_each, claim_many, running, sql_cases, state};
 use crate::sessions::Lab;
 
 pub(super) const CASES: &[Case] = sql_cases! {
     "pulse":
     a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse,
-    at_repeatable_read_no_stall_is_noted,
-    breaks_do_not_pile_up,
+    a_stall_is_noted_once_by_the_first_that_notices,
     callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll,
     transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse,
     without_leases_a_beat_writes_nothing,
@@ -54,38 +53,23 @@ fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
     });
 }
 
-/// What a transaction sees at REPEATABLE READ may be older than the pulse: it must not tell others of a stall.
-fn at_repeatable_read_no_stall_is_noted() {
+/// At any isolation level, and whether or not the transaction that noticed it commits.
+fn a_stall_is_noted_once_by_the_first_that_notices() {
     as_each(|lab, who| {
         let (mut worker, mut other) = (who.session(lab), who.session(lab));
         running(&mut worker);
         assert!(beat(&mut worker));
         lab.advance(STALL);
         other.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ").unwrap();
-        assert_eq!(claim_many(&mut other, 1, LEASE), [], "now counts as the end of the stall");
-        other.batch_execute("COMMIT").unwrap();
-        assert_eq!(lab.number("SELECT count(*) FROM tenure.breaks"), 0);
+        assert_eq!(claim_many(&mut other, 1, LEASE), [], "now is the end of the stall");
+        let noted = lab.number("SELECT last_value FROM tenure.broke");
+        assert_eq!(noted, lab.number("SELECT at FROM tenure.clock"));
+        other.batch_execute("ROLLBACK").unwrap();
+        lab.advance(100);
         assert_eq!(claim_many(&mut other, 1, LEASE), []);
-        assert_eq!(lab.number("SELECT count(*) FROM tenure.breaks"), 1);
+        assert_eq!(lab.number("SELECT last_value FROM tenure.broke"), noted);
+        assert_eq!(lab.number("SELECT last_value FROM tenure.broke_before"), 0);
     });
-}
-
-/// However many stalls there were, two are remembered.
-fn breaks_do_not_pile_up() {
-    let mut lab = Lab::new();
-    let mut worker = lab.session();
-    for _ in 0..5 {
-        enqueue(&mut worker, "work");
-        assert_ne!(claim_many(&mut worker, 9, LEASE), [], "a lease is out");
-        beat(&mut worker);
-        lab.advance(STALL);
-        assert!(beat(&mut worker));
-        lab.advance(LEASE + STALL);
-        claim_many(&mut worker, 9, LEASE);
-        lab.advance(STALL);
-    }
-    let kept = lab.number("SELECT count(*) FROM tenure.breaks");
-    assert!((1..=3).contains(&kept), "{kept}");
 }
 
 /// G5: workers that only call `tenure.claim` take a lost job back within two leases and a poll, though a worker that
@@ -93,20 +77,26 @@ fn breaks_do_not_pile_up() {
 fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
     const POLL: i64 = 100;
     as_each(|lab, who| {
-        let (mut steady, mut other) = (who.session(lab), who.session(lab));
-        let lost = running(&mut steady);
-        assert!(beat(&mut steady));
-        drop(steady);
-        let mut waited = 0;
-        let found = loop {
-            lab.advance(POLL);
-            waited += POLL;
-            if let Some(lease) = claim_many(&mut other, 1, LEASE).pop() {
-                break lease;
-            }
-            assert!(waited <= 2 * LEASE + POLL, "not taken back after {waited} ms");
-        };
-        assert_eq!(found.job, lost.job);
+        for level in ["read committed", "repeatable read", "serializable"] {
+            let (mut steady, mut other) = (who.session(lab), who.session(lab));
+            let set = format!("SET default_transaction_isolation = '{level}'");
+            other.batch_execute(&set).unwrap();
+            let lost = running(&mut steady);
+            assert!(beat(&mut steady));
+            drop(steady);
+            let mut waited = 0;
+            let found = loop {
+                lab.advance(POLL);
+                waited += POLL;
+                if let Some(lease) = claim_many(&mut other, 1, LEASE).pop() {
+                    break lease;
+                }
+                assert!(waited <= 2 * LEASE + POLL, "{level}: not taken back after {waited} ms");
+            };
+            assert_eq!(found.job, lost.job, "{level}");
+            other.batch_execute(&found.call("complete")).unwrap();
+            lab.advance(1_000);
+        }
     });
 }
 

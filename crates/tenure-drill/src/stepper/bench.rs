@@ -370,7 +370,7 @@ const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FR
     DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.ledger; \
     DELETE FROM tenure.steps; DELETE FROM tenure.workers; DELETE FROM tenure.epochs; DELETE FROM tenure.clock; \
     DELETE FROM tenure.fences; DELETE FROM public.writes; \
-    DELETE FROM tenure.breaks; \
+    SELECT setval('tenure.broke', 0), setval('tenure.broke_before', 0); \
     UPDATE tenure.meta m SET epoch = 0, floor = 0, guard_gap = 300, wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
       FROM tenure.whereabouts() h WHERE (m.epoch, m.floor, m.guard_gap, m.wal_timeline, m.system, m.jobs_table) \
         IS DISTINCT FROM (0, 0, 300, h.wal_timeline, h.system, h.jobs_table); \

@@ -76,7 +76,8 @@ const NOTHING: &str = "";
 
 const MOVED: &str = "UPDATE tenure.meta m SET wal_timeline = m.wal_timeline + 1;";
 
-const STALLED: &str = "INSERT INTO tenure.breaks (at) VALUES (999999900000), (999999950000);
+const STALLED: &str =
+    "SELECT setval('tenure.broke_before', 999999900000), setval('tenure.broke', 999999950000);
     SELECT setval('tenure.pulse', 999999990000);";
 
 /// Job 1 is held by ann, who is known, and whose lock was seen free a second ago.

@@ -187,6 +187,7 @@ impl NewJob {
             reason: None,
             progress: None,
             returns_until: None,
+            request: None,
         }
     }
 }

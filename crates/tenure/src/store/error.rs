@@ -22,6 +22,11 @@ pub enum Error {
     #[allow(missing_docs)]
     Unusable { target: String, problem: String, next: String },
 
+    /// The store can be read, but not written to: the disk is full, or the file is read-only. Nothing was done.
+    #[error("{target}: {problem}; {next}")]
+    #[allow(missing_docs)]
+    Unwritable { target: String, problem: String, next: String },
+
     /// The role that is connected lacks a right, and nothing was done. It does not pass by itself: `next` has the
     /// statement that mends it, as far as that is known.
     #[error("{target}: {problem}; {next}")]
@@ -76,6 +81,11 @@ impl Error {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
     }
 
+    /// Whether the store may be well as long as nothing is written.
+    pub(crate) fn is_about_writing(&self) -> bool {
+        matches!(self, Error::Unwritable { .. } | Error::Busy { .. })
+    }
+
     /// Whether the role that is connected lacks a right.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Error::Forbidden { .. })
@@ -87,6 +97,11 @@ impl Error {
         match self {
             Error::Invalid(invalid) => Error::Invalid(invalid.clone()),
             Error::Unusable { target, problem, next } => Error::Unusable {
+                target: target.clone(),
+                problem: problem.clone(),
+                next: next.clone(),
+            },
+            Error::Unwritable { target, problem, next } => Error::Unwritable {
                 target: target.clone(),
                 problem: problem.clone(),
                 next: next.clone(),

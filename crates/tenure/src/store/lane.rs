@@ -7,7 +7,7 @@
 //! compared as well.
 //!
 //! ```text
-//! bit  63  62       61       60 … 46   45 … 17   16 … 0
+//! bit  63  62       61       60 … 41   40 … 15   14 … 0
 //!      0   limited  suspect  queue     tenant    kind
 //! ```
 //!
@@ -19,9 +19,9 @@ use sha2::{Digest, Sha256};
 
 use crate::job::{JobRecord, Name, Tenant};
 
-const KIND_BITS: u32 = 17;
-const TENANT_BITS: u32 = 29;
-const QUEUE_BITS: u32 = 15;
+const KIND_BITS: u32 = 15;
+const TENANT_BITS: u32 = 26;
+const QUEUE_BITS: u32 = 20;
 /// Set in the lanes of suspects.
 pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
 
@@ -85,6 +85,14 @@ fn prefix(text: &str, bits: u32) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_of_a_thousand_queues_share_a_number() {
+        let numbers: std::collections::BTreeSet<i64> = (0..1_000)
+            .map(|n| queue(&Name::check("queue", format!("queue-{n}")).unwrap()))
+            .collect();
+        assert!(numbers.len() >= 998, "{}", numbers.len());
+    }
 
     #[test]
     fn the_groups_of_a_queue_are_those_of_all_its_tenants_and_no_others() {

@@ -7,6 +7,11 @@ use super::LEASE_LIMIT;
 
 /// How many waiting jobs one claim makes ready at most.
 pub const PROMOTE_LIMIT: usize = 1_000;
+/// How many jobs of each of so many queues become ready in a claim of `n`: ten times as many as are claimed, but 100 to
+/// [`PROMOTE_LIMIT`] in all. They are locked for as long as the claim's transaction is open.
+pub(crate) fn promote_limit(n: usize, queues: usize) -> usize {
+    (10 * n).clamp(100, PROMOTE_LIMIT).div_ceil(queues.max(1))
+}
 /// How many leases one claim lapses at most.
 pub const LAPSE_LIMIT: usize = 32;
 /// How many (queue, tenant) groups one claim serves at a time; it goes on to the next ones while it

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 
 /// What this binary can work with: a store that demands more is refused. It is the number of the
 /// newest migration that this binary was written for.
-pub const CLIENT: u32 = 4;
+pub const CLIENT: u32 = 1;
 
 /// One step of the schema.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +73,15 @@ pub(crate) struct Applied {
     pub(crate) checksum: String,
     pub(crate) min_client: u32,
     pub(crate) applied_at: Timestamp,
+}
+
+/// What is wrong with a store from before the first version.
+pub(crate) const FROM_BEFORE: &str = "it was made by a tenure from before the first version of the schema, and no migration leads on from there";
+
+/// Whether a store was made before the first version: what is now one migration came in several, and the first of them
+/// had another name.
+pub(crate) fn is_from_before(applied: &[Applied]) -> bool {
+    applied.iter().any(|applied| applied.version == 1 && applied.name == "kernel")
 }
 
 /// Compares what a store remembers with what this binary has.

@@ -180,8 +180,10 @@ impl Store for Postgres {
         Ok(claimed)
     }
 
-    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-        self.call("look for held jobs", |session, schema| claim::held(session, schema, worker))
+    fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
+        self.call("look for held jobs", |session, schema| {
+            claim::held(session, schema, worker, request)
+        })
     }
 
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {

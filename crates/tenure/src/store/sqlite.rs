@@ -48,10 +48,10 @@ pub use self::transact::Transaction;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed,
-    Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled,
-    Settlement, Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs,
-    check_lease, check_resolution, check_settlements, migrate, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
+    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
+    check_resolution, check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
 use crate::inspect::{
@@ -264,11 +264,11 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Whether a claim could find anything; if not, where the next one goes on. What is looked at is
+    /// The answer to a claim that finds nothing; `None` if it could find something. What is looked at is
     /// remembered, so that a change after it wakes a wait.
-    fn may_find(&mut self, ask: &Claim) -> Result<Option<Cursor>> {
+    fn finds_nothing(&mut self, ask: &Claim) -> Result<Option<Claimed>> {
         self.seen = self.version()?;
-        self.read("look for due jobs", |tx| tx.claim_may_find(ask))
+        self.read("look for due jobs", |tx| tx.finds_nothing(ask))
     }
 }
 
@@ -283,19 +283,14 @@ impl Store for Sqlite {
     fn claim(&mut self, ask: &Claim) -> Result<Claimed> {
         check_claim(ask)?;
         self.notice_break()?;
-        let Some(cursor) = self.may_find(ask)? else {
-            return self.write("claim", Urgency::Normal, |tx| tx.claim(ask));
-        };
-        let next_due = if ask.n > 0 {
-            self.read("look for the next due job", |tx| tx.next_due())?
-        } else {
-            None
-        };
-        Ok(Claimed { attempts: vec![], lapsed: vec![], cursor, next_due })
+        match self.finds_nothing(ask)? {
+            Some(nothing) => Ok(nothing),
+            None => self.write("claim", Urgency::Normal, |tx| tx.claim(ask)),
+        }
     }
 
-    fn held(&mut self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-        self.read("look for held jobs", |tx| tx.held(worker))
+    fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
+        self.read("look for held jobs", |tx| tx.held(worker, request))
     }
 
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {

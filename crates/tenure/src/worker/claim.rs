@@ -2,8 +2,9 @@
 //! one call where it can.
 //!
 //! While one call is under way, what ends gathers for the next: a busy worker settles in batches, and an idle one
-//! waits for nobody. After a call whose answer was lost it repeats the settlements, asks what it holds,
-//! and takes up what it did not know it had.
+//! waits for nobody. After a call whose answer was lost it repeats the settlements, asks what that claim got,
+//! and takes it up. The claim may still be on its way then, and lease jobs when it arrives; so the dispatcher asks for it
+//! again now and then, for as long as a lease.
 //!
 //! One claim does not always look at everything: it asks for some of the worker's queues at a time, and it
 //! may stop midway around the ring. The claims that have looked at everything between them are a round. Only a
@@ -18,7 +19,8 @@ use super::settle::Settler;
 use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::{BATCH_LIMIT, Name};
-use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Store};
+use crate::lifecycle::Outcome;
+use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Store};
 use crate::telemetry::{Exit, Fact};
 
 /// How long what ends may gather while other jobs still run, counted from the last call.
@@ -54,6 +56,19 @@ pub trait Crew {
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>);
 }
 
+/// How long it waits before it asks again for a claim whose answer was lost, and which the store had not heard of.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// A claim that was sent, and whose answer has not come.
+struct Lost {
+    request: i64,
+    sent: Moment,
+    /// When to ask what it got.
+    ask: Moment,
+    /// Whether that was asked before.
+    was_asked: bool,
+}
+
 /// The machine.
 pub struct Dispatcher<C> {
     plan: Arc<Plan>,
@@ -71,13 +86,15 @@ pub struct Dispatcher<C> {
     dry: bool,
     /// It goes on with its round at the next look.
     rests: bool,
-    /// A claim was sent at that moment, and its answer was lost.
-    unsure: Option<Moment>,
+    /// Claims whose answers were lost.
+    lost: Vec<Lost>,
     /// When to look though nothing has happened.
     look: Moment,
     /// How many claims in a row found nothing.
     in_vain: u32,
     last_call: Moment,
+    /// Whether the store has written something in that call.
+    wrote: bool,
     failures: u32,
     /// Not before this, after a failure.
     pause: Moment,
@@ -102,6 +119,7 @@ impl<C: Crew> Dispatcher<C> {
             lease: plan.lease,
             cursor: Cursor::default(),
             grace: Duration::ZERO,
+            request: 0,
         };
         Dispatcher {
             plan,
@@ -114,10 +132,11 @@ impl<C: Crew> Dispatcher<C> {
             hurries: true,
             dry: false,
             rests: false,
-            unsure: None,
+            lost: Vec::new(),
             look: now,
             in_vain: 0,
             last_call: Moment::default(),
+            wrote: false,
             failures: 0,
             pause: now,
             expected: now,
@@ -168,7 +187,7 @@ impl<C: Crew> Dispatcher<C> {
         if now < self.pause {
             return Next::At(self.pause);
         }
-        if self.settler.is_empty() && self.unsure.is_none() && self.is_done(found) {
+        if self.settler.is_empty() && !self.is_unsure() && self.is_done(found) {
             return Next::Done;
         }
         let room = match found.stage {
@@ -178,13 +197,15 @@ impl<C: Crew> Dispatcher<C> {
         if self.may_gather(now, found) {
             return Next::At(self.last_call + GATHER);
         }
-        if !self.settler.is_ready(now) && self.unsure.is_none() && room == 0 {
+        let asks = self.next_question().is_some_and(|ask| now >= ask);
+        if !self.settler.is_ready(now) && !asks && room == 0 {
             let working = found.stage == Stage::Working && found.free > 0;
             let rest = if working { self.look } else { now + IDLE };
-            return Next::At(self.settler.next_look().map_or(rest, |look| look.min(rest)));
+            return Next::At(self.earliest(rest));
         }
         self.last_call = now;
-        match self.call(store, now, room, grace, found.company) {
+        self.wrote = false;
+        match self.call(store, now, room, grace, found) {
             Ok(()) => self.well(now, found),
             Err(error) => self.ill(&error, store, now, found),
         }
@@ -206,12 +227,12 @@ impl<C: Crew> Dispatcher<C> {
         now: Moment,
         room: usize,
         grace: Duration,
-        company: usize,
+        found: Found,
     ) -> Result<()> {
         self.settler.pass_by_locked(store, self.plan.lease, now)?;
-        self.send(store, now, room, grace, company)?;
+        self.send(store, now, room, grace, found)?;
         if let Err(error) = self.settler.look_up(store, &self.plan, &self.desk, now) {
-            self.plan.tell_of_store(&self.desk, Some(&error));
+            self.plan.tell_of_store(&self.desk, &error);
             self.settler.abandon(&self.desk);
         }
         Ok(())
@@ -223,18 +244,21 @@ impl<C: Crew> Dispatcher<C> {
         now: Moment,
         room: usize,
         grace: Duration,
-        company: usize,
+        found: Found,
     ) -> Result<()> {
         let settlements = self.settler.settlements(&self.plan, &self.desk);
-        if self.unsure.is_some() || room == 0 {
+        if self.next_question().is_some_and(|ask| now >= ask) || room == 0 {
             if !settlements.is_empty() {
                 let answers = store.settle(&settlements)?;
+                self.wrote = true;
                 self.settler.heard(&answers, &self.plan, &self.desk);
             }
-            return self.take_up(store);
+            return self.take_up(store, now, found);
         }
         (self.ask.n, self.ask.grace) = (room, grace);
-        self.unsure = Some(now);
+        self.ask.request += 1;
+        let request = self.ask.request;
+        self.lost.push(Lost { request, sent: now, ask: now, was_asked: false });
         let claimed = if settlements.is_empty() {
             store.claim(&self.ask)?
         } else {
@@ -242,17 +266,53 @@ impl<C: Crew> Dispatcher<C> {
             self.settler.heard(&answers, &self.plan, &self.desk);
             claimed
         };
-        self.unsure = None;
-        self.claimed(claimed, room, now, company);
+        self.lost.pop();
+        self.wrote =
+            !settlements.is_empty() || !claimed.attempts.is_empty() || !claimed.lapsed.is_empty();
+        self.claimed(claimed, room, now, found.company);
         Ok(())
     }
 
-    /// After a claim whose answer was lost: what it got is asked for, and begun.
-    fn take_up(&mut self, store: &mut dyn Store) -> Result<()> {
-        if let Some(asked) = self.unsure {
-            let held = store.held(&self.plan.worker)?;
-            self.unsure = None;
-            self.start(held, asked);
+    /// Whether a claim was sent of which it is not known what it got, nor that it had not arrived.
+    fn is_unsure(&self) -> bool {
+        self.lost.iter().any(|lost| !lost.was_asked)
+    }
+
+    /// When to ask for a claim whose answer was lost.
+    fn next_question(&self) -> Option<Moment> {
+        self.lost.iter().map(|lost| lost.ask).min()
+    }
+
+    /// The earliest of this moment and of those at which there is something to ask.
+    fn earliest(&self, rest: Moment) -> Moment {
+        [self.settler.next_look(), self.next_question()]
+            .into_iter()
+            .flatten()
+            .fold(rest, Moment::min)
+    }
+
+    /// What claims got whose answers were lost is asked for, and begun. One that got nothing may still arrive: it is asked
+    /// for again, until a lease is over.
+    fn take_up(&mut self, store: &mut dyn Store, now: Moment, found: Found) -> Result<()> {
+        let mut free = if found.stage == Stage::Working { found.free } else { 0 };
+        while let Some(place) = self.lost.iter().position(|lost| now >= lost.ask) {
+            let Lost { request, sent, .. } = self.lost[place];
+            let mut got = store.held(&self.plan.worker, Some(request))?;
+            // A claim that arrives late may find that its slots have been filled since, or that the worker is about to end.
+            let surplus = got.split_off(free.min(got.len()));
+            if !surplus.is_empty() {
+                let release =
+                    |attempt: &Attempt| Settlement::new(attempt.lease.fence(), Outcome::Release);
+                store.settle(&surplus.iter().map(release).collect::<Vec<_>>())?;
+            }
+            free -= got.len();
+            if !got.is_empty() || !surplus.is_empty() || now.since(sent) > self.plan.lease {
+                self.lost.remove(place);
+            } else {
+                let lost = &mut self.lost[place];
+                (lost.ask, lost.was_asked) = (now + ASK_AGAIN, true);
+            }
+            self.start(got, sent);
         }
         Ok(())
     }
@@ -312,23 +372,22 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     fn well(&mut self, now: Moment, found: Found) -> Next {
-        self.plan.tell_of_store(&self.desk, None);
+        self.plan.tell_answered(&self.desk, self.wrote);
         self.failures = 0;
         // A worker that drains looks at once whether that was all. What was looked up may have to be settled.
         let rests = self.dry || self.rests;
         if !rests || self.drains(found) || self.settler.has_pending() {
             return Next::Again;
         }
-        let look = self.settler.next_look().map_or(self.look, |look| look.min(self.look));
-        Next::At(look.max(now))
+        Next::At(self.earliest(self.look).max(now))
     }
 
     fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment, found: Found) -> Next {
         self.settler.unheard(error, store);
-        self.plan.tell_of_store(&self.desk, Some(error));
+        self.plan.tell_of_store(&self.desk, error);
         if error.is_forbidden() {
             // A call that was refused a right has done nothing.
-            self.unsure = None;
+            self.lost.retain(|lost| lost.was_asked);
             self.settler.abandon(&self.desk);
             // What runs is given back, unless that is what was refused.
             return if found.stage >= Stage::Releasing { Next::Done } else { Next::Again };
@@ -363,7 +422,7 @@ impl<C: Crew> Dispatcher<C> {
     fn leaves_something(&self, found: Found) -> bool {
         !self.settler.is_empty()
             || self.settler.has_abandoned
-            || self.unsure.is_some()
+            || self.is_unsure()
             || found.held > 0
             || found.unwritten > 0
     }

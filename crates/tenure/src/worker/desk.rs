@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use self::failure::Failure;
+pub(crate) use self::failure::Loss;
 use self::outcomes::Outcomes;
 pub(crate) use self::outcomes::Unwritten;
 use crate::clock::{Jitter, Moment};
@@ -157,7 +158,6 @@ struct State {
     /// What is being renewed at this moment, and since when.
     renewing: (BTreeSet<Fence>, Moment),
     poked: bool,
-    store_is_lost: bool,
     failure: Failure,
     leaves_nothing: bool,
     /// How often something that a handler wanted to write was refused.
@@ -253,7 +253,6 @@ impl Desk {
                 unwritten: Outcomes::new(),
                 renewing: (BTreeSet::new(), Moment::default()),
                 poked: true,
-                store_is_lost: false,
                 failure: Failure::default(),
                 leaves_nothing: false,
                 refused: 0,
@@ -454,16 +453,6 @@ impl Desk {
     /// Whether the worker may say good-bye.
     pub(crate) fn leaves_nothing(&self) -> bool {
         self.state().leaves_nothing
-    }
-
-    /// The store has not answered. Tells whether that is news.
-    pub(crate) fn store_lost(&self) -> bool {
-        !std::mem::replace(&mut self.state().store_is_lost, true)
-    }
-
-    /// The store has answered. Tells whether that is news.
-    pub(crate) fn store_back(&self) -> bool {
-        std::mem::replace(&mut self.state().store_is_lost, false)
     }
 
     /// The dispatcher rests until somebody pokes it, or for `length`.

@@ -47,8 +47,8 @@ impl Renewer {
             match &round {
                 // A round that asked nothing does not know whether the store is back.
                 Ok(false) => {}
-                Ok(true) => self.plan.tell_of_store(&self.desk, None),
-                Err(error) => self.plan.tell_of_store(&self.desk, Some(error)),
+                Ok(true) => self.plan.tell_answered(&self.desk, true),
+                Err(error) => self.plan.tell_of_store(&self.desk, error),
             }
             self.pass_on(store.caution());
             self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
@@ -72,7 +72,7 @@ impl Renewer {
     /// The store has not answered a wait. What will not pass by itself is told at once, the rest if it lasts.
     pub(super) fn unheard(&self, error: &Error) {
         if !error.is_transient() {
-            self.plan.tell_of_store(&self.desk, Some(error));
+            self.plan.tell_of_store(&self.desk, error);
         }
     }
 
@@ -262,6 +262,7 @@ mod tests {
                 lease: plan.lease,
                 cursor: Cursor::default(),
                 grace: Duration::ZERO,
+                request: 0,
             };
             let attempts = store.claim(&ask).unwrap().attempts;
             assert_eq!(attempts.len(), n);
@@ -324,6 +325,7 @@ mod tests {
             lease: Duration::from_secs(30),
             cursor: Cursor::default(),
             grace: Duration::ZERO,
+            request: 0,
         }
     }
 

@@ -353,6 +353,7 @@ mod tests {
                 lease: LEASE,
                 cursor: Cursor::default(),
                 grace: Duration::ZERO,
+                request: 0,
             };
             self.store.claim(&ask).unwrap().attempts.remove(0).lease.fence()
         }

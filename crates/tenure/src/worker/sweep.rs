@@ -91,8 +91,16 @@ impl Sweeper {
         if now >= self.next_prune() {
             let full = store.prune(BATCH_LIMIT);
             self.note(full.as_ref().err());
+            if full.is_ok() {
+                self.plan.tell_answered(&self.desk, true);
+            }
             self.has_more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
             self.pruned = now;
+            if !self.has_more {
+                // Lost workers that held nothing are forgotten too, though no lease is out and no worker leads.
+                self.again.get_or_insert(now + GUARD_GAP);
+                let _ = self.look(store);
+            }
         }
         let next = self.look.min(self.next_prune());
         Next::At(self.again.map_or(next, |again| again.min(next)))
@@ -100,7 +108,7 @@ impl Sweeper {
 
     /// An outage is told by the other machines. A right that is missing may be missing for this one alone.
     fn note(&self, error: Option<&Error>) {
-        if error.is_some_and(Error::is_forbidden) {
+        if let Some(error) = error.filter(|error| error.is_forbidden()) {
             self.plan.tell_of_store(&self.desk, error);
         }
     }

@@ -115,6 +115,7 @@ fn ask() -> Claim {
         lease: Duration::from_secs(60),
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     }
 }
 

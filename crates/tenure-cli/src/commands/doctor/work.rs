@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tenure::clock::Timestamp;
-use tenure::inspect::{EffectFilter, EffectView, Overview, QueueSettings};
-use tenure::job::{BATCH_LIMIT, Name, State};
+use tenure::inspect::{EffectFilter, EffectView, Overview, QueueSettings, Rule};
+use tenure::job::{BATCH_LIMIT, JobId, Name, State};
 use tenure::store::Store;
 
 use super::{Finding, count};
@@ -23,8 +23,14 @@ pub(super) fn queues(queues: &[QueueSettings], now: Timestamp) -> Finding {
     Finding::ill("queues", names.join(", "), next)
 }
 
-pub(super) fn leases(store: &mut dyn Store) -> Result<Finding> {
-    let overdue = store.overdue(BATCH_LIMIT, Duration::ZERO)?;
+pub(super) fn leases(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
+    let over = store.overdue(BATCH_LIMIT, Duration::ZERO)?.into_iter().map(|fence| fence.job);
+    let mut overdue: Vec<JobId> = over.collect();
+    if overdue.is_empty() {
+        // Where no worker is there, a stall is thought to end now, and leases are pardoned; but not for ever.
+        let leases = store.leases(BATCH_LIMIT)?.into_iter();
+        overdue.extend(leases.filter(|it| it.until + Rule::OVERDUE <= now).map(|it| it.job));
+    }
     let Some(first) = overdue.first() else {
         return Ok(Finding::well("leases", "none is overdue"));
     };
@@ -38,8 +44,7 @@ pub(super) fn leases(store: &mut dyn Store) -> Result<Finding> {
         _ => ("them", "the longest"),
     };
     let next = format!(
-        "the next claim of any worker takes {them} back, so start one; {longest}: tenure jobs show {}",
-        first.job
+        "the next claim of any worker takes {them} back, so start one; {longest}: tenure jobs show {first}"
     );
     Ok(Finding::ill("leases", found, next))
 }

@@ -285,6 +285,7 @@ mod tests {
                 lease: Duration::from_secs(2),
                 cursor: Cursor::default(),
                 grace: Duration::ZERO,
+                request: 0,
             };
             store.claim(&ask).unwrap().attempts.remove(0).lease.fence()
         };

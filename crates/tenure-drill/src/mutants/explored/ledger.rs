@@ -11,7 +11,7 @@ pub(super) const MUTANTS: [Mutant; 3] = [
         scope: "effects",
         sqlite: &[
             patch(
-                "schema/0002_ledger",
+                "schema/0001_first",
                 "PRIMARY KEY (job_id, effect)",
                 "PRIMARY KEY (job_id, effect, token)",
             ),
@@ -28,7 +28,7 @@ pub(super) const MUTANTS: [Mutant; 3] = [
         ],
         postgres: &[
             patch(
-                "schema/0002_ledger",
+                "schema/0001_first",
                 "PRIMARY KEY (job_id, effect)",
                 "PRIMARY KEY (job_id, effect, token)",
             ),
@@ -46,14 +46,14 @@ pub(super) const MUTANTS: [Mutant; 3] = [
         scope: "effects",
         sqlite: &[
             patch(
-                "schema/0002_ledger",
+                "schema/0001_first",
                 ",\n    PRIMARY KEY (job_id, effect)\n) STRICT, WITHOUT ROWID",
                 "\n) STRICT",
             ),
             patch("ledger", "\nON CONFLICT (job_id, effect) DO NOTHING", ""),
         ],
         postgres: &[
-            patch("schema/0002_ledger", ",\n    PRIMARY KEY (job_id, effect)", ""),
+            patch("schema/0001_first", ",\n    PRIMARY KEY (job_id, effect)", ""),
             patch("verbs/ledger", "\n        ON CONFLICT (job_id, effect) DO NOTHING", ""),
         ],
     },

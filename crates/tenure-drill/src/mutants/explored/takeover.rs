@@ -56,8 +56,8 @@ pub(super) const MUTANTS: [Mutant; 9] = [
             patch("verbs/claim", "taken + p.place::int", "taken + 1"),
             patch(
                 "verbs/claim",
-                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    promote_limit",
-                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nSET enable_hashagg = off SET enable_sort = off SET enable_material = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    promote_limit",
+                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    lapse_limit",
+                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nSET enable_hashagg = off SET enable_sort = off SET enable_material = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    lapse_limit",
             ),
         ],
     },

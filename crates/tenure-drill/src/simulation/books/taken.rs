@@ -68,7 +68,7 @@ impl Books {
         ghost.crashed(now);
         let (crashes, capped) = (ghost.crashes, u32::from(claim.max_crashes));
         let returns = ghost.returns;
-        let Claimed { worker, token, until, granted, losses, is_limited, late, .. } = claim;
+        let Claimed { worker, token, until, granted, losses, is_limited, .. } = claim;
         if token != fence.token || from.is_some_and(|from| *from != worker) {
             let what = format!("job {job} was taken from token {}, not {token}", fence.token);
             return self.fail(Invariant::I8, job, what);
@@ -89,8 +89,7 @@ impl Books {
             (Verb::Lapse, Some(living))
                 if granted > living.hindered.max(self.hindered)
                     && living.losses - losses <= FEW
-                    && !is_limited
-                    && !late =>
+                    && !is_limited =>
             {
                 let what = format!(
                     "job {job} was taken from {worker}, which lives, did not stand still and could reach the store"

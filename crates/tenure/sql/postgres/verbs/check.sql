@@ -19,7 +19,7 @@ DECLARE
     ids  bigint[];
 BEGIN
     PERFORM tenure.check_batch(p_limit);
-    SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t, false) l;
+    SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.noted_breaks(t) l;
     ids := ARRAY(SELECT u.id FROM ((SELECT j.id FROM tenure.jobs j WHERE j.id >= low ORDER BY j.id LIMIT p_limit + 1)
                                    UNION
                                    (SELECT d.id FROM tenure.done d WHERE d.id >= low ORDER BY d.id LIMIT p_limit + 1)) u

@@ -39,10 +39,10 @@ END $$;
 -- p_in_transaction: see check_alone. p_round: the caller keeps the cursor from claim to claim, and this one is part of a round
 -- that ends with this group. Then a claim that has passed 100 lanes of other kinds by looks no further, and if it has room
 -- left, the verdict 'midway' tells the caller to go on from the cursor with the same p_round. Without p_round each claim
--- goes all the way around.
+-- goes all the way around. p_request: a number of the caller's, by which tenure.held answers this claim again.
 CREATE OR REPLACE FUNCTION tenure.claim_many(p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
     p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,
-    p_round bigint DEFAULT NULL)
+    p_round bigint DEFAULT NULL, p_request bigint DEFAULT NULL)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -50,16 +50,17 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 #variable_conflict use_column
 DECLARE
-    promote_limit CONSTANT int := 1000;
-    lapse_limit   CONSTANT int := 32;
-    group_limit   CONSTANT int := 64;
-    pass_limit    CONSTANT int := 100;
-    suspicion_ms  CONSTANT bigint := 60000;
+    lapse_limit  CONSTANT int := 32;
+    group_limit  CONSTANT int := 64;
+    pass_limit   CONSTANT int := 100;
+    suspicion_ms CONSTANT bigint := 60000;
     t       bigint;
     e       bigint;
     b       record;     -- the server's start and the last breaks: asked for only when a lease looks over
     late    bigint;     -- leases that were over by then are taken back
     queues  text[];     -- those asked for that are not paused
+    due     text[];     -- those of them in which a waiting job's time has come
+    most    int;        -- how many of each of them become ready
     kinds   bigint[];   -- the numbers of the kinds asked for; NULL for all
     allowed boolean;    -- whether a suspect may still be taken: one at a time for each worker
     alone   boolean;    -- whether the worker holds no suspect: then also one whose next crash would bury it
@@ -78,8 +79,8 @@ DECLARE
     givers  int[];      -- and the place of the group that each is from
     with_suspect boolean;
     reached bigint := p_cursor;
-    start   bigint := least(p_cursor, 1::bigint << 44);  -- the ring ends there
-    stop    bigint := least(coalesce(p_round, start), 1::bigint << 44);
+    start   bigint := least(p_cursor, 1::bigint << 46);  -- the ring ends there
+    stop    bigint := least(coalesce(p_round, start), 1::bigint << 46);
     to_pass int := CASE WHEN p_round IS NULL THEN 2147483647 ELSE pass_limit END;  -- how many more lanes may be passed by
     over    record;
     answer  tenure.claim_row;
@@ -100,14 +101,22 @@ BEGIN
     e := tenure.floor_kept(t);
     known := tenure.read_marks(p_marks, t);
 
-    -- Waiting jobs whose time has come become ready, oldest first.
+    -- Waiting jobs whose time has come become ready: those of the queues asked for, and not many more than are asked for. A
+    -- claim that is left open in a transaction has them locked.
     read := tenure.entries_read('tenure.jobs_waiting');
     seen := 0;
-    IF EXISTS (SELECT 1 FROM tenure.jobs w WHERE w.state = 1 AND w.run_at >= known.waiting_from AND w.run_at <= t) THEN
-        SELECT count(*) INTO seen FROM tenure.promote(t, known.waiting_from);
+    SELECT array_agg(q.queue), array_agg(q.queue) FILTER (WHERE EXISTS (
+               SELECT 1 FROM tenure.jobs w
+                WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= known.waiting_from AND w.run_at <= t))
+      INTO queues, due
+      FROM (SELECT DISTINCT u.queue FROM unnest(p_queues) u(queue)) q
+     WHERE NOT EXISTS (SELECT 1 FROM tenure.queues s WHERE s.queue = q.queue AND s.paused_at IS NOT NULL);
+    IF due IS NOT NULL THEN
+        most := tenure.promote_limit(p_n, cardinality(due));
+        seen := tenure.promote(due, most, known.waiting_from, t);
     END IF;
     saved := tenure.mark_for(tenure.entries_read('tenure.jobs_waiting') - read);
-    IF saved IS NOT NULL AND seen < promote_limit THEN
+    IF saved IS NOT NULL AND (due IS NULL OR seen < most) THEN
         known.waiting_from := t;
         known.waiting_until := coalesce(known.waiting_until, t + saved);
     END IF;
@@ -142,10 +151,8 @@ BEGIN
         known.running_until := coalesce(known.running_until, t + saved);
     END IF;
 
-    SELECT array_agg(DISTINCT q) INTO queues FROM unnest(p_queues) q
-     WHERE NOT EXISTS (SELECT 1 FROM tenure.queues s WHERE s.queue = q AND s.paused_at IS NOT NULL);
     IF p_kinds IS NOT NULL THEN
-        SELECT coalesce(array_agg(tenure.prefix(k, 17)), '{}') INTO kinds FROM unnest(p_kinds) k;
+        SELECT coalesce(array_agg(tenure.prefix(k, 15)), '{}') INTO kinds FROM unnest(p_kinds) k;
     END IF;
     -- Not beside one that has not run for long, nor beside one that the next crash would bury.
     SELECT count(*) = 0, coalesce(bool_and(r.started_at <= t - suspicion_ms AND r.crashes + 1 < r.max_crashes), true)
@@ -153,11 +160,11 @@ BEGIN
      WHERE r.state = 2 AND r.lane & 2305843009213693952 <> 0 AND r.worker = p_worker;
     -- From the cursor to the end, then from the beginning to where the round began.
     SELECT array_agg(b.bound ORDER BY s.part, s.first, b.side) INTO ranges
-      FROM (SELECT DISTINCT tenure.prefix(q, 15) AS number FROM unnest(queues) q) n
-     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 29, start + 1),
-                                    least(((n.number + 1) << 29) - 1, CASE WHEN stop > start THEN stop END)),
-                                (1, n.number << 29,
-                                    least(((n.number + 1) << 29) - 1, CASE WHEN stop > start THEN -1 ELSE stop END))
+      FROM (SELECT DISTINCT tenure.prefix(q, 20) AS number FROM unnest(queues) q) n
+     CROSS JOIN LATERAL (VALUES (0, greatest(n.number << 26, start + 1),
+                                    least(((n.number + 1) << 26) - 1, CASE WHEN stop > start THEN stop END)),
+                                (1, n.number << 26,
+                                    least(((n.number + 1) << 26) - 1, CASE WHEN stop > start THEN -1 ELSE stop END))
                         ) s(part, first, last)
      CROSS JOIN LATERAL (VALUES (0, s.first), (1, s.last)) b(side, bound)
      WHERE s.first <= s.last;
@@ -193,6 +200,7 @@ BEGIN
                    attempt = j.attempt + 1,
                    token = greatest(j.token, e) + 1,
                    worker = p_worker,
+                   request = p_request,
                    started_at = t,
                    leased_at = t,
                    lease_ms = p_lease_ms,
@@ -227,9 +235,11 @@ BEGIN
         answer.verdict := 'midway';
     END IF;
     IF room > 0 THEN
-        SELECT greatest(w.run_at - t, 0) INTO answer.due_ms FROM tenure.jobs w
-         WHERE w.state = 1 AND w.run_at >= known.waiting_from
-         ORDER BY w.run_at, w.id LIMIT 1;
+        SELECT min(greatest(w.run_at - t, 0)) INTO answer.due_ms
+          FROM unnest(queues) q(queue) CROSS JOIN LATERAL (
+            SELECT w.run_at FROM tenure.jobs w
+             WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= known.waiting_from
+             ORDER BY w.run_at LIMIT 1) w;
     END IF;
     IF known.lanes IS NOT NULL OR known.waiting_until IS NOT NULL OR known.running_until IS NOT NULL THEN
         answer.marks := row_to_json(known);
@@ -237,25 +247,31 @@ BEGIN
     RETURN NEXT answer;
 END $$;
 
--- Waiting jobs whose time has come become ready, oldest first, up to 1,000 of them. Answers their queues.
-CREATE OR REPLACE FUNCTION tenure.promote(t bigint, p_from bigint DEFAULT '-9223372036854775808'::bigint)
-RETURNS TABLE (queue text)
+-- How many jobs of each of so many queues become ready in a claim of so many jobs: ten times as many as are claimed, but
+-- 100 to 1,000 in all.
+CREATE OR REPLACE FUNCTION tenure.promote_limit(p_n int, p_queues int) RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT (least(greatest(10 * p_n, 100), 1000) + p_queues - 1) / p_queues $$;
+
+-- Waiting jobs of these queues whose time has come become ready, the oldest p_limit of each. Answers how many did.
+CREATE OR REPLACE FUNCTION tenure.promote(p_queues text[], p_limit int, p_from bigint, t bigint) RETURNS int
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 DECLARE
-    promote_limit CONSTANT int := 1000;
+    promoted int;
 BEGIN
-    RETURN QUERY
     -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
     -- its limit no longer holds.
     WITH due AS MATERIALIZED (
-        SELECT w.id FROM tenure.jobs w
-         WHERE w.state = 1 AND w.run_at >= p_from AND w.run_at <= t
-         ORDER BY w.run_at, w.id LIMIT promote_limit FOR UPDATE SKIP LOCKED)
+        SELECT d.id FROM unnest(p_queues) q(queue) CROSS JOIN LATERAL (
+            SELECT w.id FROM tenure.jobs w
+             WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= p_from AND w.run_at <= t
+             ORDER BY w.run_at, w.id LIMIT p_limit FOR UPDATE SKIP LOCKED) d)
     UPDATE tenure.jobs j SET state = 0 FROM due
-     WHERE j.id = due.id AND j.state + 0 = 1
-    RETURNING j.queue;
+     WHERE j.id = due.id AND j.state + 0 = 1;
+    GET DIAGNOSTICS promoted = ROW_COUNT;
+    RETURN promoted;
 END $$;
 
 -- The next groups between two that have ready jobs of a kind asked for, and the lanes they stand in:
@@ -274,8 +290,8 @@ DECLARE
 BEGIN
     IF known.lanes IS NULL THEN
         WITH RECURSIVE side(low, high) AS (
-            SELECT p_first << 17, (p_last + 1) << 17
-            UNION ALL SELECT (p_first << 17) + suspect_lane, ((p_last + 1) << 17) + suspect_lane WHERE p_suspects),
+            SELECT p_first << 15, (p_last + 1) << 15
+            UNION ALL SELECT (p_first << 15) + suspect_lane, ((p_last + 1) << 15) + suspect_lane WHERE p_suspects),
         walk(lane, high, group_, found, passed_by) AS (
             SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high
                      ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0, 0
@@ -284,21 +300,21 @@ BEGIN
             SELECT (SELECT j.lane FROM tenure.jobs j
                      WHERE j.state = 0 AND j.lane > w.lane
                        -- All lanes of the group in which the walk ends are known.
-                       AND j.lane < CASE WHEN k.passed_by < p_to_pass THEN w.high ELSE ((w.lane >> 17) + 1) << 17 END
+                       AND j.lane < CASE WHEN k.passed_by < p_to_pass THEN w.high ELSE ((w.lane >> 15) + 1) << 15 END
                      ORDER BY j.lane LIMIT 1),
-                   w.high, CASE WHEN served THEN w.lane >> 17 ELSE w.group_ END,
-                   w.found + (served AND w.lane >> 17 IS DISTINCT FROM w.group_)::int, k.passed_by
+                   w.high, CASE WHEN served THEN w.lane >> 15 ELSE w.group_ END,
+                   w.found + (served AND w.lane >> 15 IS DISTINCT FROM w.group_)::int, k.passed_by
               FROM walk w
-             CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 131071 = ANY (p_kinds) AS served) s
+             CROSS JOIN LATERAL (SELECT p_kinds IS NULL OR w.lane & 32767 = ANY (p_kinds) AS served) s
              CROSS JOIN LATERAL (SELECT w.passed_by + (NOT served)::int AS passed_by) k
              -- One group more than is wanted, so that all lanes of the last one are known.
              WHERE w.lane IS NOT NULL AND w.found <= p_limit)
         SELECT array_agg(w.lane) INTO found_lanes FROM walk w WHERE w.lane IS NOT NULL;
     ELSE
-        found_lanes := tenure.walk_past_marks(p_first << 17, (p_last + 1) << 17, p_kinds, p_limit, p_to_pass, known);
+        found_lanes := tenure.walk_past_marks(p_first << 15, (p_last + 1) << 15, p_kinds, p_limit, p_to_pass, known);
         IF p_suspects THEN
-            found_lanes := found_lanes || tenure.walk_past_marks((p_first << 17) + suspect_lane,
-                ((p_last + 1) << 17) + suspect_lane, p_kinds, p_limit, p_to_pass, known);
+            found_lanes := found_lanes || tenure.walk_past_marks((p_first << 15) + suspect_lane,
+                ((p_last + 1) << 15) + suspect_lane, p_kinds, p_limit, p_to_pass, known);
         END IF;
     END IF;
 
@@ -311,7 +327,7 @@ BEGIN
         RETURN;
     END IF;
     WITH numbered AS (
-        SELECT (l.lane & ~suspect_lane) >> 17 AS number, p_kinds IS NULL OR l.lane & 131071 = ANY (p_kinds) AS served
+        SELECT (l.lane & ~suspect_lane) >> 15 AS number, p_kinds IS NULL OR l.lane & 32767 = ANY (p_kinds) AS served
           FROM unnest(found_lanes) l(lane)),
     counted AS (
         SELECT n.number, bool_or(n.served) AS served, count(*) FILTER (WHERE NOT n.served) AS others,
@@ -328,8 +344,8 @@ BEGIN
            coalesce(array_agg(p_before + array_position(more_groups, l.number)) FILTER (WHERE l.served), '{}'),
            count(*) FILTER (WHERE NOT l.served)
       INTO more_lanes, more_places, passed
-      FROM (SELECT l.lane, (l.lane & ~suspect_lane) >> 17 AS number,
-                   p_kinds IS NULL OR l.lane & 131071 = ANY (p_kinds) AS served
+      FROM (SELECT l.lane, (l.lane & ~suspect_lane) >> 15 AS number,
+                   p_kinds IS NULL OR l.lane & 32767 = ANY (p_kinds) AS served
               FROM unnest(found_lanes) l(lane)) l
      WHERE l.number <= last;
 END $$;
@@ -487,11 +503,11 @@ BEGIN
         ELSE
             low := found_ + 1;
         END IF;
-        EXIT WHEN to_pass <= 0 AND found_ >> 17 <> lanes[cardinality(lanes)] >> 17;
-        IF p_kinds IS NULL OR found_ & 131071 = ANY (p_kinds) THEN
-            groups := groups + (found_ >> 17 IS DISTINCT FROM group_)::int;
+        EXIT WHEN to_pass <= 0 AND found_ >> 15 <> lanes[cardinality(lanes)] >> 15;
+        IF p_kinds IS NULL OR found_ & 32767 = ANY (p_kinds) THEN
+            groups := groups + (found_ >> 15 IS DISTINCT FROM group_)::int;
             EXIT WHEN groups > p_limit;
-            group_ := found_ >> 17;
+            group_ := found_ >> 15;
         ELSE
             to_pass := to_pass - 1;
         END IF;
@@ -505,7 +521,7 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.settle_and_claim(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
     p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,
-    p_round bigint DEFAULT NULL)
+    p_round bigint DEFAULT NULL, p_request bigint DEFAULT NULL)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -517,5 +533,5 @@ BEGIN
                         NULL::text, NULL::bigint, NULL::bigint, NULL::text
                    FROM tenure.settle_many(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) s;
     RETURN QUERY SELECT c.* FROM tenure.claim_many(p_worker, p_queues, p_kinds, p_n, p_lease_ms, p_cursor, p_marks,
-                                                          p_grace_ms, true, p_round) c;
+                                                          p_grace_ms, true, p_round, p_request) c;
 END $$;

@@ -160,12 +160,8 @@ BEGIN
     IF p_args_limit NOT BETWEEN 1 AND 16777216 THEN
         PERFORM tenure.invalid('args_limit', 'outside 1 byte to 16 MiB', 'Leave it out for 256 KiB.');
     END IF;
-    -- A look into each value costs more than the whole enqueue, so only what may be wrong is looked into: what is missing or too
-    -- large, has an escape that may stand for no character, or has brackets enough to be nested too deeply.
-    PERFORM tenure.check_json('args', u.args, p_args_limit) FROM unnest(p_args) u(args)
-      WHERE u.args IS NULL OR octet_length(u.args::text) > p_args_limit OR u.args::text LIKE E'%\\\\u%'
-         OR octet_length(u.args::text) > 255
-            AND octet_length(u.args::text) - octet_length(replace(replace(u.args::text, '[', ''), '{', '')) > 127;
+    PERFORM tenure.check_json('args', u.args, p_args_limit) FROM unnest(p_args) u(args) WHERE u.args IS NULL;
+    PERFORM tenure.check_jsons('args', p_args, p_args_limit);
     IF 0 >= ANY (p_max_attempts) OR 65535 < ANY (p_max_attempts) THEN
         PERFORM tenure.invalid('max_attempts', 'outside 1 to 65535', 'Leave it out for 6.');
     ELSIF 0 >= ANY (p_max_crashes) OR 65535 < ANY (p_max_crashes) THEN
@@ -192,6 +188,42 @@ BEGIN
     IF p_tags IS NOT NULL THEN
         PERFORM tenure.check_names('tag', (SELECT array_agg(w) FROM unnest(p_tags) x, unnest(string_to_array(x, ' ')) w));
     END IF;
+END $$;
+
+-- Refuses what the library would refuse of these values; NULL is none. A look into each value costs more than most calls, so
+-- only what may be wrong is looked into: what is too large, has an escape that may stand for no character, or has brackets
+-- enough to be nested too deeply.
+CREATE OR REPLACE FUNCTION tenure.check_jsons(field text, p_values json[], byte_limit int) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM tenure.check_json(field, u.value, byte_limit) FROM unnest(p_values) u(value)
+      WHERE octet_length(u.value::text) > byte_limit OR u.value::text LIKE E'%\\\\u%'
+         OR octet_length(u.value::text) > 255
+            AND octet_length(u.value::text) - octet_length(replace(replace(u.value::text, '[', ''), '{', '')) > 127;
+END $$;
+
+-- The same for what attempts came to, where most are short or none. An installation may keep up to 16 MiB of each.
+CREATE OR REPLACE FUNCTION tenure.check_results(p_results json[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    all_ text := array_to_string(p_results, ' ');
+BEGIN
+    IF octet_length(all_) > 255 OR strpos(all_, E'\\u') > 0 THEN
+        PERFORM tenure.check_jsons('result', p_results, 16777216);
+    END IF;
+END $$;
+
+-- Words of up to 8,192 characters each.
+CREATE OR REPLACE FUNCTION tenure.shortened(p_notes text[]) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    IF octet_length(array_to_string(p_notes, '')) <= 8192 THEN
+        RETURN p_notes;
+    END IF;
+    RETURN ARRAY(SELECT left(u.note, 8192) FROM unnest(p_notes) WITH ORDINALITY u(note, n) ORDER BY u.n);
 END $$;
 
 -- Whether the library could read this as a retry policy.

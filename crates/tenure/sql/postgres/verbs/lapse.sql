@@ -2,10 +2,11 @@
 
 -- ── one look for all workers ──────────────────────────────────────────────────────────────────────
 
--- Advances the pulse, if it is time and there is something to look after, and answers whether this call did (leads): then
--- the caller looks for what is over and for lost workers, for all of them. Jobs whose time has come become ready here too,
--- so that workers may look seldom by themselves. Nothing here waits for the disk: a pulse that is lost with a server is
--- older, which is on the safe side. Answers also whether leases are out, and how many workers have made themselves known, up to 1,000.
+-- Advances the pulse, if it is time and leases are out, and answers whether this call did (leads): then the caller looks for
+-- what is over and for lost workers, for all of them. Announces the queues in which a waiting job's time has come since this
+-- was last looked at, so that workers may look seldom by themselves; their claims make it ready. Nothing here takes a lock
+-- or waits for the disk: a pulse that is lost with a server is older, which is on the safe side, and an announcement is a
+-- hint. Answers also whether leases are out, and how many workers have made themselves known, up to 1,000.
 -- seen tells how far the server has come. The caller hands it in with its next call, as p_seen: see tenure.witnessed.
 CREATE OR REPLACE FUNCTION tenure.beat(p_seen text DEFAULT NULL, OUT leads boolean, OUT leases_are_out boolean, OUT workers int,
     OUT seen text)
@@ -17,8 +18,10 @@ AS $$
 DECLARE
     pulse_ms CONSTANT bigint := 500;
     t     bigint := tenure.clock_ms();
-    -- A pulse in the future: the clock was set back.
+    -- One in the future is from before the clock was set back.
     early boolean := (SELECT t - p.last_value BETWEEN 0 AND pulse_ms - 1 FROM tenure.pulse p);
+    told  bigint := (SELECT CASE WHEN a.last_value <= t THEN a.last_value ELSE 0 END FROM tenure.announced a);
+    due   text[];
 BEGIN
     leads := false;
     leases_are_out := EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2);
@@ -28,12 +31,21 @@ BEGIN
         -- What follows would make this commit not wait for the disk.
         RETURN;
     END IF;
-    IF NOT early AND (leases_are_out OR EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 1 AND j.run_at <= t)) THEN
+    IF NOT early AND leases_are_out THEN
         PERFORM set_config('synchronous_commit', 'off', true);
         PERFORM tenure.last_breaks(t);
         PERFORM setval('tenure.pulse', greatest(t, 1));
-        PERFORM tenure.announce(q.queue, t) FROM (SELECT DISTINCT p.queue FROM tenure.promote(t) p) q;
         leads := true;
+    END IF;
+    IF t - told >= pulse_ms THEN
+        due := ARRAY(SELECT DISTINCT w.queue
+                       FROM (SELECT j.queue FROM tenure.jobs j WHERE j.state = 1 AND j.run_at > told AND j.run_at <= t
+                              ORDER BY j.run_at LIMIT 1000) w);
+        IF cardinality(due) > 0 THEN
+            PERFORM set_config('synchronous_commit', 'off', true);
+            PERFORM setval('tenure.announced', greatest(t, 1));
+            PERFORM tenure.announce(q.queue, t) FROM unnest(due) q(queue);
+        END IF;
     END IF;
 END $$;
 

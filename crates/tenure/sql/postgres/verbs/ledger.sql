@@ -20,7 +20,8 @@ DECLARE
     entry record;
 BEGIN
     PERFORM tenure.check_batch(cardinality(p_jobs), cardinality(p_tokens), cardinality(p_verbs), cardinality(p_names),
-        cardinality(p_results), cardinality(p_notes)), tenure.check_names('effect', p_names);
+        cardinality(p_results), cardinality(p_notes)), tenure.check_names('effect', p_names), tenure.check_results(p_results);
+    p_notes := tenure.shortened(p_notes);
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
     -- In the order of their ids, so that two batches never wait for each other in a circle.

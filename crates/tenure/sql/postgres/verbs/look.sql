@@ -38,13 +38,15 @@ BEGIN
                    FROM tenure.timeline l WHERE l.job_id = p_job ORDER BY l.seq;
 END $$;
 
--- What a worker holds, for after a claim whose answer was lost.
-CREATE OR REPLACE FUNCTION tenure.held(p_worker text) RETURNS SETOF tenure.record
+-- What a worker holds, for after a claim whose answer was lost; with p_request only what that claim got. A claim that was sent may
+-- still arrive, so the same question may have another answer a moment later.
+CREATE OR REPLACE FUNCTION tenure.held(p_worker text, p_request bigint DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 BEGIN
-    RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.state = 2 AND r.worker = p_worker ORDER BY r.id;
+    RETURN QUERY SELECT r.* FROM tenure.record r
+                  WHERE r.state = 2 AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
 END $$;
 
 -- A page of jobs, newest first. Queued (1) is ready or waiting.

@@ -53,10 +53,20 @@ BEGIN
              WHERE s.at <= t);
 END $$;
 
--- What kept all workers from renewing: since when the server has been running (started), the end of the last break in the
--- pulse (broke), and of the break before it (broke_before); 0 for none. A pulse that is too old while leases are out
--- means that the break ends now. It is written down, so that the next caller does not begin another one; but not at
--- REPEATABLE READ, where what this transaction sees may be older than the pulse. Callers ask only when a lease looks over.
+-- What kept all workers from renewing, as far as it was noted: since when the server has been running (started), the end of the
+-- last break in the pulse (broke), and of the break before it (broke_before); 0 for none. One in the future is from before
+-- the clock was set back.
+CREATE OR REPLACE FUNCTION tenure.noted_breaks(t bigint, OUT started bigint, OUT broke bigint, OUT broke_before bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    started := tenure.steady_since(t);
+    broke := (SELECT CASE WHEN b.last_value <= t THEN b.last_value ELSE 0 END FROM tenure.broke b);
+    broke_before := (SELECT CASE WHEN b.last_value <= t THEN b.last_value ELSE 0 END FROM tenure.broke_before b);
+END $$;
+
+-- The same, and a pulse that is too old while leases are out means that a break ends now. With p_note it is noted, so that the
+-- next caller does not begin another one, and each lease is pardoned by one break only. Callers ask only when a lease looks
+-- over.
 CREATE OR REPLACE FUNCTION tenure.last_breaks(t bigint, p_note boolean DEFAULT true,
     OUT started bigint, OUT broke bigint, OUT broke_before bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -64,20 +74,14 @@ DECLARE
     stall_ms CONSTANT bigint := 3000;
     pulse    bigint := (SELECT p.last_value FROM tenure.pulse p);
 BEGIN
-    started := tenure.steady_since(t);
-    broke := coalesce((SELECT max(b.at) FROM tenure.breaks b WHERE b.at <= t), 0);
-    -- Two that lie closer were written by callers that did not see each other: they are one.
-    broke_before := coalesce((SELECT max(b.at) FROM tenure.breaks b WHERE b.at < broke - stall_ms), 0);
+    SELECT n.started, n.broke, n.broke_before INTO started, broke, broke_before FROM tenure.noted_breaks(t) n;
     IF pulse > 0 AND greatest(pulse, broke) < t - stall_ms
        -- A store without leases has no pulse. Leases that were granted a moment ago tell of no stall.
        AND EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.leased_at < t - stall_ms) THEN
         broke_before := broke;
         broke := t;
-        IF p_note AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-            INSERT INTO tenure.breaks (at) VALUES (t);
-            -- Older ones than these two are not needed any more; those in the future are from before the clock was set back.
-            DELETE FROM tenure.breaks b WHERE b.ctid = ANY (ARRAY(
-                SELECT o.ctid FROM tenure.breaks o WHERE o.at < last_breaks.broke_before OR o.at > t FOR UPDATE SKIP LOCKED));
+        IF p_note THEN
+            PERFORM setval('tenure.broke_before', broke_before), setval('tenure.broke', broke);
         END IF;
     END IF;
 END $$;
@@ -215,11 +219,11 @@ LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT ('x' || encode(substring(sha256(convert_to(name, 'UTF8')) FROM 1 FOR 4), 'hex'))::bit(32)::bigint >> (32 - bits) $$;
 
 -- Where a job stands in the claim index, the same number as on every engine:
--- bit 61 suspect, then 15 bits of the queue, 29 of the tenant, 17 of the kind.
+-- bit 61 suspect, then 20 bits of the queue, 26 of the tenant, 15 of the kind.
 CREATE OR REPLACE FUNCTION tenure.lane(queue text, tenant text, kind text, suspect boolean) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT (suspect::int::bigint << 61)
-        | (tenure.prefix(queue, 15) << 46) | (tenure.prefix(tenant, 29) << 17) | tenure.prefix(kind, 17) $$;
+        | (tenure.prefix(queue, 20) << 41) | (tenure.prefix(tenant, 26) << 15) | tenure.prefix(kind, 15) $$;
 
 -- Whether so many crashes make a job a suspect: from its second crash on. The first may be anybody's fault, and then the
 -- jobs of a lost machine run again at once. A job with few crashes to lose is a suspect after its first. The library has the
@@ -459,14 +463,14 @@ SELECT j.id, j.state, j.queue, j.tenant, j.kind,
        j.priority, j.run_at, j.token, j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.retry, j.max_runtime,
        j.key, j.trace, j.tags, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
        j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason, j.progress, j.progress_note,
-       j.crashed_at, j.lane & 2305843009213693952 <> 0 AS suspect, j.returns_until
+       j.crashed_at, j.lane & 2305843009213693952 <> 0 AS suspect, j.returns_until, j.request
   FROM tenure.jobs j
 UNION ALL
 SELECT d.id, d.state, d.queue, d.tenant, d.kind,
        coalesce(d.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = d.id)),
        d.priority, d.run_at, d.token, d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.retry, d.max_runtime,
        d.key, d.trace, d.tags, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
-       NULL, d.finished_at, d.result, d.reason, NULL, NULL, NULL, false, NULL
+       NULL, d.finished_at, d.result, d.reason, NULL, NULL, NULL, false, NULL, NULL
   FROM tenure.done d;
 
 -- The name of a state, as every layer spells it.
@@ -652,7 +656,7 @@ BEGIN
            crashes = p_crashes,
            crashed_at = p_crashed_at,
            reason = p_reason,
-           worker = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
+           worker = NULL, request = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
      WHERE j.id = p_job
     RETURNING j.queue INTO place;
     IF ready THEN

@@ -27,7 +27,8 @@ BEGIN
         RETURN;
     END IF;
     PERFORM tenure.check_batch(size, cardinality(p_tokens), cardinality(p_verbs), cardinality(p_after_ms),
-        cardinality(p_notes), cardinality(p_results));
+        cardinality(p_notes), cardinality(p_results)), tenure.check_results(p_results);
+    p_notes := tenure.shortened(p_notes);
     SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
       FROM unnest(p_jobs, p_verbs) u(id, verb);
     -- Refusals leave lines in the timeline, and a line is waited for like a lock. In the order of jobs there is no circle; but

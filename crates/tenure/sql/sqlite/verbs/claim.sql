@@ -5,7 +5,9 @@
 -- the ring: an empty claim writes nothing, or processes that share the file would wake each other for
 -- ever.
 -- :probe
-SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
+SELECT EXISTS (SELECT 1
+                 FROM json_each(:queues) q
+                WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND queue = q.value AND run_at <= :now))
     OR EXISTS (SELECT 1
                  FROM tenure_jobs
                 WHERE state = 2 AND {over})
@@ -14,13 +16,19 @@ SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now)
 -- :looks_over
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :over)
 
--- Waiting jobs whose time has come become ready, oldest first.
+-- Of these queues, those in which a waiting job's time has come.
+-- :due
+SELECT q.value
+  FROM json_each(:queues) q
+ WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND queue = q.value AND run_at <= :now)
+
+-- Waiting jobs of a queue whose time has come become ready, oldest first.
 -- :promote
 UPDATE tenure_jobs
    SET state = 0
  WHERE id IN (SELECT id
                 FROM tenure_jobs
-               WHERE state = 1 AND run_at <= :now
+               WHERE state = 1 AND queue = :queue AND run_at <= :now
                ORDER BY run_at, id
                LIMIT :limit)
 
@@ -62,6 +70,7 @@ UPDATE tenure_jobs
        attempt = attempt + 1,
        token = max(token, :epoch << 40) + 1,
        worker = :worker,
+       request = :request,
        started_at = :now,
        leased_at = :now,
        lease_ms = :lease_ms,
@@ -77,9 +86,11 @@ SELECT {live} FROM tenure_jobs WHERE id = :job
 
 -- How long a worker that found too little may wait.
 -- :next_due
-SELECT min(run_at) FROM tenure_jobs WHERE state = 1
+SELECT min((SELECT run_at FROM tenure_jobs WHERE state = 1 AND queue = q.value ORDER BY run_at LIMIT 1))
+  FROM json_each(:queues) q
 
--- What a worker holds, for after a claim whose answer was lost.
+-- What a worker holds, for after a claim whose answer was lost; with :request only what that claim got.
 -- :held
 -- (+id: sorted afterwards, so that running jobs are found by their index.)
-SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker ORDER BY +id
+SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker AND (:request IS NULL OR request = :request)
+ ORDER BY +id

@@ -79,11 +79,9 @@ UPDATE tenure_jobs SET crashes = :crashes, crashed_at = :crashed_at, lane = :lan
 -- :may_return
 UPDATE tenure_jobs SET returns_until = :until WHERE id = :job
 
--- What a worker asks before it looks for all: whether leases are out, whether jobs wait whose time has come, and how many
--- workers are known, up to 1,000.
+-- What a worker asks before it looks for all: whether leases are out, and how many workers are known, up to 1,000.
 -- :pulse_of
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2),
-       EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND run_at <= :now),
        (SELECT count(*) FROM (SELECT 1 FROM tenure_workers LIMIT 1000))
 
 -- :advance_pulse

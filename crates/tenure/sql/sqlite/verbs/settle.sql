@@ -18,7 +18,7 @@ UPDATE tenure_jobs
        crashes = :crashes,
        crashed_at = :crashed_at,
        reason = :reason,
-       worker = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
+       worker = NULL, request = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
  WHERE id = :job
 
 -- Over. Settling, lapsing and cancelling end here.

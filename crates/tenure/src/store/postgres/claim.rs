@@ -32,8 +32,9 @@ pub(super) fn claim(
     ask: &Claim,
     marks: &mut Option<String>,
 ) -> Result<Claimed, postgres::Error> {
-    const CLAIM: &str =
-        select_claimed!("tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8, p_round => $9)");
+    const CLAIM: &str = select_claimed!(
+        "tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8, p_round => $9, p_request => $10)"
+    );
     let asked = Asked::new(ask);
     let rows = session.query(&schema.apply(CLAIM), &asked.params(marks))?;
     read(&rows, ask, marks).map(|(_, claimed)| claimed)
@@ -49,7 +50,7 @@ pub(super) fn settle_and_claim(
 ) -> Result<(Vec<Settled>, Claimed), postgres::Error> {
     const BOTH: &str = select_claimed!(
         "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-         p_round => $15, p_in_transaction => $16)"
+         p_round => $15, p_request => $16, p_in_transaction => $17)"
     );
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
@@ -65,9 +66,11 @@ pub(super) fn held(
     session: &mut Session,
     schema: &Schema,
     worker: &WorkerId,
+    request: Option<i64>,
 ) -> Result<Vec<Attempt>, postgres::Error> {
-    const HELD: &str = row::select_record!("tenure.held($1)");
-    let rows = session.query(&schema.apply(HELD), &[(&worker.as_str(), Type::TEXT)])?;
+    const HELD: &str = row::select_record!("tenure.held($1, $2)");
+    let asked: [Param<'_>; 2] = [(&worker.as_str(), Type::TEXT), (&request, Type::INT8)];
+    let rows = session.query(&schema.apply(HELD), &asked)?;
     let held = rows.iter().map(row::record).collect::<Result<Vec<_>, _>>()?;
     Ok(held.into_iter().filter_map(Attempt::of).collect())
 }
@@ -82,6 +85,7 @@ struct Asked<'a> {
     cursor: i64,
     grace_ms: i64,
     round: i64,
+    request: i64,
 }
 
 impl<'a> Asked<'a> {
@@ -95,10 +99,11 @@ impl<'a> Asked<'a> {
             cursor: ask.cursor.group,
             grace_ms: millis(ask.grace),
             round: ask.cursor.end(),
+            request: ask.request,
         }
     }
 
-    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 9] {
+    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 10] {
         [
             (&self.worker, Type::TEXT),
             (&self.queues, Type::TEXT_ARRAY),
@@ -109,6 +114,7 @@ impl<'a> Asked<'a> {
             (marks, Type::TEXT),
             (&self.grace_ms, Type::INT8),
             (&self.round, Type::INT8),
+            (&self.request, Type::INT8),
         ]
     }
 }

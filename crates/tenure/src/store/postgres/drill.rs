@@ -189,7 +189,7 @@ fn begin_anew(
 ) -> Result<(), postgres::Error> {
     const SWEEP_AFTER: u32 = 200;
     const SWEEP: &str = "VACUUM tenure.jobs, tenure.done, tenure.payloads, tenure.timeline, tenure.keys, \
-        tenure.queues, tenure.meta, tenure.clock, tenure.ledger, tenure.steps, tenure.workers, tenure.epochs, tenure.breaks";
+        tenure.queues, tenure.meta, tenure.clock, tenure.ledger, tenure.steps, tenure.workers, tenure.epochs";
     if loads.is_multiple_of(SWEEP_AFTER) {
         session.batch("ROLLBACK")?;
         session.batch(&schema.apply(SWEEP))?;
@@ -211,8 +211,7 @@ fn numbers(state: &Dump, moved: bool) -> String {
            FROM (SELECT w.wal_timeline + {moved} AS wal_timeline, w.system, w.jobs_table FROM tenure.whereabouts() w) h \
           WHERE (m.epoch, m.guard_gap, m.floor, m.wal_timeline, m.system, m.jobs_table) \
              IS DISTINCT FROM ({epoch}, {gap}, {epoch}::bigint << 40, h.wal_timeline, h.system, h.jobs_table); \
-         DELETE FROM tenure.breaks; \
-         INSERT INTO tenure.breaks (at) SELECT b.at FROM unnest(ARRAY[{broke}, {before}]::bigint[]) b(at) WHERE b.at > 0; \
+         SELECT setval('tenure.broke', {broke}), setval('tenure.broke_before', {before}); \
          DELETE FROM tenure.epochs WHERE epoch > {epoch}; {sequence}"
     )
 }
@@ -229,14 +228,14 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
     const JOBS: &str = "SELECT r.*, m.epoch, m.gap_ms, m.next_id, m.steady_since, m.broke, m.broke_before, m.effects, m.steps, m.workers, m.lines, m.queues, \
         m.keys, m.ids, m.lanes \
         FROM (SELECT e.epoch, (SELECT k.guard_gap FROM tenure.meta k) AS gap_ms, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
-              (SELECT started_at FROM tenure.clock) AS steady_since, b.broke, \
-              coalesce((SELECT max(c.at) FROM tenure.breaks c WHERE c.at < b.broke - 3000), 0) AS broke_before, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
+              (SELECT started_at FROM tenure.clock) AS steady_since, b.last_value AS broke, \
+              a.last_value AS broke_before, EXISTS (SELECT 1 FROM tenure.ledger) AS effects, \
               EXISTS (SELECT 1 FROM tenure.steps) AS steps, EXISTS (SELECT 1 FROM tenure.workers) AS workers, \
               EXISTS (SELECT 1 FROM tenure.timeline) AS lines, EXISTS (SELECT 1 FROM tenure.queues) AS queues, \
               EXISTS (SELECT 1 FROM tenure.keys) AS keys, ARRAY(SELECT id FROM tenure.jobs ORDER BY id) AS ids, \
               ARRAY(SELECT lane FROM tenure.jobs ORDER BY id) AS lanes \
               FROM (SELECT tenure.epoch_of_now(tenure.clock_ms()) AS epoch) e, tenure.job_id s, \
-                   (SELECT coalesce(max(c.at), 0) AS broke FROM tenure.breaks c) b) m \
+                   tenure.broke b, tenure.broke_before a) m \
         LEFT JOIN tenure.record r ON true ORDER BY r.id";
     const TIMELINE: &str = "SELECT job_id AS job, at, verb, refused, token, attempt, worker, began, became, note, earlier \
         FROM tenure.timeline ORDER BY job_id, seq";
@@ -398,6 +397,7 @@ fn job_row(job: &JobRecord) -> Fields {
         "leased_at": job.leased_at, "lease_ms": job.lease_ms, "lease_until": job.lease_until,
         "finished_at": job.finished_at, "reason": job.reason,
         "progress": permille, "progress_note": note, "returns_until": job.returns_until,
+        "request": job.request,
     });
     Fields { plain, args: raw(&job.args), result: job.result.as_ref().and_then(raw) }
 }

@@ -28,7 +28,7 @@ macro_rules! select_record {
             "SELECT id, state, queue, tenant, kind, args, priority, run_at, token, attempt, max_attempts, ",
             "crashes, max_crashes, retry, max_runtime, key, trace, tags, parent, enqueued_at, worker, ",
             "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason, progress, ",
-            "progress_note, crashed_at, suspect, returns_until FROM ",
+            "progress_note, crashed_at, suspect, returns_until, request FROM ",
             $from
         )
     };
@@ -77,6 +77,7 @@ pub(super) fn record(row: &Row) -> Read<JobRecord> {
         crashed_at: row.try_get(30)?,
         is_suspect: row.try_get(31)?,
         returns_until: row.try_get(32)?,
+        request: row.try_get(33)?,
     })
 }
 

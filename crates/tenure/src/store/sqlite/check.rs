@@ -27,7 +27,7 @@ impl Tx<'_> {
     fn wrong_in(&self, window: &Window) -> Result<Vec<Wrong>> {
         let sql = &self.sql.check;
         let meta = self.meta()?;
-        let over = self.breaks()?.params(self.now - Rule::OVERDUE);
+        let over = self.noted_breaks()?.params(self.now - Rule::OVERDUE);
         let now = self.now.as_millis();
         let plain: [(Rule, &str); 7] = [
             (Rule::I9, &sql.twice),

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rusqlite::{Result, named_params};
+use rusqlite::{Result, ToSql, named_params};
 
 use super::lapse::bound;
 use super::row;
@@ -18,12 +18,13 @@ use crate::job::{JobId, Name};
 use crate::lease::WorkerId;
 use crate::store::lane::{self, SUSPECT};
 use crate::store::{
-    Attempt, Claim, Claimed, Cursor, GROUP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT, SUSPICION,
+    Attempt, Claim, Claimed, Cursor, GROUP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, SUSPICION, promote_limit,
 };
 
 impl Tx<'_> {
     pub(super) fn claim(&self, ask: &Claim) -> Result<Claimed> {
-        self.promote()?;
+        let queues = self.open_queues(ask)?;
+        self.promote(&queues, ask.n)?;
         let mut lapsed = Vec::new();
         if self.looks_over(ask)? {
             let breaks = self.note_breaks()?;
@@ -31,38 +32,55 @@ impl Tx<'_> {
                 lapsed.extend(self.lapse_one(fence, &breaks)?);
             }
         }
-        let mut walk = Walk::new(self, ask)?;
+        let mut walk = Walk::new(self, ask, &queues)?;
         let attempts = walk.take(ask.n)?;
         let has_room = attempts.len() < ask.n;
-        let next_due = if has_room { self.next_due()? } else { None };
+        let next_due = if has_room { self.next_due(&queues)? } else { None };
         Ok(Claimed { attempts, lapsed, cursor: walk.cursor(has_room), next_due })
     }
 
-    /// Waiting jobs whose time has come become ready.
-    pub(super) fn promote(&self) -> Result<()> {
-        let due = named_params! { ":now": self.now.as_millis(), ":limit": PROMOTE_LIMIT };
-        self.run(&self.sql.claim.promote, due).map(drop)
+    /// The queues that are asked for and not paused.
+    fn open_queues<'a>(&self, ask: &'a Claim) -> Result<BTreeSet<&'a Name>> {
+        let paused = self.names(&self.sql.claim.paused)?;
+        Ok(ask.queues.iter().filter(|queue| !paused.contains(queue)).collect())
     }
 
-    /// Whether a claim could find anything, by a look that takes no lock. If not, where the next
-    /// claim goes on.
-    pub(super) fn claim_may_find(&self, ask: &Claim) -> Result<Option<Cursor>> {
+    /// Waiting jobs of these queues whose time has come become ready, in a claim of `n` jobs.
+    fn promote(&self, queues: &BTreeSet<&Name>, n: usize) -> Result<()> {
+        let now = self.now.as_millis();
+        let asked = named_params! { ":queues": array(queues), ":now": now };
+        let due: Vec<String> = self.all(&self.sql.claim.due, asked, |row| row.get(0))?;
+        let limit = promote_limit(n, due.len());
+        for queue in &due {
+            let of_queue = named_params! { ":queue": queue, ":now": now, ":limit": limit };
+            self.run(&self.sql.claim.promote, of_queue)?;
+        }
+        Ok(())
+    }
+
+    /// The answer to a claim that finds nothing, by a look that takes no lock; `None` if it could find something.
+    pub(super) fn finds_nothing(&self, ask: &Claim) -> Result<Option<Claimed>> {
         let breaks = self.breaks()?;
         if breaks.is_new && self.looks_over(ask)? {
             // There is a break to write down.
             return Ok(None);
         }
+        let queues = self.open_queues(ask)?;
         let over = breaks.params(self.now - ask.grace);
-        let now = self.now.as_millis();
+        let (now, asked) = (self.now.as_millis(), array(&queues));
         let mut probe = bound(&over);
-        probe.push((":now", &now));
+        probe.extend([(":now", &now as &dyn ToSql), (":queues", &asked)]);
         let due = self.one(&self.sql.claim.probe, probe.as_slice(), |row| row.get(0))?;
         if due.unwrap_or(false) {
             return Ok(None);
         }
-        let mut walk = Walk::new(self, ask)?;
-        let finds_any = ask.n > 0 && !walk.next_groups(1)?.is_empty();
-        Ok((!finds_any).then(|| walk.cursor(ask.n > 0)))
+        let mut walk = Walk::new(self, ask, &queues)?;
+        if ask.n > 0 && !walk.next_groups(1)?.is_empty() {
+            return Ok(None);
+        }
+        let next_due = if ask.n > 0 { self.next_due(&queues)? } else { None };
+        let cursor = walk.cursor(ask.n > 0);
+        Ok(Some(Claimed { attempts: vec![], lapsed: vec![], cursor, next_due }))
     }
 
     /// Whether a lease is over, but for breaks.
@@ -71,20 +89,24 @@ impl Tx<'_> {
         Ok(self.one(&self.sql.claim.looks_over, over, |row| row.get(0))?.unwrap_or(false))
     }
 
-    pub(super) fn held(&self, worker: &WorkerId) -> Result<Vec<Attempt>> {
-        let held = self.all(
-            &self.sql.claim.held,
-            named_params! { ":worker": worker.as_str() },
-            row::record,
-        )?;
+    pub(super) fn held(&self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
+        let asked = named_params! { ":worker": worker.as_str(), ":request": request };
+        let held = self.all(&self.sql.claim.held, asked, row::record)?;
         Ok(held.into_iter().filter_map(Attempt::of).collect())
     }
 
-    pub(super) fn next_due(&self) -> Result<Option<Duration>> {
-        let due =
-            self.one(&self.sql.claim.next_due, [], |row| row.get::<_, Option<i64>>(0))?.flatten();
-        Ok(due.map(|due| row::time(due).since(self.now)))
+    /// How long until a waiting job of these queues is due.
+    fn next_due(&self, queues: &BTreeSet<&Name>) -> Result<Option<Duration>> {
+        let asked = named_params! { ":queues": array(queues) };
+        let due = self.one(&self.sql.claim.next_due, asked, |row| row.get::<_, Option<i64>>(0))?;
+        Ok(due.flatten().map(|due| row::time(due).since(self.now)))
     }
+}
+
+/// Names as an array that SQLite reads. None of them has a character that would have to be escaped.
+fn array(queues: &BTreeSet<&Name>) -> String {
+    let quoted: Vec<String> = queues.iter().map(|queue| format!("\"{queue}\"")).collect();
+    format!("[{}]", quoted.join(","))
 }
 
 /// One claim's way around the ring.
@@ -93,7 +115,7 @@ struct Walk<'a> {
     ask: &'a Claim,
     epoch: u32,
     /// The queues that it may take from: those asked for that are not paused.
-    queues: BTreeSet<&'a Name>,
+    queues: &'a BTreeSet<&'a Name>,
     /// The numbers of the kinds asked for; `None` for all.
     kinds: Option<BTreeSet<i64>>,
     /// Whether it may still take a suspect: one at a time for each worker.
@@ -126,21 +148,18 @@ struct Candidate {
 }
 
 impl<'a> Walk<'a> {
-    fn new(tx: &'a Tx<'a>, ask: &'a Claim) -> Result<Walk<'a>> {
-        let paused = tx.names(&tx.sql.claim.paused)?;
+    fn new(tx: &'a Tx<'a>, ask: &'a Claim, queues: &'a BTreeSet<&'a Name>) -> Result<Walk<'a>> {
         let suspicious_since = tx.now - SUSPICION;
         let held: Option<bool> = tx.one(
             &tx.sql.claim.holds_suspect,
             named_params! { ":worker": ask.worker.as_str(), ":suspicious_since": suspicious_since.as_millis() },
             |row| row.get(0),
         )?.flatten();
-        let queues: BTreeSet<&Name> =
-            ask.queues.iter().filter(|queue| !paused.contains(queue)).collect();
         Ok(Walk {
             tx,
             ask,
             epoch: tx.epoch()?,
-            ranges: ring(&queues, ask.cursor),
+            ranges: ring(queues, ask.cursor),
             queues,
             kinds: ask.kinds.as_ref().map(|kinds| kinds.iter().map(lane::kind).collect()),
             suspect_allowed: !held.unwrap_or(false),
@@ -329,6 +348,7 @@ impl<'a> Walk<'a> {
             &self.tx.sql.claim.take,
             named_params! {
                 ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
+                ":request": self.ask.request,
                 ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
             },
         )?;

@@ -252,7 +252,8 @@ impl Tx<'_> {
                 SET token = :token, attempt = :attempt, crashes = :crashes, crashed_at = :crashed_at, worker = :worker,
                     started_at = :started_at, leased_at = :leased_at, lease_ms = :lease_ms,
                     lease_until = :lease_until, reason = :reason, state = :state,
-                    progress = :progress, progress_note = :progress_note, returns_until = :returns_until
+                    progress = :progress, progress_note = :progress_note, returns_until = :returns_until,
+                    request = :request
               WHERE id = :job",
             named_params! {
                 ":job": job.id.0, ":token": job.token.0, ":attempt": job.attempt, ":crashes": job.crashes,
@@ -262,7 +263,7 @@ impl Tx<'_> {
                 ":leased_at": job.leased_at.map(Timestamp::as_millis), ":lease_ms": job.lease_ms,
                 ":lease_until": job.lease_until.map(Timestamp::as_millis), ":reason": job.reason,
                 ":progress": permille, ":progress_note": note,
-                ":returns_until": job.returns_until.map(Timestamp::as_millis),
+                ":returns_until": job.returns_until.map(Timestamp::as_millis), ":request": job.request,
                 ":state": if job.state.has_ended() { 0 } else { row::code(job.state, job.waiting) },
             },
         )?;

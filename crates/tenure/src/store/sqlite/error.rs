@@ -25,10 +25,11 @@ pub(super) fn from_sqlite(target: &str, doing: &'static str, cause: rusqlite::Er
             "keep a copy of it, and restore a backup or use `sqlite3 FILE .recover`",
         ),
         Some(ErrorCode::ReadOnly) => read_only(target),
-        Some(ErrorCode::DiskFull) => unusable(
-            "the disk is full; nothing of this call was stored",
-            "free some space and repeat it",
-        ),
+        Some(ErrorCode::DiskFull) => Error::Unwritable {
+            target: target.to_owned(),
+            problem: "the disk is full; nothing of this call was stored".to_owned(),
+            next: "free some space and repeat it".to_owned(),
+        },
         Some(ErrorCode::CannotOpen) => unusable(
             "the file cannot be opened",
             "check that its directory exists and that you may write to it (SQLite keeps two more files there)",
@@ -57,7 +58,7 @@ pub(super) fn not_a_database(target: &str) -> Error {
 }
 
 pub(super) fn read_only(target: &str) -> Error {
-    Error::Unusable {
+    Error::Unwritable {
         target: target.to_owned(),
         problem: "the file is read-only".to_owned(),
         next: "make it writable with `chmod u+w`, or name another file with --db".to_owned(),
@@ -87,7 +88,8 @@ mod tests {
         ] {
             let said = say(code);
             assert!(
-                matches!(said, Error::Unusable { .. }) && said.to_string().contains(word),
+                matches!(said, Error::Unusable { .. } | Error::Unwritable { .. })
+                    && said.to_string().contains(word),
                 "{said}"
             );
         }

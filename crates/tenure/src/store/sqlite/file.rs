@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,32 +19,12 @@ use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
 use crate::store::{Error, Result};
 
 /// The schema of this engine.
-pub(super) const MIGRATIONS: [Migration; 4] = [
-    Migration {
-        version: 1,
-        name: "kernel",
-        min_client: 1,
-        sql: include_str!("../../../sql/sqlite/schema/0001_kernel.sql"),
-    },
-    Migration {
-        version: 2,
-        name: "ledger",
-        min_client: 2,
-        sql: include_str!("../../../sql/sqlite/schema/0002_ledger.sql"),
-    },
-    Migration {
-        version: 3,
-        name: "progress",
-        min_client: 2,
-        sql: include_str!("../../../sql/sqlite/schema/0003_progress.sql"),
-    },
-    Migration {
-        version: 4,
-        name: "harden",
-        min_client: 4,
-        sql: include_str!("../../../sql/sqlite/schema/0004_harden.sql"),
-    },
-];
+pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "first",
+    min_client: 1,
+    sql: include_str!("../../../sql/sqlite/schema/0001_first.sql"),
+}];
 
 /// Older versions can corrupt a WAL that several processes share.
 const OLDEST_SQLITE: i32 = 3_051_003;
@@ -256,6 +236,15 @@ fn check_file(path: &Path, target: &str) -> Result<()> {
             next: "name a file with --db, for example tenure.db".into(),
         });
     }
+    if found.nlink() > 1 {
+        return Err(Error::Unusable {
+            target: target.into(),
+            problem: "this file has a second name (a hard link); each name would have a log of its own, and jobs \
+                that were acknowledged under one would be lost under the other"
+                .into(),
+            next: "remove the other name, or copy the file and open the copy".into(),
+        });
+    }
     // Looked up rather than tried, because root may write to everything.
     if found.permissions().readonly() {
         return Err(error::read_only(target));
@@ -310,6 +299,12 @@ fn check_ours(connection: &Connection, target: &str, foreign: Foreign) -> Result
     let unusable =
         |problem: String, next: String| Error::Unusable { target: target.into(), problem, next };
     let done = applied(connection, target)?;
+    if migrate::is_from_before(&done) {
+        return Err(unusable(
+            migrate::FROM_BEFORE.into(),
+            "name another file; the tenure that made this one can finish its jobs".into(),
+        ));
+    }
     if done.is_empty() && foreign == Foreign::Refuse && has_tables(connection).map_err(failed)? {
         return Err(unusable(
             "this is a SQLite database, but not one of Tenure's".into(),

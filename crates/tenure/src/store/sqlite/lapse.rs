@@ -43,23 +43,21 @@ impl Tx<'_> {
 
     /// Whether it is time to advance the pulse, and what there is to look after.
     pub(super) fn pulse(&self) -> Result<Beat> {
-        let now = named_params! { ":now": self.now.as_millis() };
-        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-        let (leases_are_out, jobs_are_due, workers): (bool, bool, usize) =
-            self.one(&self.sql.lapse.pulse_of, now, read)?.unwrap_or_default();
+        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+        let (leases_are_out, workers): (bool, usize) =
+            self.one(&self.sql.lapse.pulse_of, [], read)?.unwrap_or_default();
         let last = row::time(self.meta()?.pulse);
         // A pulse in the future: the clock was set back.
         let early = (last..last + PULSE).contains(&self.now);
-        let leads = !early && (leases_are_out || jobs_are_due);
+        let leads = !early && leases_are_out;
         Ok(Beat { leads, leases_are_out, workers, wakes: true })
     }
 
-    /// Says that the store can be written to, and lets jobs become ready whose time has come.
+    /// Says that the store can be written to.
     pub(super) fn advance_pulse(&self) -> Result<()> {
         self.note_breaks()?;
         let now = self.now.as_millis();
-        self.run(&self.sql.lapse.advance_pulse, named_params! { ":now": now.max(1) })?;
-        self.promote()
+        self.run(&self.sql.lapse.advance_pulse, named_params! { ":now": now.max(1) }).map(drop)
     }
 
     /// Takes a running job from its holder.

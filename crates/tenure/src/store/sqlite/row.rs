@@ -53,6 +53,7 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         crashed_at: row.get::<_, Option<i64>>(30)?.map(time),
         is_suspect: row.get(31)?,
         returns_until: row.get::<_, Option<i64>>(32)?.map(time),
+        request: row.get(33)?,
     })
 }
 

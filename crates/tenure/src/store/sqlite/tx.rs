@@ -59,17 +59,23 @@ impl Tx<'_> {
         Ok(self.one(&self.sql.claim.meta, [], read)?.unwrap_or_default())
     }
 
-    /// What kept all workers from renewing their leases. A pulse that is too old while leases are out means
-    /// that a break ends now. A moment that is still to come tells nothing: the clock was set back since.
-    pub(super) fn breaks(&self) -> Result<Breaks> {
+    /// What kept all workers from renewing their leases, as far as it was noted. A moment that is still to come tells
+    /// nothing: the clock was set back since.
+    pub(super) fn noted_breaks(&self) -> Result<Breaks> {
         let (meta, now) = (self.meta()?, self.now.as_millis());
         let past = |at: i64| if at <= now { at } else { 0 };
-        let mut breaks = Breaks {
+        Ok(Breaks {
             since: past(meta.since.as_millis()),
             broke: past(meta.broke),
             broke_before: past(meta.broke_before),
             is_new: false,
-        };
+        })
+    }
+
+    /// The same, and a pulse that is too old while leases are out means that a break ends now.
+    pub(super) fn breaks(&self) -> Result<Breaks> {
+        let (meta, now) = (self.meta()?, self.now.as_millis());
+        let mut breaks = self.noted_breaks()?;
         let stalled = (self.now - STALL).as_millis();
         if meta.pulse > 0 && meta.pulse.max(breaks.broke) < stalled {
             let then = named_params! { ":then": stalled };

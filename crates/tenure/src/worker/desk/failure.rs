@@ -3,6 +3,15 @@
 use super::{Desk, Stage};
 use crate::store::Error;
 
+/// How a store is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// It does not answer.
+    OutOfReach,
+    /// It may be read, but it cannot be written to.
+    Unwritable,
+}
+
 /// What is wrong with the store.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
@@ -10,6 +19,8 @@ pub(super) struct Failure {
     ends: Option<Error>,
     /// What the store was last lost with.
     last: Option<String>,
+    /// Whether it is lost, as far as was told.
+    lost: Option<Loss>,
 }
 
 impl Desk {
@@ -32,6 +43,19 @@ impl Desk {
         self.state().failure.last = Some(error.to_string());
     }
 
+    /// The store is out of reach, or cannot be written to. Tells whether that is news.
+    pub(crate) fn store_lost(&self, loss: Loss) -> bool {
+        self.state().failure.lost.replace(loss).is_none()
+    }
+
+    /// The store has answered, and perhaps written. Tells whether that is news: a store that could not be written to is not
+    /// back because it can be read.
+    pub(crate) fn store_back(&self, wrote: bool) -> bool {
+        let mut state = self.state();
+        let is_back = state.failure.lost.is_some_and(|loss| wrote || loss == Loss::OutOfReach);
+        is_back && state.failure.lost.take().is_some()
+    }
+
     /// Why a worker that did not end in order ended.
     pub(crate) fn failure(&self) -> Error {
         let state = self.state();
@@ -42,6 +66,24 @@ impl Desk {
                 doing: "give back all jobs, which other workers take over",
                 source: state.failure.last.clone().unwrap_or_else(unknown).into(),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_could_not_be_written_to_is_not_back_because_it_can_be_read() {
+        let desk = Desk::new(1);
+        assert!(!desk.store_back(true), "it was not lost");
+        for (loss, read_suffices) in [(Loss::OutOfReach, true), (Loss::Unwritable, false)] {
+            assert!(desk.store_lost(loss));
+            assert!(!desk.store_lost(loss), "told once");
+            assert_eq!(desk.store_back(false), read_suffices, "{loss:?}");
+            assert_eq!(desk.store_back(true), !read_suffices, "{loss:?}");
+            assert!(!desk.store_back(true), "told once");
         }
     }
 }

@@ -34,6 +34,7 @@ fn holding_at(desk: Desk, max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
         lease: LEASE,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
+        request: 0,
     };
     let attempt = store.claim(&ask).unwrap().attempts.remove(0);
     let hold = desk.hold(&attempt, at(0), LEASE).unwrap();

@@ -5,7 +5,9 @@ use postgres::types::Type;
 
 use super::texts::{self, Functions, MIGRATIONS, lacking};
 use crate::clock::Timestamp;
-use crate::store::migrate::{Applied, CLIENT, Standing, Status, compare};
+use crate::store::migrate::{
+    Applied, CLIENT, FROM_BEFORE, Standing, Status, compare, is_from_before,
+};
 use crate::store::postgres::schema::Schema;
 use crate::store::postgres::session::Session;
 
@@ -342,6 +344,15 @@ impl About {
                 format!("have {} run: tenure migrate up", self.owner),
             );
         };
+        if is_from_before(&history.applied) {
+            return refuse(
+                FROM_BEFORE,
+                format!(
+                    "choose another schema with ?schema=NAME in the address, or let the tenure that made {name} finish \
+                     its jobs and then drop it: DROP SCHEMA \"{name}\" CASCADE"
+                ),
+            );
+        }
         let lost = lacking(texts::table_parts(&history.applied), &self.parts);
         let what = match (history.applied.is_empty(), lost.is_empty()) {
             (false, true) => return Ok(()),

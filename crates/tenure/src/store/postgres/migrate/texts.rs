@@ -4,32 +4,12 @@
 use crate::store::migrate::{Applied, Migration, checksum};
 
 /// The tables.
-pub(super) const MIGRATIONS: [Migration; 4] = [
-    Migration {
-        version: 1,
-        name: "kernel",
-        min_client: 1,
-        sql: include_str!("../../../../sql/postgres/schema/0001_kernel.sql"),
-    },
-    Migration {
-        version: 2,
-        name: "ledger",
-        min_client: 2,
-        sql: include_str!("../../../../sql/postgres/schema/0002_ledger.sql"),
-    },
-    Migration {
-        version: 3,
-        name: "progress",
-        min_client: 2,
-        sql: include_str!("../../../../sql/postgres/schema/0003_progress.sql"),
-    },
-    Migration {
-        version: 4,
-        name: "harden",
-        min_client: 4,
-        sql: include_str!("../../../../sql/postgres/schema/0004_harden.sql"),
-    },
-];
+pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "first",
+    min_client: 1,
+    sql: include_str!("../../../../sql/postgres/schema/0001_first.sql"),
+}];
 
 macro_rules! sql {
     ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../../sql/postgres/", $file, ".sql")))),+] };

@@ -215,3 +215,14 @@ fn what_a_superuser_adds_belongs_to_the_owner() {
     assert!(About { role: "root".into(), ..whole() }.acts_for_another());
     assert!(!About { role: "root".into(), ..empty() }.acts_for_another());
 }
+
+#[test]
+fn a_schema_from_before_the_first_version_is_refused_with_what_to_do() {
+    let mut about = whole();
+    let kernel =
+        Applied { name: "kernel".into(), checksum: "of old".into(), ..applied().remove(0) };
+    about.history = Some(History { applied: vec![kernel], functions: Some(installed()) });
+    for verdict in [about.can_be_used(), about.can_go_up(), about.status().map(drop)] {
+        refused(verdict, "before the first version", "DROP SCHEMA \"tenure\" CASCADE");
+    }
+}

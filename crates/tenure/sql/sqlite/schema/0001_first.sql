@@ -1,4 +1,4 @@
--- The kernel on SQLite.
+-- The tables on SQLite.
 --
 -- tenure_jobs holds only what is owed; tenure_done holds what has ended, for as long as retention
 -- says. A settlement moves the row, so the hot table stays small however long the history is. There
@@ -10,13 +10,27 @@ CREATE TABLE tenure_meta (
     one          INTEGER PRIMARY KEY CHECK (one = 1),
     installation TEXT    NOT NULL,                       -- random; part of every key that outside systems see
     epoch        INTEGER NOT NULL DEFAULT 0,             -- rises when the database may have gone back in time
-    next_id      INTEGER NOT NULL DEFAULT 1 CHECK (next_id > 0)
+    next_id      INTEGER NOT NULL DEFAULT 1 CHECK (next_id > 0),
+    -- The beat is also in a file beside this one: if it is further there, this file has gone back in time.
+    beat         INTEGER NOT NULL DEFAULT 0,
+    -- An epoch was begun because there was no witness, and none can be kept: the next process that opens the file begins no other.
+    unwitnessed  INTEGER NOT NULL DEFAULT 0 CHECK (unwitnessed IN (0, 1)),
+    -- Since when time has run evenly, as far as was noticed: the machine did not sleep, and its clock was not set forward.
+    steady_since INTEGER NOT NULL DEFAULT 0,
+    -- The pulse: when a worker last wrote that the store can be written to; 0: no worker ever did. While leases are out it
+    -- advances once a second, so a gap in it tells that no worker could renew a lease.
+    pulse        INTEGER NOT NULL DEFAULT 0,
+    -- The end of the last such gap, and of the one before it.
+    broke        INTEGER NOT NULL DEFAULT 0,
+    broke_before INTEGER NOT NULL DEFAULT 0,
+    -- How long a worker's lock must have been free before its process counts as gone, in milliseconds.
+    guard_gap    INTEGER NOT NULL DEFAULT 300 CHECK (guard_gap BETWEEN 300 AND 60000)
 ) STRICT;
 
 CREATE TABLE tenure_jobs (
     id           INTEGER PRIMARY KEY,
     state        INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3), -- 0 ready, 1 waiting, 2 running, 3 parked
-    lane         INTEGER NOT NULL,                       -- computed from queue, tenant, kind and whether it has crashed
+    lane         INTEGER NOT NULL,                       -- computed from queue, tenant, kind and whether it is a suspect
     priority     INTEGER NOT NULL,
     run_at       INTEGER NOT NULL,
     token        INTEGER NOT NULL CHECK (token >= 0),
@@ -38,20 +52,29 @@ CREATE TABLE tenure_jobs (
     limit_key    TEXT,
     enqueued_at  INTEGER NOT NULL,
     worker       TEXT,                                   -- the holder, while it is running
+    request      INTEGER,                                -- which of the holder's claims leased it, by the holder's own count
     started_at   INTEGER,                                -- when the attempt began
     leased_at    INTEGER,                                -- when the lease was last granted
     lease_ms     INTEGER,                                -- the length that was granted
     lease_until  INTEGER,
     reason       TEXT,                                   -- what a parked job waits for
+    progress      INTEGER CHECK (progress BETWEEN 0 AND 1000), -- thousandths, by the word of the holder
+    progress_note TEXT,                                  -- what is being done
+    crashed_at    INTEGER,                               -- the last crash; all are forgotten when a handler returns an hour later
+    -- Until when the worker that lost this job by its lease may come back without a crash being counted; only while the job
+    -- waits for its next attempt.
+    returns_until INTEGER,
     CHECK ((state = 2) = (lease_until IS NOT NULL))
 ) STRICT;
 
 -- The claim index holds only due work. A million jobs for next week are not in it.
 CREATE INDEX tenure_jobs_ready   ON tenure_jobs (lane, priority, run_at) WHERE state = 0;
-CREATE INDEX tenure_jobs_waiting ON tenure_jobs (run_at)                 WHERE state = 1;
+-- By queue, for claims; by time alone, for doctors.
+CREATE INDEX tenure_jobs_waiting ON tenure_jobs (queue, run_at)          WHERE state = 1;
+CREATE INDEX tenure_jobs_due     ON tenure_jobs (run_at)                 WHERE state = 1;
 CREATE INDEX tenure_jobs_running ON tenure_jobs (lease_until)            WHERE state = 2;
 -- Who holds a suspect. Without crashes it is empty and costs nothing.
-CREATE INDEX tenure_jobs_suspect ON tenure_jobs (worker, started_at)     WHERE state = 2 AND crashes > 0;
+CREATE INDEX tenure_jobs_suspect ON tenure_jobs (worker)                 WHERE state = 2 AND lane & 2305843009213693952 <> 0;
 
 CREATE TABLE tenure_done (
     id           INTEGER PRIMARY KEY,
@@ -107,6 +130,7 @@ CREATE TABLE tenure_timeline (
     began   INTEGER,                                     -- when the attempt that this ended had begun
     became  INTEGER NOT NULL,
     note    TEXT,
+    earlier INTEGER NOT NULL DEFAULT 0,                  -- how many older lines of the verb had been dropped
     UNIQUE (job_id, token, verb, refused)
 ) STRICT;
 
@@ -130,6 +154,55 @@ CREATE TABLE tenure_queues (
     keep_dead_ms INTEGER NOT NULL CHECK (keep_dead_ms >= 0)
 ) STRICT, WITHOUT ROWID;
 
+-- What an effect came to, once per (job, effect): never by token, or a stale and a current attempt would both get in.
+-- The token only decides who may write.
+CREATE TABLE tenure_ledger (
+    job_id    INTEGER NOT NULL,
+    effect    TEXT    NOT NULL,
+    state     INTEGER NOT NULL CHECK (state BETWEEN 0 AND 3), -- 0 open, 1 committed, 2 failed, 3 to be sent again
+    token     INTEGER NOT NULL,                          -- the attempt that wrote this last; 0: a person's word
+    opened_at INTEGER NOT NULL,                          -- when the intent was written, or last sent again
+    ended_at  INTEGER,
+    result    TEXT,
+    codec     TEXT,                                      -- NULL: plain JSON
+    note      TEXT,
+    CHECK ((state = 1) = (result IS NOT NULL)),
+    PRIMARY KEY (job_id, effect)
+) STRICT, WITHOUT ROWID;
+-- Intents without an outcome: few, and looked for among many.
+CREATE INDEX tenure_ledger_open ON tenure_ledger (job_id) WHERE state = 0;
+
+-- What steps came to: a retry gets it back instead of running them again.
+CREATE TABLE tenure_steps (
+    job_id INTEGER NOT NULL,
+    step   TEXT    NOT NULL,
+    token  INTEGER NOT NULL,
+    at     INTEGER NOT NULL,
+    result TEXT    NOT NULL,
+    codec  TEXT,
+    PRIMARY KEY (job_id, step)
+) STRICT, WITHOUT ROWID;
+
+-- The workers that have made themselves known. Each holds a lock of the operating system on a file of its own, which
+-- ends with its process: seen free twice, it tells that the process is gone.
+CREATE TABLE tenure_workers (
+    worker     TEXT    PRIMARY KEY,
+    queues     TEXT    NOT NULL,                         -- their names, with spaces between
+    kinds      TEXT,                                     -- NULL: all
+    guarded    INTEGER NOT NULL CHECK (guarded IN (0, 1)),
+    under      INTEGER NOT NULL,                         -- since when time ran evenly when the lock was taken
+    takings    INTEGER NOT NULL,                         -- how often it was taken
+    taken_at   INTEGER NOT NULL,
+    free_since INTEGER                                   -- when it was first seen free, if not held since
+) STRICT, WITHOUT ROWID;
+
+-- When the database may have gone back in time.
+CREATE TABLE tenure_epochs (
+    epoch  INTEGER PRIMARY KEY CHECK (epoch BETWEEN 1 AND 8388607),
+    at     INTEGER NOT NULL,
+    reason TEXT    NOT NULL
+) STRICT;
+
 -- Live and ended jobs together, with their states by name: for people with a shell.
 CREATE VIEW tenure_job AS
 SELECT id,
@@ -137,7 +210,8 @@ SELECT id,
        queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)) AS args,
        priority, attempt, max_attempts, crashes, token, worker,
        datetime(enqueued_at / 1000, 'unixepoch') AS enqueued_at, datetime(run_at / 1000, 'unixepoch') AS run_at,
-       datetime(started_at / 1000, 'unixepoch') AS started_at, NULL AS finished_at, NULL AS result, reason
+       datetime(started_at / 1000, 'unixepoch') AS started_at, NULL AS finished_at, NULL AS result, reason,
+       progress / 1000.0 AS progress, progress_note
   FROM tenure_jobs
 UNION ALL
 SELECT id,
@@ -145,5 +219,6 @@ SELECT id,
        queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
        priority, attempt, max_attempts, crashes, token, worker,
        datetime(enqueued_at / 1000, 'unixepoch'), datetime(run_at / 1000, 'unixepoch'),
-       datetime(started_at / 1000, 'unixepoch'), datetime(finished_at / 1000, 'unixepoch'), result, reason
+       datetime(started_at / 1000, 'unixepoch'), datetime(finished_at / 1000, 'unixepoch'), result, reason,
+       NULL, NULL
   FROM tenure_done;

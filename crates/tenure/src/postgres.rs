@@ -107,7 +107,8 @@ pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Faul
 }
 
 /// Locks the handler's job until the end of the transaction: nobody can take it, and its lease need not be renewed. For
-/// transactions at REPEATABLE READ and above, as the first call.
+/// transactions at REPEATABLE READ and above, as the first call. `cx.step` and `cx.effect` of the same job wait until the
+/// transaction has ended: call them before it begins, or the handler waits for itself until its `max_runtime` is over.
 pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     heard(cx, Verb::Renew, raw::hold(client, schema, cx.shown()).await).await

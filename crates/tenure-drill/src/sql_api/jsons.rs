@@ -384,5 +384,5 @@ fn what_an_attempt_came_to_has_the_limits_of_args() {
     assert_eq!(verdict(session.query_one(ledger, &[&job, &token, &good]).unwrap()), "remembered");
     let bury = "SELECT verdict FROM tenure.settle_many(ARRAY[$1::bigint], ARRAY[$2::bigint], '{bury}', '{NULL}', ARRAY[repeat('x', 100000)], '{NULL}')";
     assert_eq!(verdict(session.query_one(bury, &[&job, &token]).unwrap()), "settled");
-    assert_eq!(lab.number("SELECT max(octet_length(reason)) FROM tenure.done"), 8_192);
+    assert_eq!(lab.number("SELECT max(octet_length(reason))::bigint FROM tenure.done"), 8_192);
 }

@@ -128,32 +128,47 @@ impl Rights {
         if self.role.is_empty() || self.functions.is_empty() {
             return None;
         }
-        if !self.is_usable {
-            let (schema, role) = (&self.schema.0, &self.role);
-            return Some(format!(
-                "have {owner} run: GRANT USAGE ON SCHEMA \"{schema}\" TO \"{role}\""
-            ));
-        }
         // The last one, since the words before the server's say what was being done.
         let words = refusal.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let refused = words.rev().find(|word| self.functions.iter().any(|name| name == word))?;
-        if let Some(part) =
-            self.parts().into_iter().find(|part| self.missing(*part).contains(&refused))
-        {
+        let refused = words.rev().find(|word| self.functions.iter().any(|name| name == word));
+        let refused = match (refused, self.is_usable) {
+            (Some(refused), _) => refused,
+            (None, true) => return None,
+            (None, false) => return Some(self.usage()),
+        };
+        let lacking = |part: &Part| self.missing(*part).contains(&refused);
+        if let Some(part) = self.parts().into_iter().find(lacking).filter(|_| self.is_usable) {
             return Some(format!("have {owner} run: {}", self.grant(part)));
         }
-        let Some(part) =
-            Part::ALL.into_iter().rev().find(|part| part.functions().contains(&refused))
-        else {
+        let parts: Vec<Part> =
+            Part::ALL.into_iter().filter(|part| part.functions().contains(&refused)).collect();
+        if parts.is_empty() {
             return Some(format!("only {owner} may, who owns the schema: connect as that role"));
-        };
-        let (name, role) = (self.named(part), &self.role);
-        Some(if self.roles.contains(&name) {
-            format!("have {owner} run: GRANT \"{name}\" TO \"{role}\"")
-        } else {
-            let function = format!("{}.{refused}", self.schema.1);
-            format!("have {owner} run: GRANT EXECUTE ON FUNCTION {function} TO \"{role}\"")
+        }
+        let made = parts.into_iter().filter(|part| self.roles.contains(&self.named(*part)));
+        let grants: Vec<String> = made.map(|part| self.membership(part)).collect();
+        Some(match grants.as_slice() {
+            [] if !self.is_usable => self.usage(),
+            [] => {
+                let (function, role) = (format!("{}.{refused}", self.schema.1), &self.role);
+                format!("have {owner} run: GRANT EXECUTE ON FUNCTION {function} TO \"{role}\"")
+            }
+            [grant] => format!("have {owner} run: {grant}"),
+            several => format!(
+                "have {owner} run one of these, by what the role is for: {}",
+                several.join("; ")
+            ),
         })
+    }
+
+    /// Makes the role a member of the one that has all rights for this.
+    fn membership(&self, part: Part) -> String {
+        format!("GRANT \"{}\" TO \"{}\"", self.named(part), self.role)
+    }
+
+    fn usage(&self) -> String {
+        let (owner, schema, role) = (&self.owner, &self.schema.0, &self.role);
+        format!("have {owner} run: GRANT USAGE ON SCHEMA \"{schema}\" TO \"{role}\"")
     }
 
     fn may(&self, function: &str) -> bool {
@@ -255,6 +270,19 @@ mod tests {
         assert_eq!(told(&worker, "something_of_yours"), None);
         let shut_out = Rights { is_usable: false, ..worker };
         let said = told(&shut_out, "look_at").unwrap();
+        assert_eq!(said, "have boss run: GRANT \"tenure_reader\" TO \"app\"");
+        let said = shut_out.advice("permission denied for schema tenure").unwrap();
         assert_eq!(said, "have boss run: GRANT USAGE ON SCHEMA \"tenure\" TO \"app\"");
+    }
+
+    #[test]
+    fn what_several_roles_may_is_granted_by_what_the_role_is_for() {
+        let roles = Part::ALL.map(|part| format!("tenure_{}", part.name())).to_vec();
+        let nothing = Rights { roles, ..app(&[], &[]) };
+        let said = nothing.advice("permission denied for function identity").unwrap();
+        assert!(said.contains("by what the role is for"), "{said}");
+        for part in ["worker", "enqueuer", "reader"] {
+            assert!(said.contains(&format!("GRANT \"tenure_{part}\" TO \"app\"")), "{said}");
+        }
     }
 }

@@ -168,11 +168,16 @@ promises! { "claim":
             w.store.enqueue(&vec![job("work").queue(queue.clone()).delay(secs(1)); 60]).unwrap();
         }
         w.store.enqueue(&vec![job("work").queue(a.clone()).delay(secs(1)); 20]).unwrap();
+        // Neither has a share: a queue whose job is ready, and one whose job is not due yet.
+        let (ready, later) = (name("ready"), name("later"));
+        w.put(job("work").queue(ready.clone()));
+        w.put(job("work").queue(later.clone()).delay(secs(3_600)));
         w.pass(secs(1));
         let of = |w: &mut super::World, queue: &Name| {
             w.dump().jobs.iter().filter(|job| job.waiting && job.queue == *queue).count()
         };
-        let both = Claim { queues: vec![a.clone(), b.clone(), name("empty"), a.clone()], ..ask("ann", 0) };
+        let queues = vec![a.clone(), b.clone(), name("empty"), ready, later, a.clone()];
+        let both = Claim { queues, ..ask("ann", 0) };
         w.claim(&both);
         assert_eq!((of(w, &a), of(w, &b), of(w, &c)), (30, 10, 60));
         w.store.configure(&a, &QueueChange { pause: Some(Pause::Pause), ..QueueChange::default() }).unwrap();

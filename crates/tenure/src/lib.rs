@@ -26,6 +26,7 @@
 //!     lease: Duration::from_secs(30),
 //!     cursor: Cursor::default(),
 //!     grace: Duration::ZERO,
+//!     request: 0,
 //! };
 //! let first = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
 //! clock.advance(Duration::from_secs(31)); // the first worker stalls, and its lease is over

@@ -134,7 +134,7 @@ impl Postgres {
         self.rehearsal.told = Some(state.now);
         let schema = &self.schema;
         if !moved && self.rehearsal.loaded.as_ref() == Some(state) {
-            let again = format!("ROLLBACK TO SAVEPOINT loaded; {}", sequence(state));
+            let again = format!("ROLLBACK TO SAVEPOINT loaded; {}", sequences(state));
             return self.link.run("load again", |session| session.batch(&schema.apply(&again)));
         }
         self.rehearsal.loads += 1;
@@ -199,11 +199,10 @@ fn begin_anew(
 
 /// The statements that set what is kept once for the whole store.
 fn numbers(state: &Dump, moved: bool) -> String {
-    let Dump { now, started_at, broke, broke_before, guard_gap, epoch, .. } = state;
+    let Dump { now, started_at, guard_gap, epoch, .. } = state;
     let gap = millis(*guard_gap);
     let (now, started_at) = (now.as_millis(), started_at.as_millis());
-    let (broke, before) = (broke.as_millis(), broke_before.as_millis());
-    let (sequence, moved) = (sequence(state), i32::from(moved));
+    let (sequences, moved) = (sequences(state), i32::from(moved));
     format!(
         "INSERT INTO tenure.clock (one, at, started_at) VALUES (1, {now}, {started_at}) \
              ON CONFLICT (one) DO UPDATE SET at = excluded.at, started_at = excluded.started_at; \
@@ -211,15 +210,19 @@ fn numbers(state: &Dump, moved: bool) -> String {
            FROM (SELECT w.wal_timeline + {moved} AS wal_timeline, w.system, w.jobs_table FROM tenure.whereabouts() w) h \
           WHERE (m.epoch, m.guard_gap, m.floor, m.wal_timeline, m.system, m.jobs_table) \
              IS DISTINCT FROM ({epoch}, {gap}, {epoch}::bigint << 40, h.wal_timeline, h.system, h.jobs_table); \
-         SELECT setval('tenure.broke', {broke}), setval('tenure.broke_before', {before}); \
-         DELETE FROM tenure.epochs WHERE epoch > {epoch}; {sequence}"
+         DELETE FROM tenure.epochs WHERE epoch > {epoch}; {sequences}"
     )
 }
 
-/// Sequences do not roll back, so they are set each time.
-fn sequence(state: &Dump) -> String {
+/// Sequences do not roll back, so all of them are set each time.
+fn sequences(state: &Dump) -> String {
     let next = state.next_id - first_of(state.epoch);
-    format!("SELECT setval('tenure.job_id', {next}, false), setval('tenure.pulse', 0, false)")
+    let (broke, before) = (state.broke.as_millis(), state.broke_before.as_millis());
+    format!(
+        "SELECT setval('tenure.job_id', {next}, false), setval('tenure.pulse', 0, false), \
+                setval('tenure.announced', 0, false), \
+                setval('tenure.broke', {broke}), setval('tenure.broke_before', {before})"
+    )
 }
 
 fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, postgres::Error> {

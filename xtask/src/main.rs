@@ -18,9 +18,10 @@ use postgres::Wanted;
 use run::{Step, say};
 
 /// What `cargo xtask` answers to. The README may only speak of these.
-const COMMANDS: [(&str, &str); 5] = [
+const COMMANDS: [(&str, &str); 6] = [
+    ("quick", "format, house rules, lints, unit tests and the promises on SQLite, in minutes"),
     ("test", "everything that must hold before a change is shared"),
-    ("prove", "the long proofs, in release"),
+    ("prove", "the long proofs, in release; or some parts of them: kernel, mutants, newest"),
     ("tidy", "the house rules alone"),
     ("readme", "the console blocks of README.md and docs/*.md, or of the files named"),
     (
@@ -34,8 +35,16 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
+        ["quick"] => run::steps(&root, &quick()),
         ["test"] => run::steps(&root, &test()),
-        ["prove"] => run::steps(&root, &prove(&root)),
+        ["prove", parts @ ..] => match prove(parts) {
+            Ok(steps) => run::steps(&root, &steps),
+            Err(unknown) => {
+                let parts = PROOFS.map(|(name, _)| name).join(", ");
+                say(format_args!("no part of the proof is called `{unknown}`; there are {parts}"));
+                ExitCode::from(2)
+            }
+        },
         ["tidy"] => tidy::check(&root).exit_code(),
         ["readme"] => readme::check(&root, None).exit_code(),
         ["readme", files @ ..] => readme::check_files(&root, None, files).exit_code(),
@@ -66,7 +75,7 @@ fn test() -> Vec<Step> {
             "lints of the long proofs",
             Cargo::new("clippy -p tenure-drill --all-features --test prove -- -D warnings"),
         ),
-        Step::cargo("tests", suite("--workspace --all-features")).on(Wanted::Any),
+        Step::cargo("tests", tests("--workspace --all-features", "")).on(Wanted::Any),
         // nextest does not run these.
         Step::cargo(
             "documentation tests",
@@ -90,73 +99,70 @@ fn test() -> Vec<Step> {
     ]
 }
 
-/// The long suite. A further proof is a further line.
-fn prove(root: &Path) -> Vec<Step> {
-    if !root.join("crates/tenure-drill/tests/prove.rs").exists() {
-        say(
-            "crates/tenure-drill/tests/prove.rs is not there yet: running the tests in release instead",
-        );
-        return vec![
-            Step::cargo("tests in release", suite("--release --workspace --all-features"))
-                .on(Wanted::Any),
-        ];
+/// What tells most within minutes, while one works on something.
+fn quick() -> Vec<Step> {
+    vec![
+        Step::cargo("formatting", Cargo::new("fmt --all --check")),
+        Step::own("house rules", "cargo xtask tidy", |root, _| tidy::check(root)),
+        Step::cargo("lints", Cargo::new("clippy --workspace --all-features -- -D warnings")),
+        Step::cargo("unit tests", tests("--workspace --all-features --lib --bins", "")),
+        Step::cargo("the promises on SQLite", tests(CONFORMANCE, "sqlite")),
+    ]
+}
+
+/// The parts of the long suite, in the order in which they run.
+const PROOFS: [(&str, fn() -> Vec<Step>); 3] =
+    [("kernel", kernel), ("mutants", mutants), ("newest", newest)];
+
+/// The long suite, or these parts of it. An error is the name of a part that there is not.
+fn prove<'a>(parts: &[&'a str]) -> Result<Vec<Step>, &'a str> {
+    let is_part = |name: &str| PROOFS.iter().any(|(part, _)| *part == name);
+    if let Some(unknown) = parts.iter().find(|part| !is_part(part)) {
+        return Err(unknown);
     }
-    let mut steps = vec![
-        Step::cargo(
-            "the proofs of the drill",
-            Cargo::new("test --release -p tenure-drill --all-features --test prove -- --nocapture")
-                .counted(),
-        )
-        .on(Wanted::Any),
+    let wanted = PROOFS.iter().filter(|(part, _)| parts.is_empty() || parts.contains(part));
+    Ok(wanted.flat_map(|(_, steps)| steps()).collect())
+}
+
+/// Levels 1 to 4 within wide bounds.
+fn kernel() -> Vec<Step> {
+    let proofs = "test --release -p tenure-drill --all-features --test prove -- --nocapture";
+    vec![Step::cargo("the proofs of the drill", Cargo::new(proofs).counted()).on(Wanted::Any)]
+}
+
+/// The mutants that a machine makes, and the options that choose them.
+fn mutants() -> Vec<Step> {
+    const HUNTS: [(&str, &str); 2] = [
+        ("every lock that PostgreSQL's SQL lacks is noticed", "--of postgres --only lock:"),
+        ("every change of SQLite's SQL is noticed, or listed with a reason", "--of sqlite"),
     ];
-    steps.extend(MADE_BY_MACHINE.map(|(title, of)| {
-        let hunt = "run --release -p tenure-cli -- drill mutants --machine";
-        Step::cargo(title, Cargo::new(&format!("{hunt} {of}")))
-    }));
-    steps.extend(on_the_newest(root));
-    steps
+    let hunt = "run --release -p tenure-cli -- drill mutants --machine";
+    HUNTS.map(|(title, of)| Step::cargo(title, Cargo::new(&format!("{hunt} {of}")))).into()
 }
 
-/// The mutants that a machine makes: the parts whose survivors are all listed, with the options that choose them. The
-/// rest of PostgreSQL's takes hours.
-const MADE_BY_MACHINE: [(&str, &str); 2] = [
-    ("every lock that PostgreSQL's SQL lacks is noticed", "--of postgres --only lock:"),
-    ("every change of SQLite's SQL is noticed, or listed with a reason", "--of sqlite"),
-];
-
-/// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well: each a test, and how it
-/// is called.
-const ON_THE_NEWEST: [(&str, &str, &str); 3] = [
-    (
-        "the promises on PostgreSQL 18",
-        "crates/tenure-drill/tests/conformance.rs",
-        "test --release -p tenure-drill --all-features --test conformance -- postgres",
-    ),
-    (
-        "the SQL API on PostgreSQL 18",
-        "crates/tenure-drill/tests/sql_api/main.rs",
-        "test --release -p tenure-drill --all-features --test sql_api",
-    ),
-    (
-        "what a claim costs on PostgreSQL 18",
-        "crates/tenure-drill/tests/cost_postgres.rs",
-        "test --release -p tenure-drill --all-features --test cost_postgres -- --nocapture",
-    ),
-];
-
-fn on_the_newest(root: &Path) -> impl Iterator<Item = Step> {
-    let there = ON_THE_NEWEST.iter().filter(|(_, file, _)| root.join(file).exists());
-    there.map(|(title, _, call)| {
-        Step::cargo(title, Cargo::new(call).counted()).on(Wanted::Major(18))
-    })
+/// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well.
+fn newest() -> Vec<Step> {
+    const TESTS: [(&str, &str); 3] = [
+        ("the promises on PostgreSQL 18", "--test conformance -- postgres"),
+        ("the SQL API on PostgreSQL 18", "--test sql_api"),
+        ("what a claim costs on PostgreSQL 18", "--test cost_postgres -- --nocapture"),
+    ];
+    let call = |test| Cargo::new(&format!("test --release -p tenure-drill --all-features {test}"));
+    TESTS.map(|(title, test)| Step::cargo(title, call(test).counted()).on(Wanted::Major(18))).into()
 }
 
-/// All tests but those in documentation, by nextest where it is installed.
-fn suite(scope: &str) -> Cargo {
+/// The suite that every engine passes.
+const CONFORMANCE: &str = "-p tenure-drill --all-features --test conformance";
+
+/// Tests of these packages and targets whose names contain some words, by nextest where it is installed.
+fn tests(targets: &str, words: &str) -> Cargo {
     let command = if Cargo::new("nextest --version").works() {
-        format!("nextest run {scope} --no-fail-fast")
+        format!("nextest run {targets} --no-fail-fast {words}")
+    } else if targets.contains("--lib") || targets.contains("--test") {
+        format!("test {targets} --no-fail-fast -- {words}")
     } else {
-        format!("test {scope} --no-fail-fast --lib --bins --tests --examples")
+        // All but those in documentation, which nextest does not run either.
+        format!("test {targets} --no-fail-fast --lib --bins --tests --examples")
     };
     Cargo::new(&command).counted()
 }

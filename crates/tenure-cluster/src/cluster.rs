@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::binaries::Binaries;
 use crate::directory;
 use crate::error::{Error, answer, run};
+use crate::faketime;
 use crate::keeper::Keeper;
 use crate::server::{self, Server};
 use crate::settings::Settings;
@@ -37,6 +38,7 @@ pub struct Cluster {
     account: Account,
     port: u16,
     tcp: bool,
+    faketime: Option<PathBuf>,
     // Stopped before the keeper, which removes the directory, is dropped.
     server: Option<Server>,
     keeper: Keeper,
@@ -52,6 +54,10 @@ impl Cluster {
         cluster.init()?;
         cluster.configure(settings)?;
         cluster.create_database()?;
+        if settings.settable_clock {
+            cluster.faketime = Some(faketime::library()?);
+            cluster.set_clock(0)?;
+        }
         cluster.launch()?;
         Ok(cluster)
     }
@@ -138,6 +144,20 @@ impl Cluster {
         if self.server.is_some() { Ok(()) } else { self.launch() }
     }
 
+    /// Sets the server's clock to `seconds` after the machine's, or before it if negative.
+    ///
+    /// # Errors
+    /// If the server was started without [`Settings::settable_clock`].
+    pub fn set_clock(&self, seconds: i64) -> Result<(), Error> {
+        if self.faketime.is_none() {
+            return Err(Error::new("this server reads the machine's clock".to_owned()));
+        }
+        let file = self.clock_file();
+        fs::write(&file, format!("{seconds:+}\n"))
+            .and_then(|()| self.account.own(&file))
+            .map_err(|error| Error::at("write", &file, &error))
+    }
+
     /// A cluster without data.
     pub(crate) fn prepare(binaries: &Binaries, tcp: bool) -> Result<Cluster, Error> {
         let account = Account::of_servers()?;
@@ -145,7 +165,8 @@ impl Cluster {
         let pg_ctl = binaries.directory().join("pg_ctl");
         let keeper = Keeper::start(account, &directory, STOP, &pg_ctl)?;
         let port = if tcp { free_port()? } else { 5432 };
-        Ok(Cluster { binaries: binaries.clone(), account, port, tcp, server: None, keeper })
+        let (binaries, faketime) = (binaries.clone(), None);
+        Ok(Cluster { binaries, account, port, tcp, faketime, server: None, keeper })
     }
 
     /// Starts the server on the data that is there.
@@ -224,6 +245,13 @@ impl Cluster {
             "-h",
             if self.tcp { "127.0.0.1" } else { "" },
         ]);
+        if let Some(library) = &self.faketime {
+            // What waits for a length of time must go on waiting for that long.
+            postgres.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            postgres
+                .env("FAKETIME_TIMESTAMP_FILE", self.clock_file())
+                .env("FAKETIME_NO_CACHE", "1");
+        }
         postgres
     }
 
@@ -232,6 +260,10 @@ impl Cluster {
             Some(mut server) => server.stop(self.account, signal),
             None => Ok(()),
         }
+    }
+
+    fn clock_file(&self) -> PathBuf {
+        self.keeper.directory().join("clock")
     }
 
     fn log_file(&self) -> PathBuf {

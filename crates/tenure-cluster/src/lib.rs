@@ -20,6 +20,7 @@ mod binaries;
 mod cluster;
 mod directory;
 mod error;
+mod faketime;
 mod fetch;
 mod keeper;
 mod pgbouncer;

@@ -6,13 +6,20 @@ pub struct Settings {
     pub(crate) config: Vec<(String, String)>,
     pub(crate) hba: Option<Vec<String>>,
     pub(crate) tcp: bool,
+    pub(crate) settable_clock: bool,
     pub(crate) max_connections: u32,
 }
 
 impl Settings {
     /// The default.
     pub fn new() -> Settings {
-        Settings { config: Vec::new(), hba: None, tcp: false, max_connections: 100 }
+        Settings {
+            config: Vec::new(),
+            hba: None,
+            tcp: false,
+            settable_clock: false,
+            max_connections: 100,
+        }
     }
 
     /// Adds a line to `postgresql.conf`. What it says about logging must leave the log on standard error.
@@ -37,6 +44,15 @@ impl Settings {
     #[must_use]
     pub fn tcp(mut self) -> Settings {
         self.tcp = true;
+        self
+    }
+
+    /// The server reads a clock that [`Cluster::set_clock`] sets, by libfaketime.
+    ///
+    /// [`Cluster::set_clock`]: crate::Cluster::set_clock
+    #[must_use]
+    pub fn settable_clock(mut self) -> Settings {
+        self.settable_clock = true;
         self
     }
 

@@ -70,8 +70,11 @@ fn went_on(bench: &mut Bench, busy: Busy) {
 }
 
 fn cluster() -> Cluster {
-    let cluster =
-        Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new().tcp()).unwrap();
+    cluster_with(&Settings::new().tcp())
+}
+
+fn cluster_with(settings: &Settings) -> Cluster {
+    let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), settings).unwrap();
     let address = Address::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     cluster
@@ -122,6 +125,27 @@ fn a_server_that_stands_still_for_ten_leases_takes_no_job_from_a_living_worker()
     signal("-CONT", &stopped);
     went_on(&mut bench, busy);
     assert!(has_broken(&cluster), "the store has noticed that it stood still");
+}
+
+#[test]
+fn a_servers_clock_that_is_set_by_ten_leases_takes_no_job_from_a_living_worker() {
+    let forward = i64::try_from(STALL.as_secs()).unwrap();
+    for seconds in [forward, -forward] {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = cluster_with(&Settings::new().settable_clock());
+        let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
+        let busy = busy(&mut bench, &cluster.url());
+        let time = || -> f64 {
+            let now = cluster.psql("SELECT extract(epoch FROM clock_timestamp())").unwrap();
+            now.trim().parse().unwrap()
+        };
+        let before = time();
+        cluster.set_clock(seconds).unwrap();
+        let moved = time() - before;
+        assert!((moved - seconds as f64).abs() < 5.0, "the clock has moved by {moved} s");
+        went_on(&mut bench, busy);
+        assert_eq!(has_broken(&cluster), seconds > 0, "a step forward looks like a stall");
+    }
 }
 
 #[test]

@@ -81,6 +81,11 @@ impl Error {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
     }
 
+    /// Whether it is certain that the call was not applied.
+    pub(crate) fn did_nothing(&self) -> bool {
+        matches!(self, Error::Invalid(_) | Error::Unwritable { .. } | Error::Forbidden { .. })
+    }
+
     /// Whether the store may be well as long as nothing is written.
     pub(crate) fn is_about_writing(&self) -> bool {
         matches!(self, Error::Unwritable { .. } | Error::Busy { .. })

@@ -181,7 +181,7 @@ impl<C: Crew> Dispatcher<C> {
         if self.drains(found) {
             (self.hurries, self.rests) = (true, false);
         }
-        if found.stage >= Stage::Releasing && now >= *self.give_up.get_or_insert(now + GIVE_UP) {
+        if self.may_give_up(found) && now >= *self.give_up.get_or_insert(now + GIVE_UP) {
             return Next::Done;
         }
         if now < self.pause {
@@ -209,6 +209,13 @@ impl<C: Crew> Dispatcher<C> {
             Ok(()) => self.well(now, found),
             Err(error) => self.ill(&error, store, now, found),
         }
+    }
+
+    /// Whether it ends although the store has not answered, once it has tried for [`GIVE_UP`]: when it gives back what still
+    /// runs, and when all that is left is a claim of which it does not know what it got.
+    fn may_give_up(&self, found: Found) -> bool {
+        found.stage >= Stage::Releasing
+            || found.stage == Stage::Finishing && self.settler.is_empty() && self.is_done(found)
     }
 
     /// Whether what has ended waits a moment for company: only while the last call was a moment ago, so that the
@@ -259,14 +266,18 @@ impl<C: Crew> Dispatcher<C> {
         self.ask.request += 1;
         let request = self.ask.request;
         self.lost.push(Lost { request, sent: now, ask: now, was_asked: false });
-        let claimed = if settlements.is_empty() {
-            store.claim(&self.ask)?
+        let answer = if settlements.is_empty() {
+            store.claim(&self.ask).map(|claimed| (Vec::new(), claimed))
         } else {
-            let (answers, claimed) = store.settle_and_claim(&settlements, &self.ask)?;
-            self.settler.heard(&answers, &self.plan, &self.desk);
-            claimed
+            store.settle_and_claim(&settlements, &self.ask)
         };
-        self.lost.pop();
+        if answer.as_ref().err().is_none_or(Error::did_nothing) {
+            self.lost.pop();
+        }
+        let (answers, claimed) = answer?;
+        if !settlements.is_empty() {
+            self.settler.heard(&answers, &self.plan, &self.desk);
+        }
         self.wrote =
             !settlements.is_empty() || !claimed.attempts.is_empty() || !claimed.lapsed.is_empty();
         self.claimed(claimed, room, now, found.company);
@@ -386,8 +397,6 @@ impl<C: Crew> Dispatcher<C> {
         self.settler.unheard(error, store);
         self.plan.tell_of_store(&self.desk, error);
         if error.is_forbidden() {
-            // A call that was refused a right has done nothing.
-            self.lost.retain(|lost| lost.was_asked);
             self.settler.abandon(&self.desk);
             // What runs is given back, unless that is what was refused.
             return if found.stage >= Stage::Releasing { Next::Done } else { Next::Again };

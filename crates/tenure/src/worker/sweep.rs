@@ -179,15 +179,50 @@ mod tests {
     use crate::clock::{Clock, Timestamp};
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
-    use crate::store::Enqueued;
     use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::{Enqueued, Registration};
     use crate::telemetry::Observer;
+
+    fn store() -> (Sqlite, Clock) {
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        (Sqlite::in_memory(&options).unwrap(), clock)
+    }
+
+    fn sweeper(now: Moment) -> Sweeper {
+        let plan = Plan {
+            worker: WorkerId::unique(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: 1,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::new(|_| ()),
+        };
+        Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now)
+    }
+
+    #[test]
+    fn a_lost_worker_that_held_nothing_is_forgotten_though_no_lease_is_out() {
+        let (mut store, clock) = store();
+        let mut line = store.share().unwrap();
+        let (worker, queues) = (WorkerId::unique(), vec![Name::default_queue()]);
+        line.register(&Registration { worker, queues, kinds: None }).unwrap();
+        drop(line);
+        let start = Moment::after_start(Duration::from_secs(1_000));
+        let mut sweeper = sweeper(start);
+        let mut now = start;
+        while !store.workers().unwrap().is_empty() {
+            assert!(now.since(start) <= PRUNE * 2, "it is still known after two minutes");
+            let Next::At(at) = sweeper.step(&mut store, now) else { panic!("it has more to do") };
+            clock.advance(at.since(now));
+            now = at;
+        }
+    }
 
     #[test]
     fn what_may_be_deleted_is_deleted_without_long_pauses() {
-        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
-        let mut store = Sqlite::in_memory(&options).unwrap();
+        let (mut store, clock) = store();
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
         for _ in 0..10 {
@@ -199,17 +234,8 @@ mod tests {
             store.cancel(&created.collect::<Vec<_>>()).unwrap();
         }
         clock.advance(Duration::from_secs(365 * 86_400));
-        let plan = Plan {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(|_| ()),
-        };
         let mut now = Moment::after_start(Duration::from_secs(1_000));
-        let mut sweeper = Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now);
+        let mut sweeper = sweeper(now);
         let is_empty = |store: &mut Sqlite| store.jobs(&Default::default(), 1).unwrap().is_empty();
         now = now + PRUNE;
         let begun = now;

@@ -82,3 +82,41 @@ pub(super) fn dead(overview: &Overview) -> Finding {
         n => Finding::ill("dead", format!("{n} dead jobs"), "see why with: tenure dead list"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure::clock::Clock;
+    use tenure::job::{Json, Limits, NewJob};
+    use tenure::lease::WorkerId;
+    use tenure::store::sqlite::{Options, Sqlite};
+    use tenure::store::{Claim, Cursor};
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_overdue_in_the_end_though_no_worker_is_left_to_tell() {
+        let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let mut store = Sqlite::in_memory(&options).unwrap();
+        let kind = Name::check("kind", "work").unwrap();
+        store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
+        let ask = Claim {
+            worker: WorkerId::unique(),
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            n: 1,
+            lease: Duration::from_secs(30),
+            cursor: Cursor::default(),
+            grace: Duration::ZERO,
+            request: 1,
+        };
+        store.claim(&ask).unwrap();
+        assert!(store.beat().unwrap().leads);
+        clock.advance(Duration::from_secs(60));
+        let soon = leases(&mut store, clock.now()).unwrap();
+        assert!(soon.ok, "the pulse has stopped, so the lease is pardoned: {soon:?}");
+        clock.advance(Rule::OVERDUE);
+        let found = leases(&mut store, clock.now()).unwrap();
+        assert!(!found.ok && found.found == "1 lease is overdue", "{found:?}");
+    }
+}

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
+use crate::inspect::Filter;
 use crate::job::{Json, Limits, Name, NewJob, State};
 use crate::lease::WorkerId;
 use crate::lifecycle::{Outcome, Verb};
@@ -83,6 +84,61 @@ impl Bench {
     fn state(&mut self) -> State {
         self.store.job(self.hold.fence.job).unwrap().unwrap().job.state
     }
+
+    /// A claim of `n` jobs whose answer is lost, and which reaches the store all the same.
+    fn lose_a_claim(&mut self, n: usize, sent: Moment) {
+        let kind = Name::check("kind", "work").unwrap();
+        let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
+        self.store.enqueue(&vec![job; n]).unwrap();
+        self.dispatcher.ask.request += 1;
+        let request = self.dispatcher.ask.request;
+        self.dispatcher.lost.push(Lost { request, sent, ask: sent, was_asked: false });
+        let ask = Claim { n, ..self.dispatcher.ask.clone() };
+        assert_eq!(self.store.claim(&ask).unwrap().attempts.len(), n);
+    }
+
+    /// How many jobs are running, and the attempts that each queued one has used.
+    fn running_and_queued(&mut self) -> (usize, Vec<u16>) {
+        let jobs = self.store.jobs(&Filter::default(), 100).unwrap();
+        let (running, queued): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| job.state == State::Running);
+        (running.len(), queued.iter().map(|job| job.attempt).collect())
+    }
+}
+
+#[test]
+fn a_claim_that_arrives_late_fills_the_free_slots_and_gives_the_rest_back() {
+    let mut bench = Bench::new(false);
+    bench.lose_a_claim(3, at(1));
+    bench.dispatcher.step(&mut bench.store, at(2));
+    assert_eq!(bench.dispatcher.crew.0.lock().unwrap().len(), 2, "it has two slots");
+    assert_eq!(bench.running_and_queued(), (2, vec![0, 0]), "a release costs no attempt");
+}
+
+#[test]
+fn a_worker_that_ends_gives_back_what_a_late_claim_got() {
+    let mut bench = Bench::new(false);
+    bench.lose_a_claim(1, at(1));
+    bench.desk.advance(Stage::Finishing);
+    bench.dispatcher.step(&mut bench.store, at(2));
+    assert_eq!(bench.dispatcher.crew.0.lock().unwrap().len(), 1, "it begins nothing more");
+    assert_eq!(bench.running_and_queued(), (1, vec![0]));
+}
+
+#[test]
+fn a_worker_that_holds_nothing_does_not_wait_long_for_the_answer_to_a_claim() {
+    let mut bench = Bench::new(false);
+    let done = Returned::Settle(Outcome::Complete { result: None });
+    bench.desk.returned(bench.hold.fence, done, at(10));
+    assert!(!bench.ends(at(10)));
+    // It can be asked for later only, so the dispatcher does not know what it got.
+    let lost = Lost { request: 7, sent: at(11), ask: at(60_000), was_asked: false };
+    bench.dispatcher.lost.push(lost);
+    bench.desk.advance(Stage::Finishing);
+    assert!(!bench.ends(at(12)));
+    assert!(!bench.ends(at(10_011)));
+    assert!(bench.ends(at(10_012)));
+    assert_eq!(bench.dispatcher.exit(), Some(Exit::Error));
 }
 
 #[test]

@@ -18,10 +18,11 @@ use postgres::Wanted;
 use run::{Step, say};
 
 /// What `cargo xtask` answers to. The README may only speak of these.
-const COMMANDS: [(&str, &str); 6] = [
+const COMMANDS: [(&str, &str); 7] = [
     ("quick", "format, house rules, lints, unit tests and the promises on SQLite, in minutes"),
     ("test", "everything that must hold before a change is shared"),
     ("prove", "the long proofs, in release; or some parts of them: kernel, mutants, newest"),
+    ("mutants", "every change of the library's Rust code, or those that the options choose"),
     ("tidy", "the house rules alone"),
     ("readme", "the console blocks of README.md and docs/*.md, or of the files named"),
     (
@@ -45,6 +46,10 @@ fn main() -> ExitCode {
                 ExitCode::from(2)
             }
         },
+        ["mutants", options @ ..] => {
+            let hunt = ["cargo", "run", "--quiet", "--package", "tenure-mutants", "--"];
+            postgres::with_server(&[&hunt, options].concat())
+        }
         ["tidy"] => tidy::check(&root).exit_code(),
         ["readme"] => readme::check(&root, None).exit_code(),
         ["readme", files @ ..] => readme::check_files(&root, None, files).exit_code(),
@@ -110,9 +115,11 @@ fn quick() -> Vec<Step> {
     ]
 }
 
-/// The parts of the long suite, in the order in which they run.
-const PROOFS: [(&str, fn() -> Vec<Step>); 3] =
-    [("kernel", kernel), ("mutants", mutants), ("newest", newest)];
+/// A part of the long suite.
+type Proof = fn() -> Vec<Step>;
+
+/// All parts, in the order in which they run.
+const PROOFS: [(&str, Proof); 3] = [("kernel", kernel), ("mutants", mutants), ("newest", newest)];
 
 /// The long suite, or these parts of it. An error is the name of a part that there is not.
 fn prove<'a>(parts: &[&'a str]) -> Result<Vec<Step>, &'a str> {

@@ -469,6 +469,32 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_person_decided_and_no_attempt_has_used_can_be_corrected() {
+        let noted = |standing, token| {
+            let note = Some("words".into());
+            Effect { token, note, ..left(standing) }
+        };
+        assert!(!noted(Standing::Failed, Token(1)).is_decided(), "a failure has words of its own");
+        assert!(!noted(Standing::Failed, Token::NONE).can_be_corrected());
+        assert!(!noted(Standing::Committed, Token(1)).can_be_corrected());
+        assert!(noted(Standing::Resend, Token::NONE).can_be_corrected());
+    }
+
+    #[test]
+    fn an_attempt_cannot_take_over_what_another_attempt_has_committed() {
+        let same = Act::Resolve(Resolution::Committed { result: json("42") });
+        let (answer, change) = decide(Some(&left(Standing::Committed)), Token(2), &same);
+        assert_eq!((answer, change), (Answer::No(Some(Standing::Committed)), None));
+    }
+
+    #[test]
+    fn every_standing_has_the_name_that_it_has_in_json() {
+        for standing in Standing::ALL {
+            assert_eq!(serde_json::to_value(standing).unwrap(), standing.name());
+        }
+    }
+
+    #[test]
     fn an_attempt_that_has_ended_hears_what_it_wrote_and_gets_no_permission() {
         let heard = |standing, token: i64| {
             acts().map(|act| was_heard(Some(&left(standing)), Token(token), &act))

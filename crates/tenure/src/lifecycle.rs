@@ -539,6 +539,21 @@ mod tests {
         );
         assert_eq!(settle(Fault::Fatal { error: error() }), Outcome::Bury { reason: error() });
         assert_eq!(settle(Fault::Snooze { after }), Outcome::Snooze { after });
+        assert_eq!(settle(Fault::Park { reason: error() }), Outcome::Park { reason: error() });
+    }
+
+    #[test]
+    fn an_error_becomes_a_fault_with_all_its_causes_each_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct Failed(&'static str, #[source] Option<Box<Failed>>);
+        let because = |text, cause| Failed(text, Some(Box::new(cause)));
+        let refused = || Failed("refused", None);
+        assert_eq!(Fault::from(refused()), Fault::retry("refused"));
+        let chain = because("cannot pay", because("cannot connect", refused()));
+        assert_eq!(Fault::from(chain), Fault::retry("cannot pay: cannot connect: refused"));
+        let repeats = because("cannot connect: refused", refused());
+        assert_eq!(Fault::from(repeats), Fault::retry("cannot connect: refused"));
     }
 
     #[test]

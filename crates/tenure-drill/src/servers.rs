@@ -136,7 +136,7 @@ pub fn unclocked(schema: &str) -> Result<String> {
 }
 
 /// The schema of stores that lack something.
-const MUTANT: &str = "mutant";
+pub(crate) const MUTANT: &str = "mutant";
 
 /// An empty store whose functions lack something, in a schema of its own.
 pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {

@@ -9,11 +9,13 @@ mod alone;
 mod changes;
 mod coverage;
 mod hunter;
+mod probes;
 mod reach;
 mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 use tenure::drill::Patch;
@@ -37,6 +39,10 @@ pub struct Mutant {
     pub verb: &'static str,
     /// Whether a lock was taken away: then sessions side by side look for it.
     pub is_lock: bool,
+    /// Where it is in the file.
+    range: Range<usize>,
+    /// What the condition there always is now, if it is one.
+    constant: Option<bool>,
     patch: Patch,
 }
 
@@ -103,7 +109,13 @@ impl Mutant {
         let texts = if stock == Stock::Sqlite { Sqlite::texts() } else { Postgres::texts() };
         let (file, text) = texts[0];
         let patch = Patch { file, find: text, replace: text };
-        Mutant { name: format!("{stock} as it is"), stock, file, verb: "", is_lock: false, patch }
+        let name = format!("{stock} as it is");
+        Mutant { name, stock, file, verb: "", is_lock: false, range: 0..0, constant: None, patch }
+    }
+
+    /// Whether nothing was changed.
+    fn is_whole(&self) -> bool {
+        self.patch.find == self.patch.replace
     }
 
     fn new(
@@ -114,7 +126,8 @@ impl Mutant {
     ) -> Mutant {
         let name = format!("{stock} {file} {verb}: {}", change.what);
         let patch = patch(file, text, &change);
-        Mutant { name, stock, file, verb, is_lock: change.is_lock, patch }
+        let Change { is_lock, range, constant, .. } = change;
+        Mutant { name, stock, file, verb, is_lock, range, constant, patch }
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Change {
     pub(super) replace: String,
     /// Whether it takes a lock or its promise not to wait away.
     pub(super) is_lock: bool,
+    /// What the condition in this range always is now, if it is one.
+    pub(super) constant: Option<bool>,
 }
 
 /// How an engine spells what the changes need.
@@ -107,7 +109,7 @@ impl Maker<'_> {
 
     fn make(&mut self, tokens: &Range<usize>, replace: String, what: String) {
         let range = self.span(tokens);
-        self.made.push(Change { what, range, replace, is_lock: false });
+        self.made.push(Change { what, range, replace, is_lock: false, constant: None });
     }
 
     /// Conditions: of WHERE, HAVING and ON, and of IF, EXIT and CONTINUE.
@@ -136,6 +138,8 @@ impl Maker<'_> {
                 let range = from..end_of(self.tokens, from, &[]);
                 self.condition(&range);
             }
+            // What a handler of exceptions names is no condition.
+            "WHEN" if self.before(at, "EXCEPTION") || self.before(at, ";") => {}
             "WHEN" => {
                 let range = from..end_of(self.tokens, from, &[&["THEN"]]);
                 self.logic(&range, false);
@@ -191,6 +195,9 @@ impl Maker<'_> {
         let what = format!("`{}` is {word}", short(text));
         if !self.made.iter().any(|made| made.range == self.span(range) && made.replace == replace) {
             self.make(range, replace, what);
+            if let Some(made) = self.made.last_mut() {
+                made.constant = Some(value);
+            }
         }
     }
 
@@ -299,12 +306,16 @@ impl Maker<'_> {
         let place = short(self.text(&(begins..at)));
         let range = self.span(&(at..end));
         let what = format!("lock: `{clause}` dropped after `{place}`");
-        self.made.push(Change { what, range, replace: String::new(), is_lock: true });
+        self.unlock(range, what);
         if skips {
             let range = self.span(&(end - 2..end));
-            let what = format!("lock: `SKIP LOCKED` dropped after `{place}`");
-            self.made.push(Change { what, range, replace: String::new(), is_lock: true });
+            self.unlock(range, format!("lock: `SKIP LOCKED` dropped after `{place}`"));
         }
+    }
+
+    fn unlock(&mut self, range: Range<usize>, what: String) {
+        let replace = String::new();
+        self.made.push(Change { what, range, replace, is_lock: true, constant: None });
     }
 
     /// An assignment is dropped, and where it is the only one, the column is given what it has.

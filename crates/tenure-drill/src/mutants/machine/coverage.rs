@@ -1,57 +1,130 @@
-//! Which functions of PostgreSQL's each case calls, as the server counts them. A case that never calls a function can
-//! say nothing about a mutant of it, and most functions are called by few cases.
+//! What each case comes to in PostgreSQL's functions: which of them it calls, as the server counts them, and which conditions
+//! held there, as probes tell. A case that does not come to a mutant can say nothing about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::store::postgres::Postgres;
+use tenure::store::Result;
+use tenure::store::postgres::{Address, Postgres};
 
+use super::hunter::{Play, Stand, attempt};
+use super::probes::{Flag, Meter, Probes};
 use super::reach::Reach;
-use super::tokens;
+use super::{Mutant, tokens};
 use crate::sessions::Lab;
 use crate::workers::fleet::Calls;
 use crate::{conformance, servers, sql_api};
 
-/// By case, in the order of the suites, the functions that were called.
+/// What each case calls, and which conditions held in it.
 pub(super) struct Coverage {
-    suite: Vec<BTreeSet<String>>,
-    sql_api: Vec<BTreeSet<String>>,
+    suite: Vec<Seen>,
+    sql_api: Vec<Seen>,
+    /// Random sequences and scopes of the explorer, by name.
+    plays: BTreeMap<String, Seen>,
+    probes: Probes,
     reach: Reach,
     /// The language of each function. Those in plain SQL are not counted where the server writes them into their callers.
     languages: BTreeMap<&'static str, &'static str>,
 }
 
+/// What was seen while one case ran.
+#[derive(Default)]
+struct Seen {
+    /// Whether it failed, because the probes were in its way: then nothing is known of it.
+    failed: bool,
+    called: BTreeSet<String>,
+    flags: BTreeSet<Flag>,
+}
+
+impl Seen {
+    /// The server does not count a call that fails, but a probe does.
+    fn of(
+        failed: bool,
+        mut called: BTreeSet<String>,
+        flags: BTreeSet<Flag>,
+        probes: &Probes,
+    ) -> Seen {
+        called.extend(probes.called(&flags));
+        Seen { failed, called, flags }
+    }
+}
+
+/// Something that may notice a mutant.
+#[derive(Clone, Copy)]
+pub(super) enum Of<'a> {
+    /// The case at this place of the suite.
+    Suite(usize),
+    /// The case at this place of the SQL API.
+    SqlApi(usize),
+    /// A random sequence, or a scope of the explorer.
+    Play(&'a str),
+}
+
 impl Coverage {
-    /// Runs every case of the suite on stores that `make` opens, and every case of the SQL API, each alone.
-    pub(super) fn measure(make: &dyn Fn() -> super::hunter::Stand) -> Coverage {
-        let mut calls = Calls::count(&servers::address(&servers::database(), "tenure"));
-        let suite = conformance::cases().into_iter().map(|case| {
-            let (store, clock) = make();
-            // The session must end: only then the server has counted all of its calls.
-            drop(case.run_on(store, clock));
-            calls.since()
+    /// Runs every case of the suite and every play on the store at `address`, and every case of the SQL API, each alone.
+    pub(super) fn measure(
+        address: &Address,
+        make: &dyn Fn() -> Stand,
+        plays: &[Play],
+    ) -> Result<Coverage> {
+        let probes = Probes::of(&super::all());
+        let database = servers::database();
+        probes.install(address)?;
+        let mut calls = Calls::count(&servers::address(&database, "tenure"));
+        let mut meter = Meter::new(&database, servers::MUTANT);
+        let mut run = |run: &dyn Fn(Stand)| {
+            let failed = attempt(|| {
+                let (store, clock) = make();
+                run((store, clock));
+                None
+            });
+            Seen::of(failed.is_some(), calls.since(), meter.since(), &probes)
+        };
+        let cases = conformance::cases().into_iter();
+        // The session must end: only then the server has counted all of its calls.
+        let suite =
+            cases.map(|case| run(&|(store, clock)| drop(case.run_on(store, clock)))).collect();
+        let plays = plays.iter().map(|play| {
+            let go = |stand| assert_eq!((play.run)(stand), None, "{}", play.name);
+            (play.name.clone(), run(&go))
         });
-        let suite = suite.collect();
+        let plays = plays.collect();
+        probes.remove(address)?;
         let lab = Lab::new();
-        let mut calls = Calls::count(&servers::address(lab.database(), "tenure"));
+        let (database, address) = (lab.database().to_owned(), lab.address());
         // The cases find this lab: the oldest that is free is lent first.
         drop(lab);
+        probes.install(&address)?;
+        let mut calls = Calls::count(&servers::address(&database, "tenure"));
+        let mut meter = Meter::new(&database, "tenure");
         let sql_api = sql_api::cases().into_iter().map(|case| {
-            (case.run)();
-            calls.since()
+            let failed = attempt(|| {
+                (case.run)();
+                None
+            });
+            // The calls first: they are known when all sessions have ended.
+            let called = calls.since();
+            Seen::of(failed.is_some(), called, meter.since(), &probes)
         });
+        let sql_api = sql_api.collect();
+        probes.remove(&address)?;
         let texts = Postgres::texts().into_iter();
         let languages = texts.flat_map(|(_, text)| languages(text)).collect();
-        Coverage { sql_api: sql_api.collect(), suite, reach: Reach::new(), languages }
+        Ok(Coverage { sql_api, suite, plays, probes, reach: Reach::new(), languages })
     }
 
-    /// Whether the case at this place of the suite comes to a function.
-    pub(super) fn suite_calls(&self, at: usize, function: &str) -> bool {
-        self.comes_to(&self.suite[at], function)
-    }
-
-    /// The same for a case of the SQL API.
-    pub(super) fn sql_api_calls(&self, at: usize, function: &str) -> bool {
-        self.comes_to(&self.sql_api[at], function)
+    /// Whether this may notice a mutant: it comes to its function, and there its condition was what the mutant makes it not
+    /// be.
+    pub(super) fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
+        let seen = match of {
+            Of::Suite(at) => self.suite.get(at),
+            Of::SqlApi(at) => self.sql_api.get(at),
+            Of::Play(name) => self.plays.get(name),
+        };
+        let Some(seen) = seen.filter(|seen| !seen.failed) else { return true };
+        match self.probes.needed(mutant) {
+            Some(flag) => seen.flags.contains(&flag),
+            None => self.comes_to(&seen.called, mutant.verb),
+        }
     }
 
     fn comes_to(&self, called: &BTreeSet<String>, function: &str) -> bool {

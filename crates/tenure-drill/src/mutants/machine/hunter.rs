@@ -14,7 +14,7 @@ use tenure::store::postgres::{self, Address, Postgres};
 use tenure::store::sqlite::{Options, Sqlite};
 
 use super::alone;
-use super::coverage::Coverage;
+use super::coverage::{Coverage, Of};
 use super::reach::Reach;
 use super::{End, Fate, Mutant};
 use crate::conformance::{self, Case};
@@ -27,7 +27,10 @@ use crate::verdict::said;
 use crate::{differential, servers, sql_api};
 
 /// How long a hunt may go on without an end before the mutant counts as noticed: it hangs.
-const LIMIT: Duration = Duration::from_secs(400);
+const LIMIT: Duration = Duration::from_secs(200);
+
+/// The same for an engine as it is, with which every case runs twice.
+const WHOLE: Duration = Duration::from_secs(1_800);
 
 /// How long one store in memory is used before it counts as hanging. None is used for longer than two seconds or so.
 const HANGS: Duration = Duration::from_secs(30);
@@ -76,7 +79,8 @@ impl Pack {
         let (ask, answers) =
             self.hunter.take().unwrap_or_else(|| employ(Arc::clone(&self.coverage)));
         let asked = ask.send(mutant.clone());
-        let end = match answers.recv_timeout(LIMIT) {
+        let limit = if mutant.is_whole() { WHOLE } else { LIMIT };
+        let end = match answers.recv_timeout(limit) {
             Ok(end) if asked.is_ok() => {
                 self.hunter = Some((ask, answers));
                 end
@@ -192,7 +196,12 @@ impl Hunter {
         let Some(address) = self.install() else {
             return End::Invalid("the functions cannot be installed".into());
         };
-        self.coverage.get_or_init(|| Coverage::measure(&|| postgres(&address)));
+        if self.coverage.get().is_none() {
+            match Coverage::measure(&address, &|| postgres(&address), &plays(mutant.stock)) {
+                Ok(coverage) => drop(self.coverage.set(coverage)),
+                Err(error) => return End::Invalid(format!("no probes: {error}")),
+            }
+        }
         // Cases that come to the function first, the library's before those of plain sessions; then what goes on at random.
         let end =
             self.call(&address, whole, &changed, |hunter, make| hunter.try_suite(mutant, make));
@@ -256,9 +265,7 @@ impl Hunter {
         changed: &str,
     ) -> Result<Option<End>> {
         let mut order = order(&self.sql_api, |case| case.chapter == chapter_of(mutant));
-        if let Some(coverage) = self.coverage.get() {
-            order.retain(|at| coverage.sql_api_calls(*at, mutant.verb));
-        }
+        order.retain(|at| self.may_notice(Of::SqlApi(*at), mutant));
         let mut left = order.into_iter();
         loop {
             Postgres::replace_functions(address, changed)?;
@@ -282,9 +289,7 @@ impl Hunter {
     fn try_suite(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         let chapter = chapter_of(mutant);
         let mut order = order(&self.suite, |case| case.chapter == chapter);
-        if let (Stock::Postgres, Some(coverage)) = (mutant.stock, self.coverage.get()) {
-            order.retain(|at| coverage.suite_calls(*at, mutant.verb));
-        }
+        order.retain(|at| self.may_notice(Of::Suite(*at), mutant));
         for at in order {
             let (case, began) = (self.suite[at].case, monotonic());
             let (store, clock) = self.kept.take().unwrap_or_else(make);
@@ -305,24 +310,26 @@ impl Hunter {
         None
     }
 
+    /// Whether something may notice a mutant; `true` where that was not measured.
+    fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
+        let coverage = self.coverage.get().filter(|_| mutant.stock == Stock::Postgres);
+        coverage.is_none_or(|coverage| coverage.may_notice(of, mutant))
+    }
+
     /// Random sequences beside the model, and the explorer.
     fn play(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         // What it has not committed would be in the way of other stores.
         self.kept = None;
-        let is_server = mutant.stock == Stock::Postgres;
-        for seed in 1..=if is_server { SEEDS_ON_A_SERVER } else { SEEDS } {
-            if let Some(what) = attempt(|| differential::beside_the_model(seed, 250, make())) {
-                return Some(end(&format!("lockstep, seed {seed}"), &what));
+        let chapter = chapter_of(mutant);
+        let is_for = |play: &Play| play.scope.is_none_or(|scope| is_about(scope, chapter));
+        let mut plays = plays(mutant.stock).into_iter().filter(is_for);
+        plays.find_map(|play| {
+            if !self.may_notice(Of::Play(&play.name), mutant) {
+                return None;
             }
-        }
-        let most = if is_server { 100 } else { 300 };
-        for scope in scopes(chapter_of(mutant)) {
-            let explored = attempt(|| explore(scope, make(), most));
-            if let Some(what) = explored {
-                return Some(end(&format!("explorer, {}", scope.name), &what));
-            }
-        }
-        None
+            let what = attempt(|| (play.run)(make()))?;
+            Some(end(&play.name, &what))
+        })
     }
 
     /// Sessions side by side: those whose scripts come to the function. First the chosen cases, then inside of calls, then
@@ -382,9 +389,35 @@ fn chapter_of(mutant: &Mutant) -> &'static str {
     mutant.file.rsplit('/').next().unwrap_or_default()
 }
 
-/// The scopes whose actors call what is in this file.
-fn scopes(chapter: &str) -> impl Iterator<Item = &'static Scope> {
-    let names: &[&str] = match chapter {
+/// A random sequence beside the model, or a scope of the explorer. It goes the same way each time.
+pub(super) struct Play {
+    pub(super) name: String,
+    /// The scope, if it is one.
+    scope: Option<&'static str>,
+    /// What it notices.
+    pub(super) run: Box<dyn Fn(Stand) -> Option<String>>,
+}
+
+/// All of them, within bounds that an engine affords.
+fn plays(stock: Stock) -> Vec<Play> {
+    let (seeds, most) =
+        if stock == Stock::Postgres { (SEEDS_ON_A_SERVER, 100) } else { (SEEDS, 300) };
+    let sequences = (1..=seeds).map(|seed| Play {
+        name: format!("lockstep, seed {seed}"),
+        scope: None,
+        run: Box::new(move |stand| differential::beside_the_model(seed, 250, stand)),
+    });
+    let scopes = SCOPES.iter().map(|scope| Play {
+        name: format!("explorer, {}", scope.name),
+        scope: Some(scope.name),
+        run: Box::new(move |stand| explore(scope, stand, most)),
+    });
+    sequences.chain(scopes).collect()
+}
+
+/// Whether the actors of a scope call what is in this file.
+fn is_about(scope: &str, chapter: &str) -> bool {
+    let scopes: &[&str] = match chapter {
         "claim" => &["batch", "lease"],
         "enqueue" => &["keys"],
         "lapse" => &["guard", "stall"],
@@ -396,11 +429,11 @@ fn scopes(chapter: &str) -> impl Iterator<Item = &'static Scope> {
         "settle" => &["settle"],
         _ => &[],
     };
-    SCOPES.iter().filter(|scope| names.contains(&scope.name))
+    scopes.contains(&scope)
 }
 
 /// What is said against a store, or what is said where the store fails.
-fn attempt(look: impl FnOnce() -> Option<String>) -> Option<String> {
+pub(super) fn attempt(look: impl FnOnce() -> Option<String>) -> Option<String> {
     panic::catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|thrown| Some(said(&*thrown)))
 }
 

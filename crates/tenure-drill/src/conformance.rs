@@ -19,8 +19,11 @@ mod operate;
 mod progress;
 mod pulse;
 mod renew;
+mod resolve;
+mod returns;
 mod settle;
 mod suspect;
+mod traces;
 
 use std::num::NonZeroU16;
 use std::path::Path;
@@ -66,18 +69,21 @@ impl Case {
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 15] = [
+    let chapters: [&[Case]; 18] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
         progress::CASES,
         settle::CASES,
+        traces::CASES,
         ledger::CASES,
+        resolve::CASES,
         effects::CASES,
         lapse::CASES,
         guard::CASES,
         pulse::CASES,
         suspect::CASES,
+        returns::CASES,
         epoch::CASES,
         operate::CASES,
         look::CASES,

@@ -6,7 +6,9 @@
 #![allow(clippy::unwrap_used, reason = "a case is a test: it panics where a promise is broken")]
 
 mod agree;
+mod batches;
 mod check;
+mod claim;
 mod durable;
 mod edges;
 mod enqueue;
@@ -18,11 +20,15 @@ mod jsons;
 mod lease;
 mod ledger;
 mod locks;
+mod marks;
 mod notices;
+mod operate;
 mod progress;
 mod pulse;
+mod record;
 mod repeat;
 mod roles;
+mod settle;
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -44,9 +50,11 @@ pub struct Case {
 
 /// All cases that need a database and nothing else.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 18] = [
+    let chapters: [&[Case]; 24] = [
         agree::CASES,
+        batches::CASES,
         check::CASES,
+        claim::CASES,
         durable::CASES,
         edges::CASES,
         enqueue::CASES,
@@ -58,11 +66,15 @@ pub fn cases() -> Vec<Case> {
         lease::CASES,
         ledger::CASES,
         locks::CASES,
+        marks::CASES,
         notices::CASES,
+        operate::CASES,
         progress::CASES,
         pulse::CASES,
+        record::CASES,
         repeat::CASES,
         roles::CASES,
+        settle::CASES,
     ];
     chapters.concat()
 }

@@ -143,6 +143,22 @@ promises! { "claim":
         assert_eq!(one_by_one, ids.iter().map(|(_, id)| *id).collect::<Vec<_>>());
     }
 
+    "G9" the_most_urgent_job_of_a_tenant_is_found_among_many_kinds(w) {
+        let kinds = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        // Each is the most urgent in turn, whatever the order of their lanes.
+        for first in 0..kinds.len() {
+            let ids: Vec<_> = kinds.iter().enumerate().map(|(at, kind)| {
+                let priority = (at + kinds.len() - first) % kinds.len();
+                (priority, w.put(job(kind).priority(priority as i16)))
+            }).collect();
+            let mut expected = ids.clone();
+            expected.sort();
+            let expected: Vec<_> = expected.into_iter().map(|(_, id)| id).collect();
+            let (one, rest) = (w.claim_ids(&ask("ann", 1)), w.claim_ids(&ask("ann", 20)));
+            assert_eq!([one, rest].concat(), expected, "{}", kinds[first]);
+        }
+    }
+
     "G1" a_job_is_not_leased_before_its_time(w) {
         let id = w.put(job("work").delay(secs(10)));
         assert!(w.claim_ids(&ask("ann", 1)).is_empty());
@@ -202,6 +218,15 @@ promises! { "claim":
         assert_eq!(w.claim(&ask("ann", 1)).next_due, Some(secs(40)));
         w.put_one();
         assert_eq!(w.claim(&ask("ann", 1)).next_due, None);
+    }
+
+    "G6" a_claim_that_leaves_due_jobs_waiting_tells_that_the_next_is_due_now(w) {
+        w.store.enqueue(&vec![job("work").delay(secs(1)); 150]).unwrap();
+        w.pass(secs(2));
+        let other = Claim { kinds: Some(vec![name("other")]), ..ask("ann", 1) };
+        assert_eq!(w.claim(&other).next_due, Some(Duration::ZERO));
+        assert_eq!(waiting(w), 50);
+        assert_eq!(w.claim(&other).next_due, None);
     }
 
     "G1" a_paused_queue_is_passed_by_until_it_is_resumed(w) {

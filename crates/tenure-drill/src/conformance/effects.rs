@@ -66,6 +66,8 @@ promises! { "effects":
         let doubts = EffectFilter { in_doubt: true, ..EffectFilter::default() };
         let older = EffectFilter { before: Some(JobId(3)), ..doubts.clone() };
         assert_eq!(page(w, older), [of(2, "charge", true), of(1, "charge", true)]);
+        let newest: Vec<_> = w.store.effects(&doubts, 2).unwrap().iter().map(|view| view.effect.job.0).collect();
+        assert_eq!(newest, [4, 3], "no more than were asked for");
         assert_eq!(page(w, EffectFilter { job: Some(JobId(4)), ..doubts }), [of(4, "charge", true)]);
     }
 }

@@ -432,4 +432,28 @@ promises! { "guard":
         let fence = busy(w, "ann");
         assert_eq!(dies_and_is_noticed(w, "ann"), [(fence.job.0, "ann".to_owned(), State::Queued)]);
     }
+
+    "G5" the_jobs_of_several_dead_workers_are_taken_back_worker_by_worker(w) {
+        let of_bob = busy(w, "bob");
+        w.pass(secs(1));
+        let of_ann = busy(w, "ann");
+        dies(w, "ann");
+        dies(w, "bob");
+        assert!(vanished(w).is_empty(), "one look is not enough");
+        w.pass(GUARD_GAP);
+        let both = [(of_ann.job.0, "ann".to_owned(), State::Queued), (of_bob.job.0, "bob".to_owned(), State::Queued)];
+        assert_eq!(vanished(w), both);
+    }
+
+    "G5" ten_seconds_after_a_stall_the_usual_gap_holds_again(w) {
+        let fence = busy(w, "ann");
+        dies(w, "ann");
+        w.surroundings(|state| state.broke = state.now);
+        w.pass(secs(10) - GUARD_GAP);
+        assert!(vanished(w).is_empty(), "one look is not enough");
+        w.pass(GUARD_GAP - Duration::from_millis(1));
+        assert!(vanished(w).is_empty());
+        w.pass(Duration::from_millis(1));
+        assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+    }
 }

@@ -207,4 +207,13 @@ promises! { "lapse":
             w.store.cancel(&[id]).unwrap();
         }
     }
+
+    "I8" a_lapse_of_a_job_that_is_not_there_is_not_taken_for_one_of_another_job(w) {
+        let id = w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(LEASE);
+        let nobody = Fence { job: JobId(404), token: fence.token };
+        assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.state(id), State::Running);
+    }
 }

@@ -13,20 +13,20 @@ pub(super) fn commit(result: &str) -> Act {
     Act::Commit { result: json(result) }
 }
 
-fn fail() -> Act {
+pub(super) fn fail() -> Act {
     Act::Fail { error: "the bank said no".into() }
 }
 
-fn committed(result: &str) -> Resolution {
+pub(super) fn committed(result: &str) -> Resolution {
     Resolution::Committed { result: json(result) }
 }
 
-fn remember(result: &str) -> Act {
+pub(super) fn remember(result: &str) -> Act {
     Act::Remember { result: json(result) }
 }
 
 /// One of each thing that can be asked.
-fn acts() -> [Act; 7] {
+pub(super) fn acts() -> [Act; 7] {
     [
         Act::Open,
         commit("1"),
@@ -39,7 +39,7 @@ fn acts() -> [Act; 7] {
 }
 
 /// A job whose first attempt opened an effect and died, in the hands of the second.
-fn in_doubt(w: &mut World) -> (Fence, Fence) {
+pub(super) fn in_doubt(w: &mut World) -> (Fence, Fence) {
     w.put_one();
     let first = w.take("ann").lease.fence();
     assert_eq!(w.open(first, "charge"), Answer::Opened);
@@ -48,14 +48,14 @@ fn in_doubt(w: &mut World) -> (Fence, Fence) {
 }
 
 /// The same, parked by the second.
-fn parked_in_doubt(w: &mut World) -> (Fence, Fence) {
+pub(super) fn parked_in_doubt(w: &mut World) -> (Fence, Fence) {
     let (first, second) = in_doubt(w);
     let park = Outcome::Park { reason: "effect charge is in doubt".into() };
     assert_eq!(w.settle(second, park), Settled::Yes(State::Parked));
     (first, second)
 }
 
-fn resolve(w: &mut World, job: JobId, effect: &str, how: &Resolution) -> Resolved {
+pub(super) fn resolve(w: &mut World, job: JobId, effect: &str, how: &Resolution) -> Resolved {
     w.store.resolve(job, &effect_name(effect).unwrap(), how).unwrap()
 }
 

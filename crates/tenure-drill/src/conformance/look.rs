@@ -4,7 +4,7 @@ use tenure::clock;
 use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
 use tenure::job::{JobId, Json, State};
 use tenure::lifecycle::Outcome;
-use tenure::store::{Claim, Wake};
+use tenure::store::{Claim, QueueChange, Wake};
 
 use super::{World, ask, complete, job, name, promises, retry, secs, tenant, worker};
 
@@ -177,6 +177,8 @@ promises! { "look":
         let second = w.take("bob").lease;
         w.pass(secs(1));
         w.store.renew(&[first.fence()], super::LEASE).unwrap();
+        w.put_one();
+        w.put(job("work").delay(secs(9)));
         let leases = w.store.leases(10).unwrap();
         let seen: Vec<_> = leases.iter().map(|lease| (lease.job, lease.worker.clone(), lease.token)).collect();
         assert_eq!(seen, [(second.job(), worker("bob"), second.token()), (first.job(), worker("ann"), first.token())]);
@@ -241,11 +243,19 @@ promises! { "look":
         w.put(job("work").delay(secs(5)));
         let seen = |w: &mut World| {
             let line = w.store.overview().unwrap().lines.remove(0);
-            (line.ready, line.waiting)
+            (line.ready, line.waiting, line.oldest_wait_ms)
         };
         w.pass(secs(5) - std::time::Duration::from_millis(1));
-        assert_eq!(seen(w), (0, 1));
+        assert_eq!(seen(w), (0, 1, None));
         w.pass(std::time::Duration::from_millis(1));
-        assert_eq!(seen(w), (1, 0));
+        assert_eq!(seen(w), (1, 0, Some(0)));
+    }
+
+    "G1" queues_are_listed_by_their_names(w) {
+        for queue in ["mail", "bulk", "slow"] {
+            w.store.configure(&name(queue), &QueueChange::default()).unwrap();
+        }
+        let queues: Vec<_> = w.store.queues().unwrap().into_iter().map(|settings| settings.queue).collect();
+        assert_eq!(queues, ["bulk", "mail", "slow"].map(name));
     }
 }

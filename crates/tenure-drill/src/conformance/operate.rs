@@ -285,4 +285,51 @@ promises! { "operate":
             assert!(left.iter().all(|id| w.store.job(*id).unwrap().is_some()));
         }
     }
+
+    "I9" what_is_done_to_one_job_leaves_others_of_its_state_as_they_are(w) {
+        let [dead, parked, succeeded] = [bury(), park(), complete()].map(|end| [w.ended(end.clone()), w.ended(end)]);
+        let queued = [w.put_one(), w.put_one()];
+        let others = [dead[1], parked[1], succeeded[1], queued[1]];
+        let before = others.map(|id| w.record(id));
+        assert_eq!(requeue(w, dead[0]), Changed::Yes);
+        assert_eq!(w.store.resume(&[parked[0]]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.purge(&[AsSeen::any(succeeded[0])]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.cancel(&[queued[0]]).unwrap(), [Changed::Yes]);
+        for (id, before) in others.into_iter().zip(before) {
+            assert_eq!(w.store.job(id).unwrap().map(|found| found.job), Some(before));
+        }
+    }
+
+    "I9" what_ended_first_is_deleted_first_and_of_what_ended_at_once_the_lower_id(w) {
+        let ids = [w.put_one(), w.put_one(), w.put_one()];
+        let fences: Vec<_> = w.claim(&ask("ann", 3)).attempts.iter().map(|attempt| attempt.lease.fence()).collect();
+        w.settle(fences[2], complete());
+        w.pass(secs(1));
+        w.settle(fences[1], complete());
+        w.settle(fences[0], complete());
+        w.pass(8 * DAY);
+        for left in [vec![ids[0], ids[1]], vec![ids[1]]] {
+            assert_eq!(w.store.prune(1).unwrap().jobs, 1);
+            assert_eq!(w.dump().jobs.iter().map(|job| job.id).collect::<Vec<_>>(), left);
+        }
+    }
+
+    "I12" a_key_that_has_expired_takes_no_key_of_another_tenant_along(w) {
+        let keyed = |of: &str, window| job("work").tenant(super::tenant(of)).key(key("k").window(window));
+        w.put(keyed("a", DAY));
+        let kept = w.put(keyed("b", 3 * DAY));
+        w.pass(2 * DAY);
+        assert_eq!(w.store.prune(100).unwrap().keys, 1);
+        assert_eq!(w.store.enqueue(&[keyed("b", DAY)]).unwrap(), [tenure::store::Enqueued::Existing(kept)]);
+    }
+
+    "I12" the_key_that_expired_first_is_forgotten_first(w) {
+        for (text, window) in [("late", 2 * DAY), ("early", DAY)] {
+            w.put(job("work").key(key(text).window(window)));
+        }
+        w.pass(3 * DAY);
+        assert_eq!(w.store.prune(1).unwrap().keys, 1);
+        let left: Vec<_> = w.dump().keys.iter().map(|kept| kept.key.clone()).collect();
+        assert_eq!(left, ["late"]);
+    }
 }

@@ -164,6 +164,18 @@ promises! { "pulse":
         assert!(w.store.beat().unwrap().leads);
     }
 
+    "I8" a_claim_that_sees_no_lease_over_uses_up_no_pardon(w) {
+        let fence = held(w);
+        w.pass(LEASE / 3);
+        assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
+        w.pass(LEASE - LEASE / 3);
+        w.store.beat().unwrap();
+        pass_beating(w, LEASE / 2);
+        assert!(overdue(w).is_empty(), "its whole length from the end of the stall on");
+        pass_beating(w, LEASE / 2);
+        assert_eq!(overdue(w), [fence]);
+    }
+
     "G5" after_a_stall_a_lock_must_have_been_free_for_longer(w) {
         let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
         assert_eq!(w.store.register(&known).unwrap(), Guarded::Yes);

@@ -25,7 +25,7 @@ fn setting_after(session: &mut Client, call: &str) -> String {
 }
 
 /// Every call that promises something, on job 1, which runs under token 1, and job 2, which is queued.
-const PROMISES: [&str; 23] = [
+const PROMISES: [&str; 24] = [
     "SELECT tenure.enqueue('work')",
     "SELECT tenure.enqueue_many('{work}', ARRAY['{}'::json])",
     "SELECT tenure.claim('ann')",
@@ -41,6 +41,7 @@ const PROMISES: [&str; 23] = [
     "SELECT tenure.effect_open(1, 1, 'pay')",
     "SELECT tenure.effect_open(1, 1, 'pay'); SELECT tenure.effect_commit(1, 1, 'pay', '1')",
     "SELECT tenure.step_put(1, 1, 'load', '1')",
+    "SELECT tenure.resolve_effect(2, 'pay', '1')",
     "SELECT tenure.lapse_many('{1}', '{1}')",
     "SELECT tenure.cancel_many('{2}')",
     "SELECT tenure.requeue_many('{2}', '{NULL}')",
@@ -50,6 +51,18 @@ const PROMISES: [&str; 23] = [
     "SELECT tenure.raise_epoch('a test')",
     "SELECT tenure.set_guard_gap(5000)",
 ];
+
+const VANISHED: &str = "SELECT tenure.vanished(10)";
+
+/// A worker that the next look finds gone.
+fn lose_a_worker(session: &mut Client) {
+    session
+        .batch_execute(
+            "SELECT tenure.register('ann', '{default}', NULL, true);
+             UPDATE tenure.workers SET free_since = 0",
+        )
+        .unwrap();
+}
 
 fn lab() -> (Lab, Client) {
     let lab = Lab::new();
@@ -67,23 +80,23 @@ fn a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says()
     for call in PROMISES {
         assert_eq!(setting_after(&mut session, call), "on", "{call}");
     }
-    // Nor is a worker that is gone forgotten twice.
-    session
-        .batch_execute(
-            "SELECT tenure.register('ann', '{default}', NULL, true);
-             UPDATE tenure.workers SET free_since = 0",
-        )
-        .unwrap();
-    assert_eq!(setting_after(&mut session, "SELECT tenure.vanished(10)"), "on");
     // Looking promises nothing.
-    assert_eq!(setting_after(&mut session, "SELECT tenure.held('ann')"), "off");
+    for look in ["SELECT tenure.held('ann')", VANISHED] {
+        assert_eq!(setting_after(&mut session, look), "off", "{look}");
+    }
+    // Nor is a worker that is gone forgotten twice.
+    lose_a_worker(&mut session);
+    assert_eq!(setting_after(&mut session, VANISHED), "on");
+    // Nor what the installation has said.
+    assert_eq!(setting_after(&mut session, "SELECT tenure.set_durability('off')"), "on");
 }
 
 fn a_session_that_says_more_is_never_lowered_and_one_that_waits_for_this_disk_is_left() {
     let (_lab, mut session) = lab();
+    lose_a_worker(&mut session);
     for level in ["local", "remote_write", "on", "remote_apply"] {
         session.batch_execute(&format!("SET synchronous_commit = {level}")).unwrap();
-        for call in PROMISES {
+        for call in PROMISES.into_iter().chain([VANISHED, "SELECT tenure.set_durability('off')"]) {
             assert_eq!(setting_after(&mut session, call), level, "{call}");
         }
     }

@@ -13,6 +13,10 @@ pub(super) const CASES: &[Case] = sql_cases! {
     no_value_makes_a_set_form_fail_but_by_a_refusal,
     the_views_can_always_be_read,
     a_sessions_own_settings_do_not_disturb_the_functions,
+    a_timeline_is_told_in_its_order_however_it_is_read,
+    the_overview_is_whole_and_in_order_however_it_is_read,
+    a_job_that_is_ready_is_counted_once_though_the_clock_was_set_back,
+    what_a_worker_holds_is_what_it_runs,
 };
 
 /// Everything that docs/sql-api.md describes.
@@ -315,4 +319,67 @@ fn a_sessions_own_settings_do_not_disturb_the_functions() {
     let there: String = session.query_one(fingerprint, &[]).unwrap().get(0);
     assert_eq!(there, lab.text(fingerprint));
     assert_eq!(lab.text("SELECT string_agg(state, ' ') FROM tenure.job"), "succeeded");
+}
+
+/// A refusal under an old token comes after what has happened since, whatever the planner reads by.
+fn a_timeline_is_told_in_its_order_however_it_is_read() {
+    let mut lab = Lab::new();
+    let mut session = lab.session();
+    let first = super::running(&mut session);
+    session.batch_execute(&first.call_with("fail", ", 'no', '0 s'")).unwrap();
+    super::claim(&mut session, 300);
+    super::take_over(&mut lab, &mut session);
+    session.batch_execute(&first.call_with("refused", ", 'renew'")).unwrap();
+    for settings in
+        ["SET enable_seqscan = off", "SET enable_bitmapscan = off", "SET enable_indexscan = off"]
+    {
+        session.batch_execute(settings).unwrap();
+        let told = "SELECT string_agg(verb, ' ') FROM tenure.timeline_of(1)";
+        let told: String = session.query_one(told, &[]).unwrap().get(0);
+        assert_eq!(told, "retry lapse renew", "{settings}");
+    }
+}
+
+/// What it has completed names it too, and is not held by it.
+fn what_a_worker_holds_is_what_it_runs() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    let ended = super::running(&mut session);
+    session.batch_execute(&ended.call("complete")).unwrap();
+    let lease = super::running(&mut session);
+    let held = session.query("SELECT id FROM tenure.held('ann')", &[]).unwrap();
+    assert_eq!(held.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [lease.job]);
+}
+
+/// The queues that have ended jobs are looked for one after the other, and what is counted is grouped.
+fn the_overview_is_whole_and_in_order_however_it_is_read() {
+    let mut lab = Lab::new();
+    let mut session = lab.session();
+    for queue in ["e", "a", "d", "b", "c"] {
+        for call in [
+            format!("SELECT tenure.enqueue('work', queue => '{queue}')"),
+            format!("SELECT tenure.complete(id, token) FROM tenure.claim('ann', '{{{queue}}}')"),
+        ] {
+            session.batch_execute(&call).unwrap();
+        }
+    }
+    for settings in [
+        "SET enable_sort = off",
+        "SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off",
+        "SET enable_sort = on; SET enable_hashagg = off",
+    ] {
+        session.batch_execute(settings).unwrap();
+        let seen = "SELECT string_agg(queue || succeeded_last_minute, ' ') FROM tenure.overview()";
+        let seen: String = session.query_one(seen, &[]).unwrap().get(0);
+        assert_eq!(seen, "a1 b1 c1 d1 e1", "{settings}");
+    }
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.stats"), 5);
+}
+
+fn a_job_that_is_ready_is_counted_once_though_the_clock_was_set_back() {
+    let mut lab = Lab::new();
+    lab.owner().batch_execute("SELECT tenure.enqueue('work')").unwrap();
+    lab.advance(-5_000);
+    let seen = "SELECT concat_ws(' ', ready, waiting, oldest_wait_ms) FROM tenure.overview()";
+    assert_eq!(lab.text(seen), "1 0 0");
 }

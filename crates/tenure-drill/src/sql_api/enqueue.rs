@@ -12,6 +12,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     what_makes_no_sense_is_refused_with_its_field_and_a_hint,
     args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters,
     limits_may_be_reached,
+    what_is_no_request_has_no_fingerprint,
     the_set_form_takes_and_refuses_the_args_that_the_single_form_does,
 };
 
@@ -200,7 +201,9 @@ fn args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters() {
         assert!(refusal.hint().is_some());
     }
     let mut session = lab.session_as("enqueuer");
-    for args in [text(262_144), deep(127), "'null'".into(), "'7'".into()] {
+    // As deep as it may be, with a scalar at the bottom, and with more brackets than it is deep.
+    let wide = format!("'[{}1{},[],{{}}]'", "[".repeat(126), "]".repeat(126));
+    for args in [text(262_144), deep(127), wide, "'null'".into(), "'7'".into()] {
         session.batch_execute(&format!("SELECT tenure.enqueue('work', {args})")).unwrap();
     }
 }
@@ -283,4 +286,14 @@ fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
             assert_eq!(fault(session.query(ask, &[&large, &limit])).code().code(), "TN003");
         }
     });
+}
+
+fn what_is_no_request_has_no_fingerprint() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("enqueuer");
+    for request in ["'work', NULL", "NULL, '{}'", "NULL, NULL"] {
+        let ask = format!("SELECT tenure.fingerprint({request})");
+        let answer: Option<Vec<u8>> = session.query_one(&ask, &[]).unwrap().get(0);
+        assert_eq!(answer, None, "{request}");
+    }
 }

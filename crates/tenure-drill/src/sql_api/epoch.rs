@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down,
     an_owner_without_any_special_right_has_epochs_and_guards,
     a_restored_dump_keeps_what_was_noted_where_it_comes_from,
+    a_worker_that_has_seen_the_server_further_on_begins_an_epoch_by_its_beat,
 };
 
 const ELSEWHERE: &str = "UPDATE tenure.meta SET wal_timeline = wal_timeline + 1";
@@ -123,4 +124,22 @@ fn a_restored_dump_keeps_what_was_noted_where_it_comes_from() {
     let mut session = lab.session();
     enqueue(&mut session, "work");
     assert_eq!(claim(&mut session, 300).token, FIRST + 1, "the difference outlives an upgrade");
+}
+
+/// The worker hands in with each beat how far it has seen the server, in whatever role it works.
+fn a_worker_that_has_seen_the_server_further_on_begins_an_epoch_by_its_beat() {
+    let mut lab = Lab::new();
+    let mut worker = lab.session_as("worker");
+    let seen: String = worker.query_one("SELECT seen FROM tenure.beat()", &[]).unwrap().get(0);
+    let mut beat = |lab: &mut Lab, seen: Option<&str>| {
+        worker.query("SELECT FROM tenure.beat($1)", &[&seen]).unwrap();
+        lab.number("SELECT epoch FROM tenure.meta")
+    };
+    assert_eq!(beat(&mut lab, None), 0, "it has seen nothing yet");
+    assert_eq!(beat(&mut lab, Some(&seen)), 0, "the server has gone on since");
+    let (before, _) = seen.rsplit_once(' ').unwrap();
+    let ahead = format!("{before} FFFFFFFF/FFFFFFFF");
+    assert_eq!(beat(&mut lab, Some(&ahead)), 1);
+    let reason = lab.text("SELECT reason FROM tenure.epochs");
+    assert!(reason.starts_with("a worker has seen the write-ahead log at FFFFFFFF/"), "{reason}");
 }

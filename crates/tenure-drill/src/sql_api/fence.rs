@@ -18,6 +18,9 @@ pub(super) const CASES: &[Case] = sql_cases! {
     renewals_go_through_while_a_fenced_transaction_is_open,
     constraints_that_are_made_immediate_check_at_once_and_hold_the_job,
     a_held_job_is_neither_taken_nor_settled_by_anybody_else_until_the_end_of_the_transaction,
+    a_fence_and_a_hold_are_refused_at_once_unless_this_job_runs_under_this_token,
+    a_job_that_was_given_back_before_commit_makes_the_commit_of_a_fenced_transaction_fail,
+    a_completion_under_a_newer_token_proves_no_fence_of_an_older_one,
 };
 
 fn a_takeover_before_commit_makes_the_commit_of_a_fenced_transaction_fail() {
@@ -261,5 +264,54 @@ fn a_held_job_is_neither_taken_nor_settled_by_anybody_else_until_the_end_of_the_
         let settle = format!("{}; {}; COMMIT", lease.effect(), lease.call("complete"));
         first.batch_execute(&settle).unwrap();
         assert_eq!((effects(lab), state(lab, lease.job)), (1, "succeeded".into()));
+    });
+}
+
+/// Another job runs under the same number.
+fn a_fence_and_a_hold_are_refused_at_once_unless_this_job_runs_under_this_token() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        enqueue(&mut session, "one");
+        enqueue(&mut session, "two");
+        let leases = claim_many(&mut session, 2, 300);
+        let (one, two) = (leases[0], leases[1]);
+        assert_eq!(one.token, two.token, "tokens are numbers of one job");
+        session.batch_execute(&one.call_with("park", ", 'later'")).unwrap();
+        for verb in ["fence", "hold"] {
+            let refusal = fault(session.batch_execute(&one.call(verb)));
+            let words = format!("{verb} refused: token 1 is not the right to job {}", one.job);
+            assert_eq!((refusal.code().code(), refusal.message()), ("TN001", words.as_str()));
+            let why = "already_settled: the attempt has ended, and the job is parked.";
+            assert_eq!(refusal.detail(), Some(why));
+            session.batch_execute(&two.call(verb)).unwrap();
+        }
+    });
+}
+
+fn a_job_that_was_given_back_before_commit_makes_the_commit_of_a_fenced_transaction_fail() {
+    as_each(|lab, who| {
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        enqueue(&mut first, "one");
+        enqueue(&mut first, "two");
+        let one = claim_many(&mut first, 2, 300)[0];
+        first.batch_execute(&format!("BEGIN; {}; {}", one.effect(), one.call("fence"))).unwrap();
+        second.batch_execute(&one.call_with("snooze", ", '1 s'")).unwrap();
+        let refusal = fault(first.batch_execute("COMMIT"));
+        let words = format!("commit refused: token 1 is not the right to job {}", one.job);
+        assert_eq!((refusal.code().code(), refusal.message()), ("TN001", words.as_str()));
+        assert_eq!(effects(lab), 0);
+    });
+}
+
+fn a_completion_under_a_newer_token_proves_no_fence_of_an_older_one() {
+    as_each(|lab, who| {
+        let (mut first, mut second) = (who.session(lab), who.session(lab));
+        let slow = running(&mut first);
+        first.batch_execute(&format!("BEGIN; {}; {}", slow.effect(), slow.call("fence"))).unwrap();
+        let quick = take_over(lab, &mut second);
+        first.batch_execute(&quick.call("complete")).unwrap();
+        let refusal = fault(first.batch_execute("COMMIT"));
+        assert_eq!(refusal.message(), "commit refused: token 1 is not the right to job 1");
+        assert_eq!((effects(lab), state(lab, slow.job)), (0, "running".into()));
     });
 }

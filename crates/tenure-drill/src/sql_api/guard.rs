@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use postgres::Client;
 use tenure::clock::monotonic;
 use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Options, Postgres};
 use tenure::store::{Guarded, Registration, Store};
 
-use super::{Case, claim, enqueue, sql_cases};
-use crate::sessions::Lab;
+use super::{Case, claim, claim_many, enqueue, sql_cases};
+use crate::servers;
+use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
     "guard":
@@ -17,6 +19,13 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_lock_that_somebody_else_has_is_no_guard_until_it_is_free,
     a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives,
     a_job_that_an_open_transaction_has_locked_is_left_for_later,
+    a_worker_lives_by_its_own_lock_and_by_none_that_looks_like_it,
+    a_lock_that_was_taken_twice_is_given_back_by_one_retirement,
+    a_worker_whose_lock_was_seen_held_during_a_look_is_not_gone,
+    a_guard_gap_outside_its_limits_is_refused,
+    a_session_may_have_the_locks_of_several_workers,
+    a_worker_that_has_made_itself_known_again_during_a_look_begins_anew,
+    a_worker_that_would_handle_what_has_no_name_is_refused,
 };
 
 pub(crate) fn register(store: &mut Postgres, worker: &str) {
@@ -32,6 +41,7 @@ fn open(lab: &Lab) -> Postgres {
 /// The process id of the session that has a worker's lock.
 const HOLDER: &str = "SELECT coalesce(max(l.pid), 0)::bigint FROM pg_locks l
     WHERE l.locktype = 'advisory' AND l.objsubid = 1
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
       AND (l.classid::bigint << 32) | l.objid::bigint = tenure.guard_key('ann')";
 
 fn a_session_that_was_ended_is_made_again_within_the_wait_and_takes_the_guard_first() {
@@ -117,4 +127,138 @@ fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     session.batch_execute("ROLLBACK").unwrap();
     assert_eq!(look(&mut lab), 1);
     assert_eq!(lab.number("SELECT count(*) FROM tenure.workers"), 0);
+}
+
+/// Locks with the same number: of another kind, shared, of another database, or only waited for.
+fn a_worker_lives_by_its_own_lock_and_by_none_that_looks_like_it() {
+    let mut lab = Lab::new();
+    lab.owner().batch_execute("SELECT tenure.register('ann', '{default}', NULL, true)").unwrap();
+    let key = lab.number("SELECT tenure.guard_key('ann')");
+    let lives = |lab: &mut Lab| lab.text("SELECT is_alive::text FROM tenure.known_workers()");
+    for lock in [
+        format!("pg_advisory_lock(({key}::bigint >> 32)::int, (({key}::bigint << 32) >> 32)::int)"),
+        format!("pg_advisory_lock_shared({key})"),
+    ] {
+        let mut session = lab.session();
+        session.batch_execute(&format!("SELECT {lock}")).unwrap();
+        assert_eq!(lives(&mut lab), "false", "{lock}");
+        let ours = session.query_one("SELECT tenure.is_guarding('ann')", &[]).unwrap();
+        assert!(!ours.get::<_, bool>(0), "{lock}");
+        session.batch_execute("SELECT pg_advisory_unlock_all()").unwrap();
+    }
+    let mut elsewhere = servers::connect("postgres");
+    elsewhere.batch_execute(&format!("SELECT pg_advisory_lock({key})")).unwrap();
+    assert_eq!(lives(&mut lab), "false", "it is another database's");
+
+    let (mut shares, mut waits) = (lab.session(), lab.session());
+    shares.batch_execute(&format!("SELECT pg_advisory_lock_shared({key})")).unwrap();
+    let pid: i32 = waits.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    let waiting = std::thread::spawn(move || {
+        waits.batch_execute(&format!("SELECT pg_advisory_lock({key})")).unwrap();
+        waits
+    });
+    lab.wait_until_blocked(pid);
+    assert_eq!(lives(&mut lab), "false", "it waits for its lock");
+    shares.batch_execute("SELECT pg_advisory_unlock_all()").unwrap();
+    let _holds = waiting.join().unwrap();
+    assert_eq!(lives(&mut lab), "true");
+}
+
+fn a_lock_that_was_taken_twice_is_given_back_by_one_retirement() {
+    let mut lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    for _ in 0..2 {
+        assert!(session.query_one("SELECT tenure.guard('ann')", &[]).unwrap().get::<_, bool>(0));
+    }
+    session.batch_execute("SELECT tenure.retire('ann')").unwrap();
+    assert_eq!(lab.number(HOLDER), 0);
+}
+
+/// Between the look and what follows from it, the worker has its lock again and another look has seen that. The table's
+/// lock lets the first look read and keeps it from going on.
+fn a_worker_whose_lock_was_seen_held_during_a_look_is_not_gone() {
+    let mut lab = Lab::new();
+    let mut session = lab.session();
+    enqueue(&mut session, "work");
+    enqueue(&mut session, "work");
+    let leases = claim_many(&mut session, 1, 60_000);
+    session.batch_execute("SELECT FROM tenure.claim('bob', lease => '1 min')").unwrap();
+    session
+        .batch_execute(
+            "SELECT tenure.register('ann', '{default}', NULL, true), tenure.register('bob', '{default}', NULL, true);
+             SELECT tenure.vanished(10)",
+        )
+        .unwrap();
+    lab.advance(300);
+    let (mut second, mut ann) = (lab.session(), lab.session());
+    second.batch_execute("BEGIN; LOCK TABLE tenure.workers IN EXCLUSIVE MODE").unwrap();
+    let pid: i32 = session.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    let first = std::thread::spawn(move || {
+        let rows = session.query("SELECT worker FROM tenure.vanished(10)", &[]).unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    });
+    lab.wait_until_blocked(pid);
+    ann.batch_execute("SELECT tenure.guard('ann')").unwrap();
+    let seen = "UPDATE tenure.workers SET free_since = NULL WHERE worker = 'ann'; COMMIT";
+    second.batch_execute(seen).unwrap();
+    assert_eq!(first.join().unwrap(), ["bob"]);
+    assert_eq!(super::state(&mut lab, leases[0].job), "running");
+}
+
+fn a_guard_gap_outside_its_limits_is_refused() {
+    let mut lab = Lab::new();
+    for gap in ["NULL", "299", "60001"] {
+        let call = format!("SELECT tenure.set_guard_gap({gap})");
+        let refusal = fault(lab.owner().batch_execute(&call));
+        assert_eq!(
+            (refusal.code().code(), refusal.column()),
+            ("TN003", Some("guard_gap")),
+            "{gap}"
+        );
+    }
+    assert_eq!(lab.number("SELECT tenure.set_guard_gap(60000)"), 300);
+    assert_eq!(lab.number("SELECT tenure.set_guard_gap(300)"), 60_000);
+}
+
+fn a_session_may_have_the_locks_of_several_workers() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    let ask = |session: &mut Client, call: &str| -> bool {
+        session.query_one(&format!("SELECT {call}"), &[]).unwrap().get(0)
+    };
+    assert!(ask(&mut session, "tenure.guard('ann')"));
+    assert!(!ask(&mut session, "tenure.is_guarding('bob')"));
+    assert!(ask(&mut session, "tenure.guard('bob')"));
+    for who in ["ann", "bob"] {
+        assert!(ask(&mut session, &format!("tenure.is_guarding('{who}')")), "{who}");
+    }
+    session.batch_execute("SELECT tenure.retire('ann')").unwrap();
+    assert!(!ask(&mut session, "tenure.is_guarding('ann')"));
+    assert!(ask(&mut session, "tenure.is_guarding('bob')"), "it was not meant");
+}
+
+/// The first look has seen its lock free, and comes to note that after the worker has taken it again.
+fn a_worker_that_has_made_itself_known_again_during_a_look_begins_anew() {
+    let mut lab = Lab::new();
+    let (mut looker, mut ann) = (lab.session(), lab.session());
+    let known = "SELECT tenure.register('ann', '{default}', NULL, true)";
+    ann.batch_execute(known).unwrap();
+    ann.batch_execute("BEGIN; LOCK TABLE tenure.workers IN EXCLUSIVE MODE").unwrap();
+    let pid: i32 = looker.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0);
+    let look = std::thread::spawn(move || looker.batch_execute("SELECT tenure.vanished(10)"));
+    lab.wait_until_blocked(pid);
+    ann.batch_execute(&format!("{known}; COMMIT")).unwrap();
+    look.join().unwrap().unwrap();
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.workers WHERE free_since IS NULL"), 1);
+}
+
+fn a_worker_that_would_handle_what_has_no_name_is_refused() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    for (field, queues, kinds) in [("queue", "{A}", "NULL"), ("kind", "{a}", "'{A}'")] {
+        let call = format!("SELECT tenure.register('ann', '{queues}', {kinds}, true)");
+        let refusal = fault(session.batch_execute(&call));
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some(field)));
+    }
+    session.batch_execute("SELECT tenure.register('ann', '{a}', '{a}', true)").unwrap();
 }

@@ -3,7 +3,7 @@
 use super::{
     Case, Lease, as_each, claim, claim_many, effects, enqueue, running, sql_cases, state, take_over,
 };
-use crate::sessions::fault;
+use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
     "lease":
@@ -17,6 +17,9 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_claim_serves_the_queues_and_kinds_it_names_and_answers_what_a_worker_needs,
     a_paused_queue_gives_out_nothing_until_it_is_resumed,
     a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do,
+    a_claim_of_no_number_of_jobs_is_refused,
+    a_renewal_of_a_busy_job_tells_until_when_its_own_lease_holds,
+    a_failed_job_waits_for_as_long_as_its_own_policy_says,
 };
 
 /// G2: the question that Tenure is there to answer.
@@ -257,5 +260,54 @@ fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_d
         session.batch_execute(&claims[2]).unwrap();
         let tokens = "SELECT string_agg(id || ':' || token || ' ' || state, ', ' ORDER BY id) FROM tenure.job WHERE token > 0";
         assert_eq!(lab.text(tokens), "1:1 succeeded, 2:1 running");
+    });
+}
+
+fn a_claim_of_no_number_of_jobs_is_refused() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        enqueue(&mut session, "work");
+        for n in ["NULL", "-1"] {
+            let refusal =
+                fault(session.batch_execute(&format!("SELECT tenure.claim('ann', n => {n})")));
+            assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("n")), "{n}");
+        }
+        assert_eq!(claim_many(&mut session, 0, 300), []);
+        assert_eq!(claim_many(&mut session, 1, 300).len(), 1);
+    });
+}
+
+fn a_renewal_of_a_busy_job_tells_until_when_its_own_lease_holds() {
+    let lab = Lab::new();
+    let (mut user, mut other) = (lab.session(), lab.session());
+    enqueue(&mut user, "short");
+    claim(&mut user, 300);
+    enqueue(&mut user, "long");
+    let long = claim(&mut user, 60_000);
+    user.batch_execute(&format!("BEGIN; {}", long.call("hold"))).unwrap();
+    let ask = format!(
+        "{} = (SELECT lease_until FROM tenure.job WHERE id = {})",
+        long.call("renew"),
+        long.job
+    );
+    assert!(other.query_one(&ask, &[]).unwrap().get::<_, bool>(0));
+}
+
+fn a_failed_job_waits_for_as_long_as_its_own_policy_says() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        for ms in [5_000, 9_000] {
+            let job =
+                format!("SELECT tenure.enqueue('work', retry => '{{\"fixed\":{{\"ms\":{ms}}}}}')");
+            session.batch_execute(&job).unwrap();
+        }
+        let leases = claim_many(&mut session, 2, 300);
+        assert_eq!(leases[0].token, leases[1].token, "tokens are numbers of one job");
+        for (lease, ms) in leases.into_iter().zip([5_000, 9_000]).rev() {
+            session.batch_execute(&lease.call_with("fail", ", 'no'")).unwrap();
+            let wait =
+                "SELECT (extract(epoch FROM run_at - tenure.now()) * 1000)::bigint FROM tenure.job";
+            assert_eq!(lab.number(&format!("{wait} WHERE id = {}", lease.job)), ms);
+        }
     });
 }

@@ -2,7 +2,7 @@
 
 use postgres::Client;
 
-use super::{Case, Lease, as_each, running, sql_cases, state, take_over};
+use super::{Case, Lease, as_each, claim_many, enqueue, running, sql_cases, state, take_over};
 use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
@@ -16,6 +16,10 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_step_is_remembered_as_it_was_first,
     an_open_transaction_keeps_a_second_intent_waiting,
     a_completion_with_an_old_snapshot_leaves_no_effect_behind,
+    what_the_ledger_cannot_be_asked_is_refused,
+    a_late_entry_in_an_open_transaction_is_in_nobodys_way,
+    the_view_tells_what_is_in_doubt_of_each_job_by_itself,
+    a_persons_word_that_cannot_be_kept_is_refused,
 };
 
 /// What `effect_open` answers: the word, what came back, and the key for the outside.
@@ -256,4 +260,79 @@ fn a_completion_with_an_old_snapshot_leaves_no_effect_behind() {
             0
         );
     }
+}
+
+fn what_the_ledger_cannot_be_asked_is_refused() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = running(&mut session);
+        for verb in ["NULL", "'complete'", "''"] {
+            let call = format!(
+                "SELECT tenure.ledger_many('{{{}}}', '{{{}}}', ARRAY[{verb}]::text[], '{{pay}}', ARRAY['1'::json], '{{NULL}}')",
+                lease.job, lease.token
+            );
+            let error = fault(session.batch_execute(&call));
+            assert_eq!((error.code().code(), error.column()), ("TN003", Some("verb")), "{verb}");
+        }
+        assert_eq!(open(&mut session, lease).0, "opened", "this it can be asked");
+    });
+}
+
+/// It is refused, and locks nothing: neither a job that somebody else runs, nor one that waits for its next attempt.
+fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
+    as_each(|lab, who| {
+        let (mut late, mut other) = (who.session(lab), who.session(lab));
+        let ask = |lease: Lease| {
+            format!(
+                "BEGIN; SELECT tenure.ledger_many('{{{}}}', '{{{}}}', '{{effect_open}}', '{{pay}}', ARRAY[NULL::json], '{{NULL}}')",
+                lease.job, lease.token
+            )
+        };
+        let slow = running(&mut other);
+        let quick = take_over(lab, &mut other);
+        late.batch_execute(&ask(slow)).unwrap();
+        let renew =
+            "SELECT verdict FROM tenure.renew_many(ARRAY[$1::bigint], ARRAY[$2::bigint], 300)";
+        let verdict = other.query_one(renew, &[&quick.job, &quick.token]).unwrap();
+        assert_eq!(verdict.get::<_, String>(0), "held");
+        late.batch_execute("ROLLBACK").unwrap();
+
+        other.batch_execute(&quick.call_with("snooze", ", '0 s'")).unwrap();
+        late.batch_execute(&ask(quick)).unwrap();
+        assert_eq!(super::claim(&mut other, 300).job, quick.job);
+        late.batch_execute("ROLLBACK").unwrap();
+    });
+}
+
+/// Two jobs under the same number: one has been parked with its effect open, and the holder of the other is at it.
+fn the_view_tells_what_is_in_doubt_of_each_job_by_itself() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        enqueue(&mut session, "one");
+        enqueue(&mut session, "two");
+        let leases = claim_many(&mut session, 2, 300);
+        assert_eq!(leases[0].token, leases[1].token, "tokens are numbers of one job");
+        for lease in &leases {
+            open(&mut session, *lease);
+        }
+        let view =
+            "SELECT string_agg(job || ' ' || in_doubt, ', ' ORDER BY job) FROM tenure.effect";
+        assert_eq!(lab.text(view), "1 false, 2 false");
+        session.batch_execute(&leases[0].call_with("park", ", 'later'")).unwrap();
+        assert_eq!(lab.text(view), "1 true, 2 false");
+        take_over(lab, &mut session);
+        assert_eq!(lab.text(view), "1 true, 2 true");
+    });
+}
+
+fn a_persons_word_that_cannot_be_kept_is_refused() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let (_, second, _) = in_doubt(lab, &mut session);
+        session.batch_execute(&second.call_with("park", ", 'was the card charged?'")).unwrap();
+        let word = r#"SELECT tenure.effect_resolve(1, 'charge', committed => '"\u0000"')"#;
+        let refusal = fault(lab.owner().batch_execute(word));
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("committed")));
+        assert_eq!(state(lab, second.job), "parked");
+    });
 }

@@ -15,6 +15,9 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back,
     batches_of_keys_in_opposite_order_do_not_deadlock,
     batches_of_jobs_in_opposite_order_do_not_deadlock,
+    calls_of_different_kinds_take_the_same_jobs_in_one_order,
+    batches_of_refusals_in_opposite_order_do_not_deadlock,
+    a_job_that_is_requeued_meanwhile_is_found_where_it_is_then,
     batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs,
     a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before,
     a_refusal_in_an_open_transaction_does_not_delay_the_holder,
@@ -22,17 +25,22 @@ pub(super) const CASES: &[Case] = sql_cases! {
 };
 
 /// Whoever would have to wait fails instead: then a test says so, and does not hang.
-fn impatient(mut session: Client) -> Client {
+pub(super) fn impatient(mut session: Client) -> Client {
     session.batch_execute("SET lock_timeout = '1s'").unwrap();
     session
 }
 
-fn pid(session: &mut Client) -> i32 {
+pub(super) fn pid(session: &mut Client) -> i32 {
     session.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
 }
 
 /// The verdicts of a set form on these leases, in their order.
-fn verdicts(session: &mut Client, verb: &str, leases: &[Lease], more: &str) -> Vec<String> {
+pub(super) fn verdicts(
+    session: &mut Client,
+    verb: &str,
+    leases: &[Lease],
+    more: &str,
+) -> Vec<String> {
     let jobs: Vec<i64> = leases.iter().map(|lease| lease.job).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| lease.token).collect();
     let ask = format!("SELECT verdict FROM tenure.{verb}_many($1, $2{more}) ORDER BY n");
@@ -165,27 +173,141 @@ fn batches_of_jobs_in_opposite_order_do_not_deadlock() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job WHERE state = 'queued'"), 9);
 }
 
-/// A batch that ends all these attempts so.
-fn settle(leases: &[Lease], verb: &str) -> String {
+/// The jobs and the tokens of these leases, as two lists in SQL.
+fn lists(leases: &[Lease]) -> String {
     let list = |of: fn(&Lease) -> i64| {
         leases.iter().map(|l| of(l).to_string()).collect::<Vec<_>>().join(",")
     };
+    format!("'{{{}}}', '{{{}}}'", list(|lease| lease.job), list(|lease| lease.token))
+}
+
+/// A batch that ends all these attempts so.
+fn settle(leases: &[Lease], verb: &str) -> String {
     let n = leases.len();
     format!(
-        "SELECT tenure.settle_many('{{{}}}', '{{{}}}', array_fill('{verb}'::text, ARRAY[{n}]), array_fill(0::bigint, ARRAY[{n}]),
+        "SELECT tenure.settle_many({}, array_fill('{verb}'::text, ARRAY[{n}]), array_fill(0::bigint, ARRAY[{n}]),
          array_fill(NULL::text, ARRAY[{n}]), array_fill(NULL::json, ARRAY[{n}]))",
-        list(|lease| lease.job),
-        list(|lease| lease.token)
+        lists(leases)
     )
+}
+
+/// A call on the jobs of these leases, in this order.
+type Call<'a> = &'a dyn Fn(&[Lease]) -> String;
+
+/// A batch that opens an effect of each.
+fn open_effects(leases: &[Lease]) -> String {
+    let n = leases.len();
+    format!(
+        "SELECT tenure.ledger_many({}, array_fill('effect_open'::text, ARRAY[{n}]), array_fill('pay'::text, ARRAY[{n}]),
+         array_fill(NULL::json, ARRAY[{n}]), array_fill(NULL::text, ARRAY[{n}]))",
+        lists(leases)
+    )
+}
+
+/// Each beside a call of another kind that has the jobs in the order of their ids, so that it matters in which order a
+/// call takes them and not only that it is always the same.
+fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
+    let mut lab = Lab::new();
+    let mut owner = lab.session();
+    let enqueue = "SELECT tenure.enqueue_many(array_fill('work'::text, ARRAY[9]), array_fill('{}'::json, ARRAY[9]))";
+    let ids = |of: &[Lease]| {
+        let ids: Vec<_> = of.iter().map(|lease| lease.job.to_string()).collect();
+        format!("'{{{}}}'", ids.join(","))
+    };
+    let none = "array_fill(NULL::bigint, ARRAY[9])";
+    let cancel = |of: &[Lease]| format!("SELECT tenure.cancel_many({})", ids(of));
+    let resume = |of: &[Lease]| format!("SELECT tenure.resume_many({})", ids(of));
+    let requeue = |of: &[Lease]| format!("SELECT tenure.requeue_many({}, {none})", ids(of));
+    let purge = |of: &[Lease]| format!("SELECT tenure.purge_many({}, {none})", ids(of));
+    let hold = |of: &[Lease]| format!("SELECT tenure.hold_many({})", lists(of));
+    let complete = |of: &[Lease]| settle(of, "complete");
+    let bury = |of: &[Lease]| settle(of, "bury");
+    let pairs: [(&str, &str, Call<'_>, Call<'_>); 7] = [
+        ("", "jobs", &complete, &cancel),
+        ("", "jobs", &complete, &open_effects),
+        ("", "jobs", &complete, &hold),
+        ("", "jobs", &complete, &bury),
+        ("park", "jobs", &cancel, &resume),
+        ("bury", "done", &requeue, &purge),
+        ("bury", "done", &purge, &requeue),
+    ];
+    for (before, table, first, second) in pairs {
+        for backwards in [false, true] {
+            owner.batch_execute(enqueue).unwrap();
+            let leases = claim_many(&mut owner, 9, 60_000);
+            if !before.is_empty() {
+                owner.batch_execute(&settle(&leases, before)).unwrap();
+            }
+            let mut others = leases.clone();
+            if backwards {
+                others.reverse();
+            }
+            let pair = [first(&leases), second(&others)];
+            let what = format!("{} and {}", pair[0], pair[1]);
+            assert_eq!(both(&mut lab, table, pair), [Ok(()), Ok(())], "{what}");
+            owner.batch_execute("DELETE FROM tenure.jobs; DELETE FROM tenure.done").unwrap();
+        }
+    }
+}
+
+/// A refusal leaves a line, and whoever writes the same line waits for it. A third session has left the one in the middle.
+fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
+    let mut lab = Lab::new();
+    let mut owner = lab.session();
+    let job = enqueue(&mut owner, "late");
+    owner.batch_execute(&format!("SELECT tenure.cancel({job})")).unwrap();
+    for kind in ["one", "two"] {
+        enqueue(&mut owner, kind);
+    }
+    let held = claim_many(&mut owner, 2, 60_000);
+    let late = [7, 8, 9].map(|token| Lease { job, token });
+    let renew = |of: &[Lease]| format!("SELECT tenure.renew_many({}, 300)", lists(of));
+    let progress = |of: &[Lease]| {
+        format!("SELECT tenure.progress_many({}, '{{1,1,1,1}}', '{{a,a,a,a}}')", lists(of))
+    };
+    let calls: [(&str, Call<'_>); 3] =
+        [("renew", &renew), ("progress", &progress), ("effect_open", &open_effects)];
+    for (verb, call) in calls {
+        let [up, down] = [late, [late[2], late[1], late[0]]];
+        let batches = [[&held[..1], &up[..]].concat(), [&held[1..], &down[..]].concat()];
+        let middle = late[1].call_with("refused", &format!(", '{verb}'"));
+        let ended = behind(&mut lab, &middle, batches.map(|batch| call(&batch)));
+        assert_eq!(ended, [Ok(()), Ok(())], "{verb}");
+    }
+}
+
+/// It is looked for among the jobs that are owed, then among those that have ended, and once more among the first.
+fn a_job_that_is_requeued_meanwhile_is_found_where_it_is_then() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = super::running(&mut session);
+        session.batch_execute(&lease.call_with("bury", ", 'no'")).unwrap();
+        let (mut one, mut other) = (lab.session(), lab.session());
+        one.batch_execute(&format!("BEGIN; SELECT tenure.requeue({})", lease.job)).unwrap();
+        let waits = pid(&mut other);
+        let cancel = format!("SELECT tenure.cancel({})", lease.job);
+        let cancelled = thread::spawn(move || other.query_one(&cancel, &[]).map(|row| row.get(0)));
+        lab.wait_until_blocked(waits);
+        one.batch_execute("COMMIT").unwrap();
+        assert_eq!(
+            cancelled.join().unwrap().map_err(|error| code(&error)),
+            Ok("cancelled".to_owned())
+        );
+    });
 }
 
 /// Runs both while the fifth of the jobs is locked, lets it go when both wait, and tells how each ended.
 fn both(lab: &mut Lab, table: &str, statements: [String; 2]) -> [Result<(), String>; 2] {
-    let mut lock = lab.session();
     let fifth = format!(
         "SELECT 1 FROM tenure.{table} WHERE id = (SELECT id FROM tenure.{table} ORDER BY id OFFSET 4 LIMIT 1)"
     );
-    lock.batch_execute(&format!("BEGIN; {fifth} FOR UPDATE")).unwrap();
+    behind(lab, &format!("{fifth} FOR UPDATE"), statements)
+}
+
+/// Runs both behind an open transaction that has done something first, ends it when both wait, and tells how each ended.
+fn behind(lab: &mut Lab, first: &str, statements: [String; 2]) -> [Result<(), String>; 2] {
+    let mut lock = lab.session();
+    lock.batch_execute(&format!("BEGIN; {first}")).unwrap();
     let threads = statements.map(|sql| {
         let mut session = lab.session();
         let waits = pid(&mut session);

@@ -16,6 +16,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_setting_that_is_nonsense_silences_nobody,
     a_transaction_that_enqueues_in_quiet_can_be_prepared,
     a_job_whose_time_has_come_is_announced_once,
+    what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between,
+    a_queue_is_announced_when_it_is_no_longer_paused,
 };
 
 /// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
@@ -129,4 +131,45 @@ fn a_job_whose_time_has_come_is_announced_once() {
     }
     let queues = told.iter().map(|queues| queues.join(" ")).collect::<Vec<_>>();
     assert_eq!(queues, ["", "", "default", "", "", "", "", "", "other", "", "", ""]);
+}
+
+/// By whichever worker looks first after half a second; the others say nothing more.
+fn what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between() {
+    let mut lab = Lab::new();
+    let mut listener = lab.session();
+    let mut sessions = [lab.session_as("worker"), lab.session_as("worker")];
+    lab.owner()
+        .batch_execute(
+            "SELECT tenure.enqueue('work', queue => 'first', delay => interval '1 s'),
+                    tenure.enqueue('work', queue => 'second', delay => interval '1.2 s'),
+                    tenure.enqueue('work', queue => 'ready')",
+        )
+        .unwrap();
+    listener.batch_execute("LISTEN tenure").unwrap();
+    let mut beat = |lab: &mut Lab, by: usize, after_ms: i64| {
+        lab.advance(after_ms);
+        sessions[by].batch_execute("SELECT tenure.beat()").unwrap();
+        let told: Vec<_> = heard(&mut listener).into_iter().map(|(_, queue)| queue).collect();
+        told.join(" ")
+    };
+    assert_eq!(beat(&mut lab, 0, 1_000), "first", "what was ready before has been announced");
+    assert_eq!(beat(&mut lab, 1, 0), "", "somebody else has announced it");
+    assert_eq!(beat(&mut lab, 1, 499), "");
+    assert_eq!(beat(&mut lab, 0, 1), "second");
+}
+
+fn a_queue_is_announced_when_it_is_no_longer_paused() {
+    let mut lab = Lab::new();
+    let mut listener = lab.session();
+    listener.batch_execute("LISTEN tenure").unwrap();
+    for (change, told) in [
+        ("p_pause => true", vec![]),
+        ("p_keep_ms => 1", vec![]),
+        ("p_pause => false", vec![notice("tenure")]),
+    ] {
+        lab.owner()
+            .batch_execute(&format!("SELECT tenure.configure('default', {change})"))
+            .unwrap();
+        assert_eq!(heard(&mut listener), told, "{change}");
+    }
 }

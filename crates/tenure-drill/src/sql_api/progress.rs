@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted,
     a_fraction_comes_to_the_same_thousandths_in_sql,
     a_note_is_cut_at_the_same_place_in_sql,
+    a_word_that_tells_no_fraction_is_refused,
 };
 
 /// What the view shows of job 1.
@@ -122,4 +123,14 @@ fn a_note_is_cut_at_the_same_place_in_sql() {
             assert_eq!(cut, shorten(&text, PROGRESS_LIMIT), "{n} of {piece}");
         }
     }
+}
+
+fn a_word_that_tells_no_fraction_is_refused() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = running(&mut session);
+        let refusal = fault(session.batch_execute(&lease.call_with("progress", ", NULL, 'half'")));
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("fraction")));
+        assert_eq!(seen(lab), (None, None));
+    });
 }

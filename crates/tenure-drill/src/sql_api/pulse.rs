@@ -12,6 +12,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll,
     transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse,
     without_leases_a_beat_writes_nothing,
+    a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends,
 };
 
 const LEASE: i64 = 300;
@@ -131,4 +132,22 @@ fn without_leases_a_beat_writes_nothing() {
         assert_eq!((row.get::<_, bool>(0), row.get::<_, i64>(1)), (true, 0));
         worker.batch_execute("COMMIT").unwrap();
     }
+}
+
+/// Whoever wants to take it back is told to come again, and before that moment that there is nothing to take.
+fn a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends() {
+    as_each(|lab, who| {
+        let (mut holder, mut other) = (who.session(lab), who.session(lab));
+        let lease = running(&mut holder);
+        assert!(beat(&mut other));
+        lab.advance(STALL);
+        assert_eq!(claim_many(&mut other, 1, LEASE), [], "now is the end of the stall");
+        holder.batch_execute(&format!("BEGIN; {}", lease.call("hold"))).unwrap();
+        lab.advance(LEASE - 1);
+        assert_eq!(lapse(&mut other, lease), "no");
+        lab.advance(1);
+        assert_eq!(lapse(&mut other, lease), "busy");
+        holder.batch_execute("ROLLBACK").unwrap();
+        assert_eq!(lapse(&mut other, lease), "lapsed");
+    });
 }

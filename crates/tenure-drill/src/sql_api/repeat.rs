@@ -1,7 +1,7 @@
 //! Calls that are repeated because an answer was lost, and the trace that a refusal leaves.
 
-use super::{Case, as_each, effects, running, sql_cases, state, take_over};
-use crate::sessions::fault;
+use super::{Case, Lease, as_each, claim_many, effects, running, sql_cases, state, take_over};
+use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
     "repeat":
@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_settlement_that_a_younger_transaction_made_is_told_as_done_before,
     a_refusal_that_was_caught_can_be_left_in_the_timeline_once,
     what_is_not_stale_leaves_no_refusal,
+    a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts,
 };
 
 /// Every verb that ends an attempt, its further arguments, and what the job becomes.
@@ -196,4 +197,31 @@ fn what_is_not_stale_leaves_no_refusal() {
             assert_eq!(refusal.code().code(), "TN003", "{verb}");
         }
     });
+}
+
+/// They have the same token, or the same job, and were made by an earlier transaction.
+fn a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts() {
+    for (verb, more, became) in ENDS.into_iter().filter(|(verb, ..)| *verb != "release") {
+        as_each(|lab, who| {
+            let mut session = who.session(lab);
+            let earlier = running(&mut session);
+            session.batch_execute(&earlier.call_with(verb, more)).unwrap();
+            let other = running(&mut session);
+            assert_eq!(other.token, earlier.token, "tokens are numbers of one job");
+            let mut settle_twice = |lab: &mut Lab, lease: Lease| {
+                let settle = lease.call_with(verb, more);
+                session
+                    .batch_execute(&format!("BEGIN; {settle}; {settle}; COMMIT"))
+                    .unwrap_or_else(|error| panic!("{verb} of {lease:?}: {error}"));
+                assert_eq!(state(lab, lease.job), became, "{verb}");
+            };
+            settle_twice(lab, other);
+            if became == "queued" {
+                lab.advance(1_000);
+                for lease in claim_many(lab.owner(), 9, 300) {
+                    settle_twice(lab, lease);
+                }
+            }
+        });
+    }
 }

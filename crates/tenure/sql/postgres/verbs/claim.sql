@@ -439,6 +439,9 @@ BEGIN
         END IF;
         IF known.ready_until <= t THEN
             known.lanes := NULL;
+            known.priorities := NULL;
+            known.run_at := NULL;
+            known.ids := NULL;
             known.ready_until := NULL;
         END IF;
     END IF;

@@ -39,8 +39,9 @@ BEGIN
     END IF;
     IF t - told >= pulse_ms THEN
         due := ARRAY(SELECT DISTINCT w.queue
-                       FROM (SELECT j.queue FROM tenure.jobs j WHERE j.state = 1 AND j.run_at > told AND j.run_at <= t
-                              ORDER BY j.run_at LIMIT 1000) w);
+                       FROM (SELECT j.queue FROM tenure.jobs j
+                              WHERE j.state = 1 AND j.run_at + 0 > told AND j.run_at + 0 <= t
+                              ORDER BY j.run_at + 0 LIMIT 1000) w);
         IF cardinality(due) > 0 THEN
             PERFORM set_config('synchronous_commit', 'off', true);
             PERFORM setval('tenure.announced', greatest(t, 1));

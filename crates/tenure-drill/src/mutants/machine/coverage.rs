@@ -31,6 +31,8 @@ pub(super) struct Coverage {
 struct Seen {
     /// Whether it failed, because the probes were in its way: then nothing is known of it.
     failed: bool,
+    /// Whether it has installed the functions as they are.
+    restores: bool,
     called: BTreeSet<String>,
     flags: BTreeSet<Flag>,
 }
@@ -44,7 +46,7 @@ impl Seen {
         probes: &Probes,
     ) -> Seen {
         called.extend(probes.called(&flags));
-        Seen { failed, called, flags }
+        Seen { failed, restores: false, called, flags }
     }
 }
 
@@ -96,20 +98,31 @@ impl Coverage {
         probes.install(&address)?;
         let mut calls = Calls::count(&servers::address(&database, "tenure"));
         let mut meter = Meter::new(&database, "tenure");
-        let sql_api = sql_api::cases().into_iter().map(|case| {
+        let functions = meter.functions();
+        let mut sql_api = Vec::new();
+        for case in sql_api::cases() {
             let failed = attempt(|| {
                 (case.run)();
                 None
             });
             // The calls first: they are known when all sessions have ended.
             let called = calls.since();
-            Seen::of(failed.is_some(), called, meter.since(), &probes)
-        });
-        let sql_api = sql_api.collect();
+            let seen = Seen::of(failed.is_some(), called, meter.since(), &probes);
+            let restores = meter.functions() < functions;
+            if restores {
+                probes.put_in(&address)?;
+            }
+            sql_api.push(Seen { restores, ..seen });
+        }
         probes.remove(&address)?;
         let texts = Postgres::texts().into_iter();
         let languages = texts.flat_map(|(_, text)| languages(text)).collect();
         Ok(Coverage { sql_api, suite, plays, probes, reach: Reach::new(), languages })
+    }
+
+    /// Whether a case of the SQL API installs the functions as they are. Those after it would find no mutant.
+    pub(super) fn restores(&self, at: usize) -> bool {
+        self.sql_api.get(at).is_some_and(|seen| seen.restores)
     }
 
     /// Whether this may notice a mutant: it comes to its function, and there its condition was what the mutant makes it not
@@ -120,7 +133,7 @@ impl Coverage {
             Of::SqlApi(at) => self.sql_api.get(at),
             Of::Play(name) => self.plays.get(name),
         };
-        let Some(seen) = seen.filter(|seen| !seen.failed) else { return true };
+        let Some(seen) = seen.filter(|seen| !seen.failed && !seen.restores) else { return true };
         match self.probes.needed(mutant) {
             Some(flag) => seen.flags.contains(&flag),
             None => self.comes_to(&seen.called, mutant.verb),

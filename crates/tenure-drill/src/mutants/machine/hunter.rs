@@ -266,6 +266,7 @@ impl Hunter {
     ) -> Result<Option<End>> {
         let mut order = order(&self.sql_api, |case| case.chapter == chapter_of(mutant));
         order.retain(|at| self.may_notice(Of::SqlApi(*at), mutant));
+        order.sort_by_key(|at| self.coverage.get().is_some_and(|it| it.restores(*at)));
         let mut left = order.into_iter();
         loop {
             Postgres::replace_functions(address, changed)?;

@@ -71,6 +71,11 @@ impl Probes {
         let sequences = self.sequences().map(create);
         Postgres::replace_functions(address, &sequences.collect::<String>())?;
         Postgres::replace_functions(address, PROBE)?;
+        self.put_in(address)
+    }
+
+    /// Puts the probes into all functions.
+    pub(super) fn put_in(&self, address: &Address) -> Result<()> {
         for (file, whole) in Postgres::texts() {
             Postgres::replace_functions(address, &self.probed(file, whole))?;
         }
@@ -139,6 +144,14 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn new(database: &str, schema: &'static str) -> Meter {
         Meter { database: database.to_owned(), schema, told: BTreeMap::new() }
+    }
+
+    /// How many functions have a probe.
+    pub(super) fn functions(&self) -> i64 {
+        const PROBED: &str = "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+            WHERE n.nspname = $1 AND p.prosrc LIKE '%.probe(%'";
+        let mut client = servers::connect(&self.database);
+        client.query_one(PROBED, &[&self.schema]).expect("the server answers").get(0)
     }
 
     /// What was seen since this was last asked.

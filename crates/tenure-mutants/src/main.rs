@@ -251,7 +251,7 @@ impl Log {
     }
 }
 
-/// Prints a line of ours. Nobody may be reading, which is no reason to stop.
+/// Prints a line of ours. That it cannot be printed is no reason to stop.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -40,7 +40,7 @@ pub(crate) fn run(
     });
     let in_time = told.recv_timeout(limit);
     if let Some(group) = group {
-        // Nobody is left there in most cases.
+        // In most cases no process is left there.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = waits.join();

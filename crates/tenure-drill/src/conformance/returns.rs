@@ -37,7 +37,7 @@ fn show(w: &mut World, fence: Fence) {
     assert!(matches!(w.settle(fence, complete()), Settled::Stale(_)));
 }
 
-/// Who came back, in which attempt.
+/// The workers that came back, each with its attempt.
 fn returned(w: &mut World, id: JobId) -> Vec<(String, u32)> {
     let lines = w.timeline(id).into_iter().filter(|line| line.verb == Verb::Return);
     lines.map(|line| (line.worker.unwrap().to_string(), u32::from(line.attempt))).collect()

@@ -1,4 +1,4 @@
-//! The set form of enqueueing: what it refuses, what it tells others, and who gets a key.
+//! The set form of enqueueing: what it refuses, what it announces, and which job gets a key.
 
 use std::thread;
 use std::time::Duration;

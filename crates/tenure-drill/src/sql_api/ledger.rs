@@ -278,7 +278,7 @@ fn what_the_ledger_cannot_be_asked_is_refused() {
     });
 }
 
-/// It is refused, and locks nothing: neither a job that somebody else runs, nor one that waits for its next attempt.
+/// It is refused, and locks nothing: neither a job that another worker runs, nor one that waits for its next attempt.
 fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
     as_each(|lab, who| {
         let (mut late, mut other) = (who.session(lab), who.session(lab));

@@ -250,7 +250,7 @@ fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
     }
 }
 
-/// A refusal leaves a line, and whoever writes the same line waits for it. A third session has left the one in the middle.
+/// A refusal leaves a line, and a session that writes the same line waits for it. A third session has left the one in the middle.
 fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();

@@ -134,7 +134,7 @@ fn without_leases_a_beat_writes_nothing() {
     }
 }
 
-/// Whoever wants to take it back is told to come again, and before that moment that there is nothing to take.
+/// A sweeper that wants to take it back is told to come again, and before that moment that there is nothing to take.
 fn a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends() {
     as_each(|lab, who| {
         let (mut holder, mut other) = (who.session(lab), who.session(lab));

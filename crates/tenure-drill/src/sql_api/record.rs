@@ -125,7 +125,7 @@ fn a_pulse_that_is_too_old_is_a_break_while_leases_are_out() {
             assert_eq!(lab.text(noted), kept, "pulse {pulse}, broke {broke}, leased {leased}");
         }
     }
-    // Nobody holds anything.
+    // No worker holds a job.
     lab.owner()
         .batch_execute("DELETE FROM tenure.jobs WHERE state = 2; SELECT setval('tenure.pulse', 1), setval('tenure.broke', 0)")
         .unwrap();
@@ -416,14 +416,14 @@ fn a_witness_is_believed_only_about_this_installation_and_its_own_epoch() {
 
 const LINES: &str = "SELECT count(*) FROM tenure.event WHERE refused";
 
-/// A late worker, and a job that somebody else has by now.
+/// A late worker, and a job that another worker has by now.
 fn late(lab: &mut Lab, session: &mut Client) -> (Lease, Lease) {
     let slow = running(session);
     let quick = take_over(lab, session);
     (slow, quick)
 }
 
-/// G2: a line would outlive its job. Others are there, which nobody deletes.
+/// G2: a line would outlive its job. The others are there, and are not deleted.
 fn what_is_being_deleted_at_this_moment_gets_no_line() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (impatient(who.session(lab)), who.session(lab));
@@ -476,7 +476,7 @@ fn a_job_that_is_locked_but_stays_gets_its_line_at_once() {
             assert_eq!(state(lab, quick.job), "succeeded");
         });
     }
-    // And one in a queue that forgets, if nobody is about to.
+    // And one in a queue that forgets, if no session is about to.
     let mut lab = Lab::new();
     lab.owner().batch_execute("SELECT tenure.configure('default', p_keep_ms => 0)").unwrap();
     let mut session = lab.session();

@@ -96,7 +96,7 @@ fn a_settlement_that_makes_no_sense_is_refused_with_its_field() {
             );
         }
         assert_eq!(state(lab, lease.job), "running");
-        // Who waits for nothing need not say how long.
+        // A settlement that does not wait need not say how long.
         for (verb, after) in [
             ("release", "NULL"),
             ("bury", "-1"),

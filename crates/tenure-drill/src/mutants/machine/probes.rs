@@ -134,7 +134,8 @@ BEGIN
     RETURN value;
 END $$;";
 
-/// Reads what the probes of one schema have counted. It keeps no session: who counts calls waits until all have ended.
+/// Reads what the probes of one schema have counted. It keeps no session, because `Calls` waits until
+/// all have ended.
 pub(super) struct Meter {
     database: String,
     schema: &'static str,

@@ -22,7 +22,7 @@ use tenure::drill::Patch;
 use tenure::store::postgres::Postgres;
 use tenure::store::sqlite::Sqlite;
 
-use self::changes::{Change, POSTGRES, SQLITE};
+use self::changes::{Change, Edge, POSTGRES, SQLITE};
 pub use self::hunter::hunt;
 use super::Stock;
 
@@ -43,6 +43,8 @@ pub struct Mutant {
     range: Range<usize>,
     /// What the condition there always is now, if it is one.
     constant: Option<bool>,
+    /// The comparison whose edge was moved, if one was.
+    edge: Option<Edge>,
     patch: Patch,
 }
 
@@ -110,7 +112,17 @@ impl Mutant {
         let (file, text) = texts[0];
         let patch = Patch { file, find: text, replace: text };
         let name = format!("{stock} as it is");
-        Mutant { name, stock, file, verb: "", is_lock: false, range: 0..0, constant: None, patch }
+        Mutant {
+            name,
+            stock,
+            file,
+            verb: "",
+            is_lock: false,
+            range: 0..0,
+            constant: None,
+            edge: None,
+            patch,
+        }
     }
 
     /// Whether nothing was changed.
@@ -126,8 +138,8 @@ impl Mutant {
     ) -> Mutant {
         let name = format!("{stock} {file} {verb}: {}", change.what);
         let patch = patch(file, text, &change);
-        let Change { is_lock, range, constant, .. } = change;
-        Mutant { name, stock, file, verb, is_lock, range, constant, patch }
+        let Change { is_lock, range, constant, edge, .. } = change;
+        Mutant { name, stock, file, verb, is_lock, range, constant, edge, patch }
     }
 }
 

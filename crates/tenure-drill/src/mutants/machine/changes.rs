@@ -18,6 +18,17 @@ pub(super) struct Change {
     pub(super) is_lock: bool,
     /// What the condition in this range always is now, if it is one.
     pub(super) constant: Option<bool>,
+    /// The comparison whose edge was moved, as from `<` to `<=`.
+    pub(super) edge: Option<Edge>,
+}
+
+/// A comparison that a change makes true or false only where both sides are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Edge {
+    /// Where the comparison is.
+    pub(super) range: Range<usize>,
+    /// That both sides are equal, in SQL.
+    pub(super) equal: String,
 }
 
 /// How an engine spells what the changes need.
@@ -73,6 +84,12 @@ const CLAUSES: [&str; 18] = [
 ];
 const JOINS: [&str; 4] = ["JOIN", "LEFT", "CROSS", "INNER"];
 
+/// The words and signs between which one side of a comparison stands, besides brackets that close elsewhere.
+const SIDES: [&str; 26] = [
+    "AND", "OR", "NOT", "IF", "ELSIF", "WHILE", "CASE", "SELECT", "RETURN", "BY", "DEFAULT", "AS",
+    "END", "IS", "BETWEEN", "IN", ",", ";", ":=", "=>", "=", "<>", "<", "<=", ">", ">=",
+];
+
 struct Maker<'a> {
     file: &'static str,
     tokens: &'a [Token],
@@ -109,7 +126,7 @@ impl Maker<'_> {
 
     fn make(&mut self, tokens: &Range<usize>, replace: String, what: String) {
         let range = self.span(tokens);
-        self.made.push(Change { what, range, replace, is_lock: false, constant: None });
+        self.made.push(Change { what, range, replace, is_lock: false, constant: None, edge: None });
     }
 
     /// Conditions: of WHERE, HAVING and ON, and of IF, EXIT and CONTINUE.
@@ -235,6 +252,26 @@ impl Maker<'_> {
             short(after)
         );
         self.make(&(at..at + 1), turned.to_owned(), what);
+        let edge = if ["<", "<=", ">", ">="].contains(&token.text) { self.edge(at) } else { None };
+        if let Some(made) = self.made.last_mut() {
+            made.edge = edge;
+        }
+    }
+
+    /// The comparison whose sign this is.
+    fn edge(&self, at: usize) -> Option<Edge> {
+        let (left, right) = (side(self.tokens, at, false), side(self.tokens, at, true));
+        if left == at || right == at + 1 {
+            return None;
+        }
+        // Word by word: a comment between them would hide the rest.
+        let words = |tokens: &[Token]| {
+            let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
+            texts.join(" ")
+        };
+        let equal =
+            format!("{} = {}", words(&self.tokens[left..at]), words(&self.tokens[at + 1..right]));
+        Some(Edge { range: self.span(&(left..right)), equal })
     }
 
     /// Signs that compare nothing: assignments, and the settings of RAISE and GET DIAGNOSTICS.
@@ -315,7 +352,8 @@ impl Maker<'_> {
 
     fn unlock(&mut self, range: Range<usize>, what: String) {
         let replace = String::new();
-        self.made.push(Change { what, range, replace, is_lock: true, constant: None });
+        let (is_lock, constant, edge) = (true, None, None);
+        self.made.push(Change { what, range, replace, is_lock, constant, edge });
     }
 
     /// An assignment is dropped, and where it is the only one, the column is given what it has.
@@ -398,6 +436,33 @@ fn end_of(tokens: &[Token], from: usize, words: &[&[&str]]) -> usize {
     tokens.len()
 }
 
+/// Where the side of a comparison begins that ends before `at`, or where the one after it ends.
+fn side(tokens: &[Token], at: usize, is_right: bool) -> usize {
+    let (opens, closes) =
+        if is_right { (["(", "["], [")", "]"]) } else { ([")", "]"], ["(", "["]) };
+    let (mut depth, mut cases, mut edge) = (0_usize, 0_usize, at + usize::from(is_right));
+    loop {
+        let Some(next) = (if is_right { Some(edge) } else { edge.checked_sub(1) }) else {
+            return edge;
+        };
+        let Some(token) = tokens.get(next) else { return edge };
+        let is_one = |words: &[&str]| words.iter().any(|word| token.is(word));
+        let (case, end) = if is_right { ("CASE", "END") } else { ("END", "CASE") };
+        match () {
+            () if is_one(&opens) => depth += 1,
+            () if is_one(&closes) && depth == 0 => return edge,
+            () if is_one(&closes) => depth -= 1,
+            () if depth > 0 => {}
+            () if token.is(case) => cases += 1,
+            () if token.is(end) && cases > 0 => cases -= 1,
+            () if cases > 0 => {}
+            () if is_one(&SIDES) || is_one(&CLAUSES) || is_one(&JOINS) => return edge,
+            () => {}
+        }
+        edge = if is_right { edge + 1 } else { next };
+    }
+}
+
 /// Whether what begins here is a list: of keys, or of assignments.
 fn is_list(tokens: &[Token], from: usize) -> bool {
     from > 0 && (tokens[from - 1].is("BY") || tokens[from - 1].is("SET"))
@@ -474,6 +539,20 @@ mod tests {
                 "SELECT 1 FROM t WHERE a = 1 AND (b <= 2 OR c)",
             ]
         );
+    }
+
+    #[test]
+    fn the_sides_of_a_comparison_whose_edge_is_moved_are_known() {
+        let text = "-- :x\nSELECT a + f(b, c) <= -- why\n CASE WHEN d > 1 THEN 2 END AND (e.f, g) > (1, 2) ORDER BY 1";
+        let unit = &tokens::statements(text)[0];
+        let made = changes(text, unit, POSTGRES);
+        let edges: Vec<_> = made.iter().filter_map(|it| it.edge.as_ref()).collect();
+        let equal: Vec<&str> = edges.iter().map(|edge| edge.equal.as_str()).collect();
+        assert_eq!(
+            equal,
+            ["a + f ( b , c ) = CASE WHEN d > 1 THEN 2 END", "d = 1", "( e . f , g ) = ( 1 , 2 )"]
+        );
+        assert_eq!(&text[edges[2].range.clone()], "(e.f, g) > (1, 2)");
     }
 
     #[test]

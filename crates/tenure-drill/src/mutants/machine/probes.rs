@@ -1,9 +1,10 @@
 //! Which conditions of PostgreSQL's functions held, and which did not, while something ran.
 //!
-//! A mutant that makes a condition always true differs from the function as it is only where the condition did not hold. So the
-//! functions are installed once with a probe around each condition and one at their beginning, every case runs on them
-//! once, and a mutant is hunted only with the cases in which its condition was what the mutant makes it not be. A probe counts
-//! in a sequence, because sequences keep what was counted in a call that failed or was rolled back.
+//! A mutant that makes a condition always true differs from the function as it is only where the condition did not hold, and
+//! one that turns `<` into `<=` only where both sides are equal. So the functions are installed once with a probe around each
+//! condition and each comparison, and one at their beginning. Every case runs on them once, and a mutant is hunted only with the
+//! cases in which it makes a difference. A probe counts in a sequence, because sequences keep what was counted in a call that
+//! failed or was rolled back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,13 +12,16 @@ use std::ops::Range;
 use tenure::store::Result;
 use tenure::store::postgres::{Address, Postgres};
 
-use super::{Mutant, tokens};
+use super::changes::Edge;
+use super::{Mutant, Stock, tokens};
 use crate::servers;
 
-/// The conditions that have a probe, by file and place, and then the functions, by file and the end of their first BEGIN.
+/// The conditions that have a probe, by file and place; then the functions, by file and the end of their first BEGIN; then the
+/// comparisons, by file. Probes are numbered in this order.
 pub(super) struct Probes {
     places: Vec<(&'static str, Range<usize>)>,
     functions: Vec<(&'static str, usize, &'static str)>,
+    edges: Vec<(&'static str, Edge)>,
 }
 
 /// That a condition held at least once, or that it did not.
@@ -41,7 +45,9 @@ impl Probes {
             };
             tokens::functions(text).into_iter().filter(|unit| unit.verb != "do").filter_map(begun)
         });
-        Probes { places, functions: functions.collect() }
+        let edges = mutants.iter().filter(|it| it.stock == Stock::Postgres);
+        let edges = edges.filter_map(|it| Some((it.file, it.edge.clone()?)));
+        Probes { places, functions: functions.collect(), edges: edges.collect() }
     }
 
     /// The functions that were called, also those that failed.
@@ -53,12 +59,18 @@ impl Probes {
 
     /// The sequences of all probes.
     fn sequences(&self) -> impl Iterator<Item = String> {
-        let places = 0..self.places.len() + self.functions.len();
+        let places = 0..self.places.len() + self.functions.len() + self.edges.len();
         places.flat_map(|place| [name(place, true), name(place, false)])
     }
 
     /// What must have been seen in a case for this mutant to make a difference there; `None` if no probe tells.
     pub(super) fn needed(&self, mutant: &Mutant) -> Option<Flag> {
+        if let Some(edge) = &mutant.edge {
+            let is_it = |(file, it): &(&str, Edge)| *file == mutant.file && it == edge;
+            let place = self.edges.iter().position(is_it)?;
+            let place = self.places.len() + self.functions.len() + place;
+            return Some(Flag { place, held: true });
+        }
         let is_there =
             |(file, range): &(&str, Range<usize>)| *file == mutant.file && *range == mutant.range;
         let place = self.places.iter().position(is_there)?;
@@ -106,6 +118,12 @@ impl Probes {
             let call = format!(" PERFORM tenure.probe({n}, true);");
             opening.entry(*at).or_default().push((usize::MAX, call));
         }
+        let edges = self.edges.iter().zip(self.places.len() + self.functions.len()..);
+        for ((_, Edge { range, equal }), n) in edges.filter(|((of, _), _)| *of == file) {
+            let open = format!("tenure.probe_equal({n}, ({equal}), (");
+            opening.entry(range.start).or_default().push((range.end, open));
+            *closing.entry(range.end).or_default() += 1;
+        }
         let mut text = String::new();
         let mut copied = 0;
         let ends: BTreeSet<usize> = opening.keys().chain(closing.keys()).copied().collect();
@@ -131,6 +149,14 @@ const PROBE: &str = "CREATE OR REPLACE FUNCTION tenure.probe(place int, value bo
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     PERFORM nextval(concat('tenure.probe_', place, '_', CASE WHEN value THEN 'true' ELSE 'false' END)::regclass);
+    RETURN value;
+END $$;
+CREATE OR REPLACE FUNCTION tenure.probe_equal(place int, equal boolean, value boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF equal THEN
+        PERFORM nextval(concat('tenure.probe_', place, '_true')::regclass);
+    END IF;
     RETURN value;
 END $$;";
 
@@ -182,16 +208,26 @@ mod tests {
     fn probes_stand_around_conditions_and_around_their_parts() {
         let whole = "IF a AND (b OR c) THEN";
         let places = [3..17, 3..4, 10..11, 15..16].map(|range| ("file", range)).to_vec();
-        let probed = Probes { places, functions: vec![] }.probed("file", whole);
+        let probes = Probes { places, functions: vec![], edges: vec![] };
+        let probed = probes.probed("file", whole);
         let expected = "IF tenure.probe(0, (tenure.probe(1, (a)) AND (tenure.probe(2, (b)) OR \
             tenure.probe(3, (c))))) THEN";
         assert_eq!(probed, expected);
     }
 
     #[test]
+    fn a_comparison_is_asked_whether_its_sides_are_equal() {
+        let edge = Edge { range: 3..8, equal: "a = b".into() };
+        let (places, functions) = (vec![("file", 3..8)], vec![]);
+        let probes = Probes { places, functions, edges: vec![("file", edge)] };
+        let expected = "IF tenure.probe(0, (tenure.probe_equal(1, (a = b), (a < b)))) THEN";
+        assert_eq!(probes.probed("file", "IF a < b THEN"), expected);
+    }
+
+    #[test]
     fn a_call_is_counted_at_the_beginning_of_a_function() {
         let (places, functions) = (vec![("file", 9..10)], vec![("file", 5, "f")]);
-        let probes = Probes { places, functions };
+        let probes = Probes { places, functions, edges: vec![] };
         let probed = "BEGIN PERFORM tenure.probe(1, true); IF tenure.probe(0, (a)) THEN";
         assert_eq!(probes.probed("file", "BEGIN IF a THEN"), probed);
         let seen = BTreeSet::from([Flag { place: 1, held: true }]);

@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_job_whose_time_has_come_is_announced_once,
     what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between,
     a_queue_is_announced_when_it_is_no_longer_paused,
+    a_job_that_is_given_back_is_announced_and_one_that_waits_is_not,
 };
 
 /// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
@@ -171,5 +172,24 @@ fn a_queue_is_announced_when_it_is_no_longer_paused() {
             .batch_execute(&format!("SELECT tenure.configure('default', {change})"))
             .unwrap();
         assert_eq!(heard(&mut listener), told, "{change}");
+    }
+}
+
+/// Another worker may have a free slot for it.
+fn a_job_that_is_given_back_is_announced_and_one_that_waits_is_not() {
+    let mut lab = Lab::new();
+    let mut session = lab.session();
+    session.batch_execute("SELECT tenure.enqueue('work')").unwrap();
+    let mut listener = lab.session();
+    listener.batch_execute("LISTEN tenure").unwrap();
+    for (end, expected) in [
+        ("tenure.snooze(id, token, '1 h')", vec![]),
+        ("tenure.release(id, token)", vec![notice("tenure")]),
+    ] {
+        // Long enough after the last word of this session.
+        lab.advance(3_600_000);
+        let ended = format!("SELECT {end} FROM tenure.claim('ann')");
+        assert_eq!(session.query(&ended, &[]).unwrap().len(), 1, "{end}");
+        assert_eq!(heard(&mut listener), expected, "{end}");
     }
 }

@@ -32,6 +32,7 @@ fn what_a_holder_tells_is_in_the_view_until_the_next_claim_or_the_end() {
         assert_eq!(seen(lab), (Some(0.4), Some("embedding".into())));
         session.batch_execute(&lease.call_with("progress", ", fraction => 0.5")).unwrap();
         assert_eq!(seen(lab), (Some(0.5), None));
+        session.batch_execute(&lease.call_with("progress", ", 0.6, 'storing'")).unwrap();
         let next = take_over(lab, &mut session);
         assert_eq!(seen(lab), (None, None));
         session.batch_execute(&next.call_with("progress", ", 1")).unwrap();

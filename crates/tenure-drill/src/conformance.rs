@@ -36,7 +36,7 @@ use tenure::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tena
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, Entry, effect_name};
 use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Attempt, Claim, Claimed, Cursor, Enqueued, Settled, Settlement};
+use tenure::store::{Attempt, Claim, Claimed, Cursor, Enqueued, Lapsed, Settled, Settlement};
 
 use crate::engines::Engine;
 
@@ -279,6 +279,16 @@ impl World {
     }
 
     /// Lapses all that is over.
+    /// What each of these became that was taken back; `None` for the others.
+    pub(crate) fn lapse(&mut self, fences: &[Fence]) -> Vec<Option<State>> {
+        let became = |answer: &Lapsed| match answer {
+            Lapsed::Yes(lapse) => Some(lapse.became),
+            Lapsed::No => None,
+            Lapsed::Busy => panic!("nobody holds a row in the suite"),
+        };
+        self.store.lapse(fences).expect("lapse answers").iter().map(became).collect()
+    }
+
     pub(crate) fn sweep(&mut self) -> usize {
         let overdue = self.store.overdue(1_000, Duration::ZERO).expect("overdue answers");
         self.store.lapse(&overdue).expect("lapse answers").len()

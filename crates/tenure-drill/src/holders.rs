@@ -80,7 +80,7 @@ pub fn sweep(
     let mut taken = Vec::new();
     while monotonic() < until && !enough(&taken) {
         let gone: Vec<Lapse> = store.vanished(1_000)?;
-        taken.extend(gone.iter().map(|lapse| (monotonic(), lapse.fence)));
+        taken.extend(gone.iter().map(|lapse| (monotonic(), lapse.about.fence())));
         let over = store.overdue(1_000, Duration::ZERO)?;
         for (fence, answer) in over.iter().zip(store.lapse(&over)?) {
             if matches!(answer, Lapsed::Yes(_)) {

@@ -5,6 +5,8 @@
 //! engine, a [`Json`] can be kept. So the rest of the library does not check again. Nothing here
 //! knows how a job is stored or run.
 
+mod about;
+mod extras;
 mod json;
 mod new;
 mod progress;
@@ -14,6 +16,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use self::about::About;
+pub use self::extras::Extras;
 pub use self::json::{Fingerprint, Json};
 pub use self::new::{Due, Key, NewJob};
 pub use self::progress::{PROGRESS_LIMIT, Progress};
@@ -256,10 +260,8 @@ pub struct JobRecord {
     pub max_runtime_ms: Option<i64>,
     /// The idempotency key it came in under.
     pub key: Option<String>,
-    /// The trace it continues.
-    pub trace: Option<String>,
-    /// Words to find it by.
-    pub tags: Vec<Name>,
+    /// What travels with it and decides nothing.
+    pub extras: Extras,
     /// The job whose settlement enqueued it.
     pub parent: Option<JobId>,
     /// When it came in.

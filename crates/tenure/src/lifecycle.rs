@@ -436,8 +436,7 @@ fn base_delay(policy: &RetryPolicy, failures: u16) -> u64 {
     let step = u32::from(failures.saturating_sub(1));
     match policy {
         RetryPolicy::Exponential { base_ms, cap_ms } => {
-            let doubled = 2u64.checked_pow(step).and_then(|factor| base_ms.checked_mul(factor));
-            doubled.unwrap_or(u64::MAX).min(*cap_ms)
+            base_ms.saturating_mul(2u64.saturating_pow(step)).min(*cap_ms)
         }
         RetryPolicy::Fixed { ms } => *ms,
         RetryPolicy::List { ms } => ms.get(step as usize).or(ms.last()).copied().unwrap_or(0),
@@ -469,6 +468,18 @@ mod tests {
         assert_eq!(delays(&policy, 0), [500, 1_000, 2_000, 4_000, 8_000, 16_000]);
         assert_eq!(delays(&policy, u32::MAX), [999, 1_999, 3_999, 7_999, 15_999, 31_999]);
         assert_eq!(retry_delay(&policy, 500, Jitter(0)), Duration::from_secs(150));
+    }
+
+    #[test]
+    fn no_delay_stays_none_however_often_it_is_doubled() {
+        let policy = RetryPolicy::Exponential { base_ms: 0, cap_ms: 300_000 };
+        for failures in [1, 64, 65, 66, 1_000] {
+            assert_eq!(
+                retry_delay(&policy, failures, Jitter(u32::MAX)),
+                Duration::ZERO,
+                "{failures}"
+            );
+        }
     }
 
     #[test]

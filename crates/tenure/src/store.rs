@@ -37,7 +37,7 @@ use crate::inspect::{
     Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
     Overview, QueueSettings, WorkerView,
 };
-use crate::job::{JobId, JobRecord, Json, Name, NewJob, Progress, State, Tenant};
+use crate::job::{About, Extras, JobId, JobRecord, Json, Name, NewJob, Progress, State, Tenant};
 use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
 use crate::ledger::{self, Entry, Resolution};
 use crate::lifecycle::{Outcome, Standing};
@@ -298,11 +298,11 @@ pub struct Attempt {
     pub max_crashes: u16,
     pub retry: crate::job::RetryPolicy,
     pub max_runtime_ms: Option<i64>,
+    pub run_at: Timestamp,
     pub started_at: Timestamp,
     pub enqueued_at: Timestamp,
     pub key: Option<String>,
-    pub trace: Option<String>,
-    pub tags: Vec<Name>,
+    pub extras: Extras,
 }
 
 impl Attempt {
@@ -314,6 +314,19 @@ impl Attempt {
             crashes: self.crashes,
             max_crashes: self.max_crashes,
             retry: self.retry.clone(),
+        }
+    }
+
+    /// Which attempt of which job it is.
+    pub fn about(&self) -> About {
+        About {
+            job: self.lease.fence().job,
+            token: self.lease.token(),
+            kind: self.kind.clone(),
+            queue: self.queue.clone(),
+            tenant: self.tenant.clone(),
+            attempt: self.attempt,
+            trace: self.extras.trace.clone(),
         }
     }
 
@@ -333,10 +346,10 @@ impl Attempt {
             max_crashes: job.max_crashes,
             retry: job.retry,
             max_runtime_ms: job.max_runtime_ms,
+            run_at: job.run_at,
             enqueued_at: job.enqueued_at,
             key: job.key,
-            trace: job.trace,
-            tags: job.tags,
+            extras: job.extras,
         })
     }
 }
@@ -410,11 +423,11 @@ pub enum Reported {
 }
 
 /// The answer to a lapse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "state", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
 pub enum Lapsed {
-    /// Taken back; this is what the job became.
-    Yes(State),
+    /// Taken back.
+    Yes(Lapse),
     /// Its holder has renewed or settled since, or somebody else took it back.
     No,
     /// The row is locked by an open transaction. Ask again.
@@ -477,9 +490,9 @@ pub enum Resolved {
 /// A job that was taken back from its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Lapse {
-    /// Whose right ended.
-    pub fence: Fence,
-    /// Who it was.
+    /// The attempt that ended so.
+    pub about: About,
+    /// The worker that had it.
     pub worker: WorkerId,
     /// What the job became.
     pub became: State,

@@ -72,11 +72,7 @@ pub enum Fact {
         state: State,
     },
     /// A job was taken back because its lease was over.
-    LeaseLapsed {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        from: Option<WorkerId>,
-        became: State,
-    },
+    LeaseLapsed { from: WorkerId, became: State },
     /// A job was taken back because the process of its worker is gone, whatever its lease says.
     HolderVanished { from: WorkerId, became: State },
     /// The attempt failed, and there will be another.
@@ -394,7 +390,7 @@ mod tests {
             Fact::ExecutionStarted { kind: name("k"), attempt: 1 },
             Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
             refusal().fact,
-            Fact::LeaseLapsed { from: Some(worker.clone()), became: State::Queued },
+            Fact::LeaseLapsed { from: worker.clone(), became: State::Queued },
             Fact::HolderVanished { from: worker, became: State::Queued },
             Fact::RetryScheduled { after_ms: 1, error: String::new() },
             Fact::JobSnoozed { after_ms: 1 },

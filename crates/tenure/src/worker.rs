@@ -109,21 +109,24 @@ impl Plan {
     }
 
     /// A job was taken back because its lease was over. If that was once too often, it is dead.
-    fn tell_lapsed(&self, fence: Fence, from: Option<WorkerId>, became: State) {
-        self.tell(fence, Fact::LeaseLapsed { from, became });
-        self.tell_if_dead(fence, became, "its lease was over, and it may not be tried again");
+    fn tell_lapsed(&self, lapse: &Lapse) {
+        let Lapse { about, worker, became } = lapse;
+        let fact = Fact::LeaseLapsed { from: worker.clone(), became: *became };
+        self.tell(about.fence(), fact);
+        self.tell_if_dead(lapse, "its lease was over, and it may not be tried again");
     }
 
     /// A job was taken back because its worker's process is gone. If that was once too often, it is dead.
     fn tell_vanished(&self, lapse: &Lapse) {
-        let Lapse { fence, worker, became } = lapse;
-        self.tell(*fence, Fact::HolderVanished { from: worker.clone(), became: *became });
-        self.tell_if_dead(*fence, *became, "its worker vanished, and it may not be tried again");
+        let Lapse { about, worker, became } = lapse;
+        let fact = Fact::HolderVanished { from: worker.clone(), became: *became };
+        self.tell(about.fence(), fact);
+        self.tell_if_dead(lapse, "its worker vanished, and it may not be tried again");
     }
 
-    fn tell_if_dead(&self, fence: Fence, became: State, reason: &str) {
-        if became == State::Dead {
-            self.tell(fence, Fact::JobDead { reason: reason.to_owned() });
+    fn tell_if_dead(&self, lapse: &Lapse, reason: &str) {
+        if lapse.became == State::Dead {
+            self.tell(lapse.about.fence(), Fact::JobDead { reason: reason.to_owned() });
         }
     }
 }

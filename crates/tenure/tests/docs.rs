@@ -54,7 +54,7 @@ fn facts() -> [Fact; Fact::NAMES.len()] {
             reason: Reason::TokenMismatch,
             state: State::Running,
         },
-        Fact::LeaseLapsed { from: Some(WorkerId::unique()), became: State::Queued },
+        Fact::LeaseLapsed { from: WorkerId::unique(), became: State::Queued },
         Fact::HolderVanished { from: WorkerId::unique(), became: State::Queued },
         Fact::RetryScheduled { after_ms: 1, error: error() },
         Fact::JobSnoozed { after_ms: 1 },

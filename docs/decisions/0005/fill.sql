@@ -10,6 +10,6 @@ BEGIN
             array_fill(current_setting('fill.kind'), ARRAY[1000]),
             array_fill('{"to":"someone@example.com","n":1}'::json, ARRAY[1000]),
             p_tenants => CASE WHEN tenants > 1 THEN (SELECT array_agg('t' || i % tenants) FROM generate_series(1, 1000) i) END,
-            p_delay_ms => array_fill(current_setting('fill.delay')::bigint, ARRAY[1000]));
+            p_options => array_fill(json_build_object('delay_ms', current_setting('fill.delay')::bigint), ARRAY[1000]));
     END LOOP;
 END $$;

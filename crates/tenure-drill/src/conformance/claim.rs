@@ -79,7 +79,7 @@ promises! { "claim":
         w.pass(LEASE);
         let claimed = w.claim(&ask("bob", 1));
         assert_eq!((claimed.lapsed.len(), claimed.attempts.len()), (1, 1));
-        assert_eq!((claimed.lapsed[0].fence, &claimed.lapsed[0].worker), (lost.lease.fence(), &worker("ann")));
+        assert_eq!((claimed.lapsed[0].about.fence(), &claimed.lapsed[0].worker), (lost.lease.fence(), &worker("ann")));
         assert_eq!((claimed.attempts[0].lease.job(), claimed.attempts[0].attempt), (id, 2));
     }
 
@@ -430,7 +430,7 @@ promises! { "claim":
         w.settle(claimed[0].lease.fence(), tenure::lifecycle::Outcome::Release);
         w.store.cancel(&[ids[1]]).unwrap();
         w.pass(LEASE);
-        w.store.lapse(&[claimed[2].lease.fence()]).unwrap();
+        w.lapse(&[claimed[2].lease.fence()]);
         for id in &ids[..3] {
             assert_eq!(w.record(*id).token, Token((1 << 40) + 1), "{id}");
         }
@@ -462,8 +462,8 @@ promises! { "claim":
         let told = w.take("ann");
         let record = w.record(id);
         assert_eq!(w.store.held(&worker("ann"), None).unwrap(), std::slice::from_ref(&told));
-        assert_eq!((told.key.as_deref(), told.trace.as_deref()), (Some("k"), Some("00-abc")));
-        assert_eq!((told.tags, told.retry), (vec![name("a"), name("b")], RetryPolicy::Fixed { ms: 250 }));
+        assert_eq!((told.key.as_deref(), told.extras.trace.as_deref()), (Some("k"), Some("00-abc")));
+        assert_eq!((told.extras.tags, told.retry), (vec![name("a"), name("b")], RetryPolicy::Fixed { ms: 250 }));
         assert_eq!((told.attempt, told.max_attempts, told.crashes, told.max_crashes), (2, 9, 1, 7));
         assert_eq!((told.max_runtime_ms, told.enqueued_at, told.started_at), (Some(20_000), enqueued, w.now()));
         assert_eq!((told.lease.until(), record.leased_at, record.lease_ms), (w.now() + secs(20), Some(w.now()), Some(30_000)));

@@ -24,7 +24,7 @@ promises! { "enqueue":
         assert_eq!((stored.attempt, stored.max_attempts, stored.crashes, stored.max_crashes), (0, 6, 0, 5));
         assert_eq!((stored.retry, stored.max_runtime_ms), (RetryPolicy::default(), None));
         assert_eq!((stored.token, stored.run_at, stored.enqueued_at), (Token::NONE, w.now(), w.now()));
-        assert!(!stored.waiting && stored.key.is_none() && stored.tags.is_empty());
+        assert!(!stored.waiting && stored.key.is_none() && stored.extras.tags.is_empty());
     }
 
     "G1" every_option_is_kept_as_it_was_given(w) {
@@ -38,7 +38,7 @@ promises! { "enqueue":
         assert_eq!((stored.queue.as_str(), stored.tenant.as_str(), stored.priority), ("bulk", "acme", -7));
         assert_eq!((stored.max_attempts, stored.max_crashes, stored.retry), (9, 2, list));
         assert_eq!((stored.max_runtime_ms, stored.key.as_deref()), (Some(90_000), Some("k 1")));
-        assert_eq!((stored.trace.as_deref(), stored.tags), (Some("00-abc-def-01"), vec![name("a"), name("b.c")]));
+        assert_eq!((stored.extras.trace.as_deref(), stored.extras.tags), (Some("00-abc-def-01"), vec![name("a"), name("b.c")]));
         assert_eq!((stored.waiting, stored.run_at), (true, w.now() + secs(5)));
     }
 

@@ -7,8 +7,7 @@ use tenure::job::State;
 use tenure::lease::{Fence, Token};
 use tenure::lifecycle::{CRASH_MEMORY, Outcome, Verb};
 use tenure::store::{
-    Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Lapsed, Registration, Renewed, STALLED_GAP,
-    WORKER_MEMORY,
+    Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Registration, Renewed, STALLED_GAP, WORKER_MEMORY,
 };
 
 use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
@@ -40,7 +39,7 @@ fn restarts(w: &mut World) {
 
 fn vanished(w: &mut World) -> Vec<(i64, String, State)> {
     let lapses = w.store.vanished(1_000).unwrap();
-    lapses.iter().map(|lapse| (lapse.fence.job.0, lapse.worker.to_string(), lapse.became)).collect()
+    lapses.iter().map(|lapse| (lapse.about.job.0, lapse.worker.to_string(), lapse.became)).collect()
 }
 
 /// A worker that holds one job, with a long lease.
@@ -193,7 +192,7 @@ promises! { "guard":
         dies(w, "ann");
         w.store.vanished(2).unwrap();
         w.pass(GUARD_GAP);
-        let taken = |w: &mut World| w.store.vanished(2).unwrap().iter().map(|lapse| lapse.fence.job.0).collect::<Vec<_>>();
+        let taken = |w: &mut World| w.store.vanished(2).unwrap().iter().map(|lapse| lapse.about.job.0).collect::<Vec<_>>();
         assert_eq!(taken(w), [1, 2]);
         assert_eq!(w.dump().workers.len(), 1);
         assert_eq!(taken(w), [3, 4]);
@@ -299,7 +298,7 @@ promises! { "guard":
         restarts(w);
         w.pass(LEASE - secs(1));
         assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty());
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&[fence]), [None]);
         assert!(w.claim(&ask("bob", 1)).lapsed.is_empty());
         assert_eq!(w.state(fence.job), State::Running);
         w.pass(secs(1));
@@ -348,7 +347,7 @@ promises! { "guard":
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
         assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+        assert_eq!(w.lapse(&[fence]), [Some(State::Queued)]);
     }
 
     "I6" whoever_comes_late_to_look_may_leave_others_a_grace(w) {

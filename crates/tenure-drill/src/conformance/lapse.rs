@@ -3,36 +3,58 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{JobId, RetryPolicy, State};
+use tenure::job::{JobId, NewJob, RetryPolicy, State};
 use tenure::lease::{Fence, Token};
 use tenure::lifecycle::Verb;
-use tenure::store::Lapsed;
+use tenure::store::{Claim, Lapsed};
 
-use super::{LEASE, World, ask, complete, job, promises, secs, worker};
+use super::{LEASE, World, ask, complete, job, name, promises, secs, tenant, worker};
 
-fn crash(w: &mut World, who: &str) -> Lapsed {
+fn crash(w: &mut World, who: &str) -> Option<State> {
     let fence = w.take(who).lease.fence();
     w.pass(LEASE);
-    w.store.lapse(&[fence]).unwrap()[0]
+    w.lapse(&[fence])[0]
+}
+
+/// A job with everything that an answer about it may say.
+fn told_of() -> NewJob {
+    let told = job("mail").queue(name("slow")).tenant(tenant("acme"));
+    told.trace("00-abc-def-01").expect("a valid trace")
 }
 
 promises! { "lapse":
+    "G5" whoever_takes_a_job_back_is_told_which_attempt_of_which_worker_it_was(w) {
+        w.put(told_of());
+        let from_slow = |who| Claim { queues: vec![name("slow")], ..ask(who, 1) };
+        let first = w.claim(&from_slow("ann")).attempts.remove(0);
+        assert_eq!((first.run_at, first.about().trace.as_deref()), (w.now(), Some("00-abc-def-01")));
+        w.pass(LEASE);
+        let Lapsed::Yes(lapse) = w.store.lapse(&[first.lease.fence()]).unwrap().remove(0) else { panic!("it was over") };
+        assert_eq!((lapse.about, lapse.worker, lapse.became), (first.about(), worker("ann"), State::Queued));
+
+        let second = w.claim(&from_slow("bob")).attempts.remove(0);
+        assert_eq!(second.about().attempt, 2);
+        w.pass(LEASE);
+        let lapse = w.claim(&from_slow("eve")).lapsed.remove(0);
+        assert_eq!((lapse.about, lapse.worker, lapse.became), (second.about(), worker("bob"), State::Queued));
+    }
+
     "I8" a_lease_is_over_at_its_time_and_not_before(w) {
         w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE - Duration::from_millis(1));
         assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty());
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&[fence]), [None]);
         w.pass(Duration::from_millis(1));
         assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+        assert_eq!(w.lapse(&[fence]), [Some(State::Queued)]);
     }
 
     "G5" a_lapsed_job_is_queued_under_a_new_token_with_its_crash_counted(w) {
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
-        w.store.lapse(&[fence]).unwrap();
+        w.lapse(&[fence]);
         let queued = w.record(id);
         assert!(queued.token > fence.token);
         assert_eq!((queued.state, queued.crashes, queued.attempt, queued.worker), (State::Queued, 1, 1, None));
@@ -67,7 +89,7 @@ promises! { "lapse":
         let id = w.put(patient);
         let mut delays = Vec::new();
         for _ in 0..4 {
-            assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
+            assert_eq!(crash(w, "ann"), Some(State::Queued));
             let delay = w.record(id).run_at.since(w.now());
             delays.push(delay.as_secs());
             w.pass(delay);
@@ -89,10 +111,10 @@ promises! { "lapse":
     "G4" a_job_that_crashes_too_often_is_buried_with_the_evidence(w) {
         let id = w.put_one();
         for who in ["ann", "bob", "cid", "dan"] {
-            assert_eq!(crash(w, who), Lapsed::Yes(State::Queued));
+            assert_eq!(crash(w, who), Some(State::Queued));
             w.pass(secs(4));
         }
-        assert_eq!(crash(w, "eve"), Lapsed::Yes(State::Dead));
+        assert_eq!(crash(w, "eve"), Some(State::Dead));
         let dead = w.record(id);
         assert_eq!((dead.state, dead.crashes, dead.worker), (State::Dead, 5, Some(worker("eve"))));
         assert!(dead.reason.unwrap().contains("crashed too often"));
@@ -102,7 +124,7 @@ promises! { "lapse":
 
     "I11" a_crash_in_the_last_attempt_buries_the_job(w) {
         let id = w.put(job("work").max_attempts(NonZeroU16::new(1).unwrap()));
-        assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Dead));
+        assert_eq!(crash(w, "ann"), Some(State::Dead));
         assert_eq!(w.record(id).crashes, 1);
         assert!(w.claim_ids(&ask("bob", 1)).is_empty());
     }
@@ -113,7 +135,7 @@ promises! { "lapse":
         w.pass(LEASE);
         let seen = w.store.overdue(10, Duration::ZERO).unwrap();
         w.store.renew(&[fence], LEASE).unwrap();
-        assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&seen), [None]);
         assert_eq!(w.record(id).token, fence.token);
     }
 
@@ -123,7 +145,7 @@ promises! { "lapse":
         w.pass(LEASE);
         let seen = w.store.overdue(10, Duration::ZERO).unwrap();
         w.settle(fence, complete());
-        assert_eq!(w.store.lapse(&seen).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&seen), [None]);
         assert_eq!(w.state(id), State::Succeeded);
     }
 
@@ -131,15 +153,15 @@ promises! { "lapse":
         w.put_one();
         let (first, second) = w.taken_over();
         w.pass(LEASE);
-        assert_eq!(w.store.lapse(&[first.lease.fence()]).unwrap(), [Lapsed::No]);
-        assert_eq!(w.store.lapse(&[second.lease.fence()]).unwrap(), [Lapsed::Yes(State::Queued)]);
+        assert_eq!(w.lapse(&[first.lease.fence()]), [None]);
+        assert_eq!(w.lapse(&[second.lease.fence()]), [Some(State::Queued)]);
     }
 
     "G7" a_repeated_lapse_changes_nothing_more(w) {
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
-        assert_eq!(w.store.lapse(&[fence, fence]).unwrap(), [Lapsed::Yes(State::Queued), Lapsed::No]);
+        assert_eq!(w.lapse(&[fence, fence]), [Some(State::Queued), None]);
         assert_eq!(w.record(id).crashes, 1);
     }
 
@@ -150,7 +172,7 @@ promises! { "lapse":
             w.pass(secs(10));
             w.store.renew(&[fence], LEASE).unwrap();
         }
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::Yes(State::Queued)]);
+        assert_eq!(w.lapse(&[fence]), [Some(State::Queued)]);
     }
 
     "I11" the_longest_over_come_first_and_every_batch_makes_progress(w) {
@@ -166,7 +188,7 @@ promises! { "lapse":
             if batch.is_empty() {
                 break;
             }
-            assert!(w.store.lapse(&batch).unwrap().iter().all(|answer| matches!(answer, Lapsed::Yes(_))));
+            assert!(w.lapse(&batch).iter().all(Option::is_some));
             seen.extend(batch.iter().map(|fence| fence.job.0));
         }
         assert_eq!(seen, (1..=30).collect::<Vec<_>>());
@@ -174,7 +196,7 @@ promises! { "lapse":
 
     "I8" a_lapse_of_nothing_is_nothing(w) {
         let nobody = Fence { job: JobId(404), token: Token(1) };
-        assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&[nobody]), [None]);
         assert!(w.store.lapse(&vec![nobody; 1_001]).unwrap_err().is_invalid());
         assert!(w.store.overdue(usize::MAX, Duration::ZERO).unwrap_err().is_invalid());
     }
@@ -198,7 +220,7 @@ promises! { "lapse":
         ] {
             let id = w.put(job("work").retry(policy).max_crashes(many()).max_attempts(many()));
             for delay in expected {
-                assert_eq!(crash(w, "ann"), Lapsed::Yes(State::Queued));
+                assert_eq!(crash(w, "ann"), Some(State::Queued));
                 let due = w.now() + Duration::from_millis(delay.unsigned_abs());
                 // After the first crash it keeps its old place.
                 assert!(delay == 0 || w.record(id).run_at == due, "{:?}, not {due}", w.record(id).run_at);
@@ -213,7 +235,7 @@ promises! { "lapse":
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE);
         let nobody = Fence { job: JobId(404), token: fence.token };
-        assert_eq!(w.store.lapse(&[nobody]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&[nobody]), [None]);
         assert_eq!(w.state(id), State::Running);
     }
 }

@@ -250,7 +250,7 @@ promises! { "operate":
         let fence = w.take("ann").lease.fence();
         w.store.settle(&[tenure::store::Settlement { fence, outcome: complete(), then: vec![asked] }]).unwrap();
         let before = w.record(JobId(parent.0 + 1));
-        assert_eq!((before.parent, before.tags.len()), (Some(parent), 1));
+        assert_eq!((before.parent, before.extras.tags.len()), (Some(parent), 1));
         w.store.cancel(&[before.id]).unwrap();
         requeue(w, before.id);
         let after = w.record(before.id);

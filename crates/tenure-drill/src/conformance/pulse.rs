@@ -6,9 +6,7 @@ use tenure::inspect::Rule;
 use tenure::job::{JobId, State};
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
-use tenure::store::{
-    Beat, Claim, GUARD_GAP, Guarded, Lapsed, PULSE, Registration, STALL, STALLED_GAP,
-};
+use tenure::store::{Beat, Claim, GUARD_GAP, Guarded, PULSE, Registration, STALL, STALLED_GAP};
 
 use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
 
@@ -47,7 +45,7 @@ promises! { "pulse":
         let fence = held(w);
         w.pass(LEASE * 10);
         assert!(overdue(w).is_empty());
-        assert_eq!(w.store.lapse(&[fence]).unwrap(), [Lapsed::No]);
+        assert_eq!(w.lapse(&[fence]), [None]);
         assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
         assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Yes(State::Succeeded)));
     }
@@ -188,7 +186,7 @@ promises! { "pulse":
         w.pass(GUARD_GAP);
         assert!(w.store.vanished(10).unwrap().is_empty());
         w.pass(STALLED_GAP - GUARD_GAP);
-        assert_eq!(w.store.vanished(10).unwrap()[0].fence, fence);
+        assert_eq!(w.store.vanished(10).unwrap()[0].about.fence(), fence);
     }
 
     "G4" a_worker_that_is_back_within_a_lease_has_not_crashed_if_its_job_still_waits(w) {

@@ -241,7 +241,7 @@ impl Author {
         let n = 1 + self.chance.below(2) as usize;
         let claimed = store.claim(&claim("ann", vec![Name::default_queue()], n))?;
         let issued: Vec<_> = claimed.attempts.iter().map(|it| it.lease.fence()).collect();
-        self.fences.retain(|held| claimed.lapsed.iter().all(|lapse| lapse.fence != *held));
+        self.fences.retain(|held| claimed.lapsed.iter().all(|lapse| lapse.about.fence() != *held));
         self.fences.extend(&issued);
         Ok(Call { what: format!("claim {n}"), issued, ..Call::default() })
     }

@@ -235,7 +235,7 @@ fn taken_back(lapses: &[Lapse]) -> String {
     let one = |lapse: &Lapse| {
         format!(
             "takes back {} from {}, now {}",
-            shown(&lapse.fence),
+            shown(&lapse.about.fence()),
             lapse.worker.as_str(),
             lapse.became
         )
@@ -267,7 +267,7 @@ fn refused(stale: &Stale) -> String {
 
 fn lapsed(said: &Lapsed) -> String {
     match said {
-        Lapsed::Yes(state) => format!("taken back, it is {state}"),
+        Lapsed::Yes(lapse) => format!("taken back, it is {}", lapse.became),
         Lapsed::No => "left alone".into(),
         Lapsed::Busy => "busy".into(),
     }

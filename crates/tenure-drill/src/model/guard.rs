@@ -3,7 +3,7 @@
 use tenure::clock::Timestamp;
 use tenure::drill::WorkerRecord;
 use tenure::inspect::{Checked, Rule, TimelineEntry, WorkerView, Wrong};
-use tenure::job::{JobId, JobRecord, State};
+use tenure::job::{About, JobId, JobRecord, State};
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::Standing;
 use tenure::lifecycle::{CRASH_MEMORY, Verb};
@@ -106,9 +106,8 @@ impl Model {
             jobs.sort_by_key(|job| (job.lease_until, job.id));
             let all = jobs.len() <= left;
             for job in jobs.into_iter().take(left) {
-                let fence = Fence { job: job.id, token: job.token };
                 let became = self.take_back(&job, Verb::Vanish);
-                lapses.push(Lapse { fence, worker: id.clone(), became });
+                lapses.push(Lapse { about: About::from(&job), worker: id.clone(), became });
             }
             if all {
                 self.workers.remove(&id);

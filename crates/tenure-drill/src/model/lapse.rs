@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::clock::Timestamp;
-use tenure::job::{JobRecord, State};
+use tenure::job::{About, JobRecord, State};
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
 use tenure::store::Lapse;
@@ -46,7 +46,8 @@ impl Model {
     pub(super) fn lapse_one(&mut self, fence: Fence) -> Option<Lapse> {
         let before = self.holds(fence).filter(|job| self.is_over(job, Duration::ZERO))?;
         let became = self.take_back(&before, Verb::Lapse);
-        before.worker.map(|worker| Lapse { fence, worker, became })
+        let about = About::from(&before);
+        before.worker.map(|worker| Lapse { about, worker, became })
     }
 
     /// Takes a job from its holder, and tells what it became.

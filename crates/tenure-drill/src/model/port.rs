@@ -120,8 +120,7 @@ impl Store for Model {
 
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
         check_batch(fences.len())?;
-        let answer =
-            |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
+        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, Lapsed::Yes);
         self.changing(|model| {
             model.note_breaks();
             fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect()

@@ -157,7 +157,7 @@ impl<'a> Actor<'a> {
         let keys = self.list(n, |chance| format!("'key{}'", chance.below(8)));
         let sql = format!(
             "SELECT * FROM tenure.enqueue_many(array_fill('kind0'::text, ARRAY[{n}]), array_fill('{{}}'::json, ARRAY[{n}]),
-             p_keys => ARRAY[{keys}], p_windows_ms => array_fill({}::bigint, ARRAY[{n}]),
+             p_keys => ARRAY[{keys}], p_options => array_fill('{{\"key_window_ms\":{}}}'::json, ARRAY[{n}]),
              p_fingerprints => array_fill(tenure.fingerprint('kind0', '{{}}'), ARRAY[{n}]))",
             self.chance.below(200)
         );

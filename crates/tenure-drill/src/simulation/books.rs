@@ -158,7 +158,7 @@ impl Books {
 
     pub(super) fn claim(&mut self, who: &WorkerId, ask: &Claim, answer: &Answered) {
         for lapse in &answer.lapsed {
-            self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Lapse);
+            self.lapsed(lapse.about.fence(), lapse.became, Some(&lapse.worker), Verb::Lapse);
         }
         for attempt in &answer.attempts {
             self.given(who, ask.request, attempt);

@@ -28,6 +28,7 @@ fn policies() -> Vec<RetryPolicy> {
     vec![
         RetryPolicy::default(),
         exponential(0, 0),
+        exponential(0, 300_000),
         exponential(1, u64::MAX),
         exponential(7, 1_000),
         exponential(1_000, 1),
@@ -83,7 +84,7 @@ fn the_delay_before_a_retry_is_the_same_in_sql() {
             .get(0);
         assert!(accepted, "{json}");
     }
-    assert_eq!(cases, 19 * 18 * 5);
+    assert_eq!(cases, 20 * 18 * 5);
     // No policy at all is the default one.
     let none = "SELECT tenure.retry_delay(NULL, 3, 4294967295)";
     assert_eq!(lab.number(none), 3_999);

@@ -46,26 +46,40 @@ fn a_batch_that_makes_no_sense_is_refused_with_its_field() {
     let fingerprints = |second: &str| {
         format!("p_keys => '{{NULL,k}}', p_fingerprints => ARRAY[NULL, {second}]::bytea[]")
     };
-    let retries = |second: &str| format!("p_retries => ARRAY[NULL, '{second}']::json[]");
+    let options = |second: &str| format!("p_options => ARRAY[NULL, '{second}']::json[]");
+    let retries = |second: &str| options(&format!("{{\"retry\":{second}}}"));
+    let extras = |second: &str| format!("p_extras => ARRAY['{{}}', {second}]::json[]");
+    let long = |tags: usize| vec!["\"a\""; tags].join(",");
     for (field, more) in [
         ("queue", "p_queues => '{mail,Mail}'".to_owned()),
         ("tenant", "p_tenants => '{acme,Acme}'".into()),
-        ("max_attempts", "p_max_attempts => '{1,0}'".into()),
-        ("max_attempts", "p_max_attempts => '{NULL,65536}'".into()),
-        ("max_crashes", "p_max_crashes => '{1,0}'".into()),
-        ("max_crashes", "p_max_crashes => '{NULL,65536}'".into()),
-        ("max_runtime", "p_max_runtime_ms => '{1,0}'".into()),
-        ("key_window", format!("p_windows_ms => '{{0,-1}}', {}", fingerprints(print))),
+        ("options", options("5")),
+        ("options", options("{\"priority\":\"high\"}")),
+        ("options", options("{\"priority\":32768}")),
+        ("options", options("{\"run_at\":1e30}")),
+        ("max_attempts", options("{\"max_attempts\":0}")),
+        ("max_attempts", options("{\"max_attempts\":65536}")),
+        ("max_crashes", options("{\"max_crashes\":0}")),
+        ("max_crashes", options("{\"max_crashes\":65536}")),
+        ("max_runtime", options("{\"max_runtime_ms\":0}")),
+        ("key_window", format!("{}, {}", options("{\"key_window_ms\":-1}"), fingerprints(print))),
         ("fingerprint", fingerprints("NULL")),
         ("fingerprint", fingerprints("'\\x00'")),
         ("fingerprint", "p_keys => '{NULL,k}'".into()),
         ("key", format!("p_keys => ARRAY['k', ''], p_fingerprints => ARRAY[{print}, {print}]")),
         ("key", format!("p_keys => ARRAY['k', E'\\n'], p_fingerprints => ARRAY[{print}, {print}]")),
-        ("trace", "p_traces => ARRAY['a', E'\\n']".into()),
-        ("trace", "p_traces => ARRAY[NULL, repeat('x', 513)]".into()),
-        ("tags", "p_tags => ARRAY['a', repeat('a ', 16) || 'a']".into()),
-        ("tags", "p_tags => ARRAY['a', '']".into()),
-        ("tag", "p_tags => ARRAY['a', 'a B']".into()),
+        ("extras", extras("'[]'")),
+        ("extras", extras("'5'")),
+        ("extras", extras("'{\"trace\":\"\\u0000\"}'")),
+        ("extras", extras("concat('{\"more\":\"', repeat('x', 4086), '\"}')")),
+        ("trace", extras("'{\"trace\":\"\\n\"}'")),
+        ("trace", extras("'{\"trace\":5}'")),
+        ("trace", extras("concat('{\"trace\":\"', repeat('x', 513), '\"}')")),
+        ("tags", extras(&format!("'{{\"tags\":[{}]}}'", long(17)))),
+        ("tags", extras("'{\"tags\":[]}'")),
+        ("tags", extras("'{\"tags\":\"a\"}'")),
+        ("tag", extras("'{\"tags\":[\"a\",\"a B\"]}'")),
+        ("tag", extras("'{\"tags\":[null]}'")),
         ("retry", retries("{\"fixed\":5}")),
         ("retry", retries("{\"fixed\":{\"ms\":1,\"x\":2}}")),
         ("retry", retries("{\"list\":{\"ms\":[1],\"x\":2}}")),
@@ -79,7 +93,8 @@ fn a_batch_that_makes_no_sense_is_refused_with_its_field() {
         ("retry", retries("{}")),
         ("args_limit", "p_args_limit => 0".into()),
         ("args_limit", "p_args_limit => 16777217".into()),
-        ("batch", "p_parents => '{1}'".into()),
+        ("batch", "p_options => ARRAY[NULL]::json[]".into()),
+        ("batch", "p_extras => ARRAY[NULL]::json[]".into()),
     ] {
         let refusal = fault(session.query(&two(&more), &[]));
         assert_eq!(
@@ -99,23 +114,24 @@ fn what_the_set_form_leaves_out_has_its_default() {
     let mut session = lab.session_as("enqueuer");
     for more in [
         "p_queues => '{NULL,mail}', p_tenants => ARRAY[NULL, '']",
-        "p_max_attempts => '{NULL,65535}', p_max_crashes => '{NULL,65535}', p_max_runtime_ms => '{NULL,1}'",
-        "p_keys => '{NULL,NULL}', p_windows_ms => '{NULL,NULL}', p_fingerprints => ARRAY[NULL, '\\x00'::bytea]",
-        "p_keys => '{NULL,k}', p_fingerprints => ARRAY[NULL, sha256('')], p_windows_ms => '{NULL,0}'",
-        "p_traces => ARRAY[NULL, repeat('x', 512)], p_tags => ARRAY[NULL, repeat('a ', 15) || 'a']",
-        "p_retries => ARRAY[NULL, '{\"list\":{\"ms\":[18446744073709551615,0]}}']::json[]",
-        "p_retries => ARRAY['{\"exponential\":{\"base_ms\":1,\"cap_ms\":2}}', '{\"fixed\":{\"ms\":1}}']::json[]",
-        "p_run_at => '{NULL,5}', p_delay_ms => '{0,NULL}', p_priorities => '{NULL,7}', p_parents => '{NULL,1}'",
+        "p_options => ARRAY[NULL, '{\"max_attempts\":65535,\"max_crashes\":65535,\"max_runtime_ms\":1}']::json[]",
+        "p_keys => '{NULL,NULL}', p_options => ARRAY[NULL, '{}']::json[], p_fingerprints => ARRAY[NULL, '\\x00'::bytea]",
+        "p_keys => '{NULL,k}', p_fingerprints => ARRAY[NULL, sha256('')], p_options => ARRAY[NULL, '{\"key_window_ms\":0}']::json[]",
+        "p_extras => ARRAY[NULL, concat('{\"trace\":\"', repeat('x', 512), '\",\"tags\":[\"a\"', repeat(',\"a\"', 15), ']}')]::json[]",
+        "p_extras => ARRAY['{\"tags\":[\"a\"]}', concat('{\"more\":\"', repeat('x', 4085), '\"}')]::json[]",
+        "p_options => ARRAY[NULL, '{\"retry\":{\"list\":{\"ms\":[18446744073709551615,0]}}}']::json[]",
+        "p_options => ARRAY['{\"retry\":{\"exponential\":{\"base_ms\":1,\"cap_ms\":2}}}', '{\"retry\":{\"fixed\":{\"ms\":1}}}']::json[]",
+        "p_options => ARRAY['{\"delay_ms\":0,\"unknown\":1}', '{\"run_at\":5,\"priority\":7,\"parent\":1}']::json[]",
         "p_args_limit => 1",
         "p_args_limit => 16777216",
         "p_args_limit => NULL",
     ] {
         session.query(&two(more), &[]).unwrap_or_else(|error| panic!("{more}: {error:?}"));
     }
-    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 22);
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 24);
     let plain = "SELECT count(*) FROM tenure.jobs WHERE queue = 'default' AND tenant = '' AND max_attempts = 6 AND max_crashes = 5
         AND key IS NULL AND retry IS NULL AND max_runtime IS NULL AND priority = 0 AND run_at = enqueued_at AND state = 0";
-    assert_eq!(lab.number(plain), 15);
+    assert_eq!(lab.number(plain), 17);
 }
 
 /// What a session has heard by now. It says something to itself last, so that all before it is there.
@@ -137,16 +153,18 @@ fn only_queues_with_a_job_that_is_due_are_announced() {
     let lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session_as("enqueuer"));
     listener.batch_execute("LISTEN tenure").unwrap();
-    let enqueue = |queues: &str, delays: &str| {
+    let enqueue = |queues: &str, delays: [i64; 2]| {
+        let [first, second] = delays.map(|delay| format!("'{{\"delay_ms\":{delay}}}'"));
         format!(
-            "SELECT tenure.enqueue_many('{{work,work}}', ARRAY['1', '1']::json[], p_queues => '{queues}', p_delay_ms => '{delays}')"
+            "SELECT tenure.enqueue_many('{{work,work}}', ARRAY['1', '1']::json[], p_queues => '{queues}',
+                 p_options => ARRAY[{first}, {second}]::json[])"
         )
     };
-    session.batch_execute(&enqueue("{later,later}", "{1,1000}")).unwrap();
+    session.batch_execute(&enqueue("{later,later}", [1, 1000])).unwrap();
     assert!(heard(&mut listener).is_empty());
-    session.batch_execute(&enqueue("{later,now}", "{1,0}")).unwrap();
+    session.batch_execute(&enqueue("{later,now}", [1, 0])).unwrap();
     assert_eq!(heard(&mut listener), ["now"]);
-    session.batch_execute(&enqueue("{both,both}", "{1000,0}")).unwrap();
+    session.batch_execute(&enqueue("{both,both}", [1000, 0])).unwrap();
     assert_eq!(heard(&mut listener), ["both"]);
 }
 

@@ -104,7 +104,7 @@ fn parameters(lab: &mut Lab, function: &str) -> Vec<Parameter> {
 fn values(name: &str, kind: &str, version: i64) -> Vec<&'static str> {
     let mut values = values_of(kind, version);
     // Of these the everyday one is none at all.
-    if matches!(name, "p_retries" | "p_keys" | "p_delay_ms" | "retry" | "delay" | "if_token") {
+    if matches!(name, "p_options" | "p_extras" | "p_keys" | "retry" | "delay" | "if_token") {
         values.rotate_left(1);
     }
     values
@@ -259,7 +259,7 @@ fn furnish(lab: &mut Lab) {
             "SELECT tenure.enqueue('work', key => 'complete'); SELECT * FROM tenure.claim('complete');
              SELECT tenure.enqueue('work', delay => '1 h'); SELECT tenure.enqueue('work');
              SELECT tenure.complete(id, token) FROM tenure.claim('ann');
-             SELECT * FROM tenure.enqueue_many('{work}', ARRAY['1']::json[], p_run_at => '{-9223372036854775808}')",
+             SELECT * FROM tenure.enqueue_many('{work}', ARRAY['1']::json[], p_options => ARRAY['{\"run_at\":-9223372036854775808}']::json[])",
         )
         .unwrap();
 }

@@ -102,7 +102,7 @@ fn a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives() {
         assert!(monotonic() - died < Duration::from_secs(10), "it is noticed");
         taken = looker.vanished(10).unwrap();
     }
-    assert_eq!((taken.len(), taken[0].fence.job.0), (1, lease.job));
+    assert_eq!((taken.len(), taken[0].about.job.0), (1, lease.job));
     let lines = "SELECT string_agg(verb || ' ' || note, '; ' ORDER BY seq) FROM tenure.event";
     assert_eq!(lab.text(lines), "vanish its worker vanished");
     // It was not dead after all.

@@ -10,7 +10,7 @@ use tenure::job::{Fingerprint, Json, Key, Name, NewJob};
 use tenure::store::postgres::{Options, Postgres};
 use tenure::store::{Enqueued, Store};
 
-use super::{Case, claim_many, enqueue, sql_cases};
+use super::{Case, claim_many, enqueue, running, sql_cases};
 use crate::sessions::{Lab, fault};
 
 pub(super) const CASES: &[Case] = sql_cases! {
@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     numbers_beyond_floating_point_are_measured_differently_and_spelled_alike,
     a_key_that_sql_took_answers_the_library_with_the_same_job,
     what_an_attempt_came_to_has_the_limits_of_args,
+    a_result_of_a_single_form_has_at_most_256_kib,
 };
 
 const LIMIT: usize = 262_144;
@@ -385,4 +386,20 @@ fn what_an_attempt_came_to_has_the_limits_of_args() {
     let bury = "SELECT verdict FROM tenure.settle_many(ARRAY[$1::bigint], ARRAY[$2::bigint], '{bury}', '{NULL}', ARRAY[repeat('x', 100000)], '{NULL}')";
     assert_eq!(verdict(session.query_one(bury, &[&job, &token]).unwrap()), "settled");
     assert_eq!(lab.number("SELECT max(octet_length(reason))::bigint FROM tenure.done"), 8_192);
+}
+
+fn a_result_of_a_single_form_has_at_most_256_kib() {
+    let lab = Lab::new();
+    let mut session = lab.session_as("worker");
+    let lease = running(&mut session);
+    session.batch_execute(&lease.call_with("effect_open", ", 'charge'")).unwrap();
+    let long = |bytes: usize| format!("concat('\"', repeat('x', {}), '\"')::json", bytes - 2);
+    for (verb, name) in
+        [("step_put", ", 'load'"), ("effect_commit", ", 'charge'"), ("complete", "")]
+    {
+        let call = |bytes| lease.call_with(verb, &format!("{name}, {}", long(bytes)));
+        let refusal = fault(session.batch_execute(&call(LIMIT + 1)));
+        assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("result")), "{verb}");
+        session.batch_execute(&call(LIMIT)).unwrap_or_else(|error| panic!("{verb}: {error:?}"));
+    }
 }

@@ -132,7 +132,7 @@ fn batches_of_keys_in_opposite_order_do_not_deadlock() {
             format!(
                 "SELECT count(*) FROM tenure.enqueue_many(array_fill('work'::text, ARRAY[200]), array_fill('{{}}'::json, ARRAY[200]),
                  p_keys => ARRAY(SELECT 'k' || n FROM generate_series(1, 200) n ORDER BY n {order}),
-                 p_windows_ms => array_fill(0::bigint, ARRAY[200]),
+                 p_options => array_fill('{{\"key_window_ms\":0}}'::json, ARRAY[200]),
                  p_fingerprints => array_fill(tenure.fingerprint('work', '{{}}'), ARRAY[200]))"
             )
         };

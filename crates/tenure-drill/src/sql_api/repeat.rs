@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_settlement_that_a_younger_transaction_made_is_told_as_done_before,
     a_refusal_that_was_caught_can_be_left_in_the_timeline_once,
     what_is_not_stale_leaves_no_refusal,
+    a_refusal_after_the_end_of_ones_own_attempt_can_be_left_too,
     a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts,
 };
 
@@ -224,4 +225,16 @@ fn a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts() {
             }
         });
     }
+}
+
+fn a_refusal_after_the_end_of_ones_own_attempt_can_be_left_too() {
+    as_each(|lab, who| {
+        let mut session = who.session(lab);
+        let lease = running(&mut session);
+        session.batch_execute(&lease.call_with("bury", ", 'never'")).unwrap();
+        let left = session.query_one(&lease.call_with("refused", ", 'complete'"), &[]).unwrap();
+        assert!(left.get::<_, bool>(0));
+        let line = "SELECT verb || ' ' || note FROM tenure.event WHERE refused";
+        assert_eq!(lab.text(line), "complete already_settled: the job's token is 1");
+    });
 }

@@ -161,7 +161,7 @@ pub(super) const SCRIPTS: [Script; 34] = [
     ),
     verb!(
         "lapse", Passes, &["over"], Act::Lapse,
-        "SELECT verdict, became FROM tenure.lapse_many('{1}', '{:t}')"
+        "SELECT verdict, (lapsed).became FROM tenure.lapse_many('{1}', '{:t}')"
     ),
     verb!(
         "vanished", Passes, &["running"], Act::Other,

@@ -96,7 +96,7 @@ impl<T> Enqueue<T> {
     /// A word to find it by. A job has up to 16.
     pub fn tag(self, tag: &str) -> Enqueue<T> {
         self.with(|job| {
-            let mut tags = job.tags.clone();
+            let mut tags = job.extras.tags.clone();
             tags.push(Name::check("tag", tag)?);
             job.tags(tags)
         })

@@ -149,7 +149,7 @@ impl Context {
 
     /// The trace that it continues.
     pub fn trace(&self) -> Option<&str> {
-        self.0.attempt.trace.as_deref()
+        self.0.attempt.extras.trace.as_deref()
     }
 
     /// A key for outside systems: the same for every attempt of this job, and unique in the world. Effects have one of

@@ -3,7 +3,9 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::{Fingerprint, Invalid, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use super::{
+    Extras, Fingerprint, Invalid, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant,
+};
 use crate::clock::{Timestamp, millis};
 use crate::lease::Token;
 
@@ -34,8 +36,7 @@ pub struct NewJob {
     pub(crate) retry: RetryPolicy,
     pub(crate) max_runtime: Option<Duration>,
     pub(crate) key: Option<Key>,
-    pub(crate) trace: Option<String>,
-    pub(crate) tags: Vec<Name>,
+    pub(crate) extras: Extras,
     pub(crate) parent: Option<JobId>,
 }
 
@@ -59,8 +60,7 @@ impl NewJob {
             retry: RetryPolicy::default(),
             max_runtime: None,
             key: None,
-            trace: None,
-            tags: Vec::new(),
+            extras: Extras::default(),
             parent: None,
         }
     }
@@ -119,24 +119,14 @@ impl NewJob {
     /// characters.
     pub fn trace(self, trace: impl Into<String>) -> Result<NewJob, Invalid> {
         let trace = trace.into();
-        if trace.len() > 512 || trace.bytes().any(|c| !(b' '..=b'~').contains(&c)) {
-            return Err(Invalid::Value {
-                field: "trace",
-                why: "a trace has up to 512 printable ASCII characters".into(),
-            });
-        }
-        Ok(NewJob { trace: Some(trace), ..self })
+        Extras::check_trace(&trace)?;
+        Ok(NewJob { extras: Extras { trace: Some(trace), ..self.extras }, ..self })
     }
 
     /// Up to 16 words to find it by.
     pub fn tags(self, tags: Vec<Name>) -> Result<NewJob, Invalid> {
-        if tags.len() > 16 {
-            return Err(Invalid::Value {
-                field: "tags",
-                why: format!("{} tags, at most 16", tags.len()),
-            });
-        }
-        Ok(NewJob { tags, ..self })
+        Extras::check_tags(&tags)?;
+        Ok(NewJob { extras: Extras { tags, ..self.extras }, ..self })
     }
 
     /// The fingerprint that its key, if it has one, is compared by.
@@ -173,8 +163,7 @@ impl NewJob {
             retry: self.retry.clone(),
             max_runtime_ms: self.max_runtime.map(millis),
             key: self.key.as_ref().map(|key| key.text.clone()),
-            trace: self.trace.clone(),
-            tags: self.tags.clone(),
+            extras: self.extras.clone(),
             parent: self.parent,
             enqueued_at: now,
             worker: None,

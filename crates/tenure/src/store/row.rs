@@ -42,24 +42,6 @@ pub(crate) fn retry(column: Option<&str>) -> RetryPolicy {
     column.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Names contain no white space, so a list of them is its words.
-pub(crate) fn tags_column(tags: &[Name]) -> Option<String> {
-    if tags.is_empty() {
-        None
-    } else {
-        Some(tags.iter().map(Name::as_str).collect::<Vec<_>>().join(" "))
-    }
-}
-
-/// The words of a column.
-pub(crate) fn tags(column: Option<&str>) -> Vec<Name> {
-    column
-        .into_iter()
-        .flat_map(|text| text.split(' '))
-        .map(|tag| Name::trusted(tag.into()))
-        .collect()
-}
-
 /// How far a job has come, from its two columns.
 pub(crate) fn progress(permille: Option<i16>, note: Option<String>) -> Option<Progress> {
     permille.map(|permille| Progress::kept(permille.unsigned_abs(), note))

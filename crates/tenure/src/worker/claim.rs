@@ -343,7 +343,7 @@ impl<C: Crew> Dispatcher<C> {
         let is_taken = due.is_zero() && claimed.attempts.is_empty();
         self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain, company)) };
         for lapse in &claimed.lapsed {
-            self.plan.tell_lapsed(lapse.fence, Some(lapse.worker.clone()), lapse.became);
+            self.plan.tell_lapsed(lapse);
         }
         self.start(claimed.attempts, now);
     }

@@ -163,9 +163,9 @@ impl Sweeper {
             return Ok(());
         }
         let answers = store.lapse(&over)?;
-        for (fence, answer) in over.iter().zip(answers) {
-            if let Lapsed::Yes(became) = answer {
-                self.plan.tell_lapsed(*fence, None, became);
+        for answer in &answers {
+            if let Lapsed::Yes(lapse) = answer {
+                self.plan.tell_lapsed(lapse);
             }
         }
         self.desk.poke();

@@ -96,7 +96,7 @@ fn the_jobs_of_a_connection_that_is_gone_are_taken_back_by_the_others() {
         assert_eq!(look(&mut sweeper), [], "one look is not enough");
         shop.clock.advance(GUARD_GAP);
         let lapses = look(&mut sweeper);
-        assert_eq!((lapses.len(), lapses[0].fence), (1, fence));
+        assert_eq!((lapses.len(), lapses[0].about.fence()), (1, fence));
         assert_eq!(shop.claim().crashes, 1);
     });
 }

@@ -66,7 +66,7 @@ fn fact(name: &str, text: &str, out: &mut Output) -> Result<()> {
 /// What there is to say, in the order in which one asks. What a job does not have is not said.
 fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
     let when = |at: Timestamp| format!("{}  ({at})", relative(at, now));
-    let tags: Vec<&str> = job.tags.iter().map(|tag| tag.as_str()).collect();
+    let tags: Vec<&str> = job.extras.tags.iter().map(|tag| tag.as_str()).collect();
     let queued = job.state == State::Queued;
     let facts = [
         ("job", Some(job.id.to_string())),
@@ -83,7 +83,7 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
         ("max runtime", job.max_runtime_ms.map(show_millis)),
         ("key", job.key.clone()),
         ("tags", Some(tags.join(" ")).filter(|tags| !tags.is_empty())),
-        ("trace", job.trace.clone()),
+        ("trace", job.extras.trace.clone()),
         ("parent", job.parent.map(|parent| parent.to_string())),
         ("enqueued", Some(when(job.enqueued_at))),
         ("due", queued.then(|| when(job.run_at))),

@@ -154,10 +154,10 @@ impl Ghost {
         let ours = Fence { job: id, token: before.token };
         let meant = match (seen.call, seen.answer) {
             (Call::Lapse(fences), _) => fences.contains(&ours),
-            (_, Answer::Vanished(lapses)) => lapses.iter().any(|lapse| lapse.fence == ours),
-            (_, answer) => answer
-                .claimed()
-                .is_some_and(|claimed| claimed.lapsed.iter().any(|lapse| lapse.fence == ours)),
+            (_, Answer::Vanished(lapses)) => lapses.iter().any(|lapse| lapse.about.fence() == ours),
+            (_, answer) => answer.claimed().is_some_and(|claimed| {
+                claimed.lapsed.iter().any(|lapse| lapse.about.fence() == ours)
+            }),
         };
         check.that(Invariant::I8, true, meant, || {
             format!(

@@ -5,7 +5,7 @@ use crate::verdict::Invariant;
 
 /// A job as the library reads it, with limits that are never reached.
 const WITHOUT_LIMITS: &str = ":check\nSELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
-priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, trace, tags, parent,
+priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, extras, parent,
 enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,
 crashed_at, lane & 2305843009213693952 <> 0, returns_until, request";
 

@@ -154,8 +154,8 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         )],
         postgres: &[patch(
             "verbs/operate",
-            "t, tenure.next_token(was.token, e), a.enqueued_at",
-            "t, was.token, a.enqueued_at",
+            "tenure.as_queued(a.was, tenure.next_token((a.was).token, e), t)",
+            "tenure.as_queued(a.was, (a.was).token, t)",
         )],
     },
     Mutant {

@@ -15,7 +15,7 @@ use crate::verdict::Invariant;
 impl Books {
     pub(in super::super) fn vanished(&mut self, _: &WorkerId, _: usize, answer: &[Lapse]) {
         for lapse in answer {
-            self.lapsed(lapse.fence, lapse.became, Some(&lapse.worker), Verb::Vanish);
+            self.lapsed(lapse.about.fence(), lapse.became, Some(&lapse.worker), Verb::Vanish);
         }
     }
 
@@ -42,7 +42,7 @@ impl Books {
 
     pub(in super::super) fn lapse(&mut self, _: &WorkerId, fences: &[Fence], answers: &[Lapsed]) {
         for (fence, answer) in fences.iter().zip(answers) {
-            if let Lapsed::Yes(became) = answer {
+            if let Lapsed::Yes(Lapse { became, .. }) = answer {
                 self.lapsed(*fence, *became, None, Verb::Lapse);
             }
         }

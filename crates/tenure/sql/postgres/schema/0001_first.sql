@@ -65,11 +65,9 @@ CREATE TABLE tenure.jobs (
     tenant       text     NOT NULL COLLATE "C",
     kind         text     NOT NULL COLLATE "C",
     args         json,                                   -- NULL: above 2 KiB, and so in tenure.payloads
-    codec        text,                                   -- NULL: plain JSON
     retry        json,                                   -- NULL: the default policy
     key          text     COLLATE "C",
-    trace        text,
-    tags         text,
+    extras       json,                                   -- what no function reads: trace, tags; NULL: nothing
     limit_key    text     COLLATE "C",
     worker       text     COLLATE "C",                   -- the holder, while it is running
     request      bigint,                                 -- which of the holder's claims leased it, by the holder's own count
@@ -112,11 +110,9 @@ CREATE TABLE tenure.done (
     tenant       text     NOT NULL COLLATE "C",
     kind         text     NOT NULL COLLATE "C",
     args         json,
-    codec        text,
     retry        json,
     key          text     COLLATE "C",
-    trace        text,
-    tags         text,
+    extras       json,
     limit_key    text     COLLATE "C",
     worker       text     COLLATE "C",
     result       json,
@@ -191,7 +187,6 @@ CREATE TABLE tenure.ledger (
     state     smallint NOT NULL CHECK (state BETWEEN 0 AND 3), -- 0 open, 1 committed, 2 failed, 3 to be sent again
     effect    text     NOT NULL COLLATE "C",
     result    json,
-    codec     text,                                      -- NULL: plain JSON
     note      text,
     CHECK ((state = 1) = (result IS NOT NULL)),
     PRIMARY KEY (job_id, effect)
@@ -206,7 +201,6 @@ CREATE TABLE tenure.steps (
     token  bigint NOT NULL,
     step   text   NOT NULL COLLATE "C",
     result json   NOT NULL,
-    codec  text,
     PRIMARY KEY (job_id, step)
 );
 

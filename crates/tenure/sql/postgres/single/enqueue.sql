@@ -18,16 +18,19 @@ BEGIN
     ELSIF priority IS NULL OR priority NOT BETWEEN -32768 AND 32767 THEN
         PERFORM tenure.invalid('priority', 'outside -32768 to 32767', 'Lower numbers run first; leave it out for 0.');
     END IF;
-    -- Tags are kept in one line with spaces between them, so each is looked at while it is still alone.
-    PERFORM tenure.check_json('args', args, 262144), tenure.check_names('tag', tags);
+    PERFORM tenure.check_json('args', args, 262144), tenure.check_retry(retry);
     SELECT e.verdict, e.job INTO verdict, job
       FROM tenure.enqueue_many(
         ARRAY[kind], ARRAY[args], ARRAY[coalesce(queue, 'default')], ARRAY[coalesce(tenant, '')],
-        ARRAY[priority::smallint], ARRAY[tenure.ms('run_at', run_at)], ARRAY[tenure.ms('delay', delay)],
-        ARRAY[max_attempts], ARRAY[max_crashes], ARRAY[retry], ARRAY[tenure.ms('max_runtime', max_runtime)],
-        CASE WHEN key IS NOT NULL THEN ARRAY[key] END, ARRAY[tenure.ms('key_window', key_window)],
+        CASE WHEN key IS NOT NULL THEN ARRAY[key] END,
         CASE WHEN key IS NOT NULL THEN ARRAY[tenure.fingerprint(kind, args)] END,
-        ARRAY[trace], CASE WHEN cardinality(tags) > 0 THEN ARRAY[array_to_string(tags, ' ', '')] END, ARRAY[parent]) e;
+        ARRAY[json_build_object('priority', priority, 'run_at', tenure.ms('run_at', run_at),
+            'delay_ms', tenure.ms('delay', delay), 'max_attempts', max_attempts, 'max_crashes', max_crashes, 'retry', retry,
+            'max_runtime_ms', tenure.ms('max_runtime', max_runtime), 'key_window_ms', tenure.ms('key_window', key_window),
+            'parent', parent)],
+        CASE WHEN trace IS NOT NULL OR cardinality(tags) > 0
+             THEN ARRAY[json_strip_nulls(json_build_object('trace', trace,
+                            'tags', CASE WHEN cardinality(tags) > 0 THEN to_json(tags) END))] END) e;
     IF verdict = 'conflict' THEN
         RAISE EXCEPTION USING ERRCODE = 'TN002',
             MESSAGE = format('key %L belongs to job %s, which was another request', key, job),

@@ -5,8 +5,9 @@ CREATE OR REPLACE VIEW tenure.job AS
 SELECT r.id, tenure.state_name(r.state) AS state, r.queue, r.tenant, r.kind, r.args, r.priority, r.attempt, r.max_attempts,
        r.crashes, r.max_crashes, r.token, r.worker, tenure.at(r.enqueued_at) AS enqueued_at, tenure.at(r.run_at) AS run_at,
        tenure.at(r.started_at) AS started_at, tenure.at(r.lease_until) AS lease_until,
-       tenure.at(r.finished_at) AS finished_at, r.result, r.reason, r.key, r.trace,
-       string_to_array(r.tags, ' ') AS tags, r.parent,
+       tenure.at(r.finished_at) AS finished_at, r.result, r.reason, r.key, r.extras ->> 'trace' AS trace,
+       CASE WHEN json_typeof(r.extras -> 'tags') = 'array'
+            THEN ARRAY(SELECT e.tag FROM json_array_elements_text(r.extras -> 'tags') e(tag)) END AS tags, r.parent,
        r.progress / 1000.0::double precision AS progress, r.progress_note
   FROM tenure.record r;
 

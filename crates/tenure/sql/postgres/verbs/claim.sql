@@ -7,22 +7,16 @@
 -- The rows of an answer, told apart by `what`: 'lapsed' for each job that was taken back on the way,
 -- 'claimed' for each that was leased, in the order of `place`, and one 'next' with where the next claim
 -- goes on. 'settled' is for settle_and_claim. What does not belong to a row is NULL.
-DO $$ BEGIN
-    CREATE TYPE tenure.claim_row AS (
-        what text, place int, job bigint, token bigint, verdict text, became smallint, state smallint, worker text,
-        kind text, args json, queue text, tenant text, attempt int, max_attempts int, crashes int, max_crashes int,
-        retry json, max_runtime bigint, started_at bigint, enqueued_at bigint, lease_until bigint, key text, trace text,
-        tags text, cursor bigint, due_ms bigint, marks text);
-EXCEPTION WHEN duplicate_object THEN NULL;
-END $$;
+SELECT tenure.put_type('claim_row',
+    'what text, place integer, job bigint, token bigint, verdict text, became smallint, state smallint, worker text, '
+    'kind text, args json, queue text, tenant text, attempt integer, max_attempts integer, crashes integer, '
+    'max_crashes integer, retry json, max_runtime bigint, run_at bigint, started_at bigint, enqueued_at bigint, '
+    'lease_until bigint, key text, extras json, cursor bigint, due_ms bigint, marks text');
 
 -- Where claims begin while dead entries are in their way: see the end of this file.
-DO $$ BEGIN
-    CREATE TYPE tenure.marks AS (
-        waiting_from bigint, waiting_until bigint, running_from bigint, running_until bigint, ready_until bigint,
-        lanes bigint[], priorities smallint[], run_at bigint[], ids bigint[]);
-EXCEPTION WHEN duplicate_object THEN NULL;
-END $$;
+SELECT tenure.put_type('marks',
+    'waiting_from bigint, waiting_until bigint, running_from bigint, running_until bigint, ready_until bigint, '
+    'lanes bigint[], priorities smallint[], run_at bigint[], ids bigint[]');
 
 -- Refuses a claim in a transaction that has written something. If that were rolled back, the tokens would go back with it and
 -- be issued again, while the caller has begun to work under them. p_in_transaction says that the caller knows: it begins no job
@@ -83,6 +77,7 @@ DECLARE
     stop    bigint := least(coalesce(p_round, start), 1::bigint << 46);
     to_pass int := CASE WHEN p_round IS NULL THEN 2147483647 ELSE pass_limit END;  -- how many more lanes may be passed by
     over    record;
+    lapsed  tenure.lapse_row;
     answer  tenure.claim_row;
     known   tenure.marks;
     read    bigint;     -- entries of an index read so far
@@ -134,10 +129,16 @@ BEGIN
              ORDER BY r.lease_until, r.id LIMIT lapse_limit FOR UPDATE SKIP LOCKED
         LOOP
             seen := seen + 1;
-            answer.job := over.id;
-            answer.token := over.token;
-            SELECT l.became, l.worker INTO answer.became, answer.worker
-              FROM tenure.lapse_one(over.id, over.token, t, e, b.started, b.broke, b.broke_before) l;
+            lapsed := tenure.lapse_one(over.id, over.token, t, e, b.started, b.broke, b.broke_before);
+            answer.job := lapsed.job;
+            answer.token := lapsed.token;
+            answer.worker := lapsed.worker;
+            answer.became := lapsed.became;
+            answer.kind := lapsed.kind;
+            answer.queue := lapsed.queue;
+            answer.tenant := lapsed.tenant;
+            answer.attempt := lapsed.attempt;
+            answer.extras := lapsed.extras;
             RETURN NEXT answer;
         END LOOP;
     END IF;
@@ -213,8 +214,8 @@ BEGIN
             RETURNING 'claimed', taken + p.place::int, j.id, j.token, NULL::text, NULL::smallint, NULL::smallint, NULL::text,
                       j.kind, coalesce(j.args, (SELECT l.args FROM tenure.payloads l WHERE l.job_id = j.id)),
                       j.queue, j.tenant, j.attempt, j.max_attempts, j.crashes, j.max_crashes,
-                      j.retry, j.max_runtime, j.started_at, j.enqueued_at, j.lease_until, j.key, j.trace,
-                      j.tags, NULL::bigint, NULL::bigint, NULL::text;
+                      j.retry, j.max_runtime, j.run_at, j.started_at, j.enqueued_at, j.lease_until, j.key,
+                      j.extras, NULL::bigint, NULL::bigint, NULL::text;
             taken := taken + cardinality(jobs);
             room := room - cardinality(jobs);
             allowed := allowed AND NOT with_suspect;
@@ -532,8 +533,8 @@ BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN PERFORM tenure.check_alone(p_in_transaction); END IF;
     RETURN QUERY SELECT 'settled', s.n, NULL::bigint, s.token, s.verdict, s.became, s.state, NULL::text,
                         NULL::text, NULL::json, NULL::text, NULL::text, NULL::int, NULL::int, NULL::int, NULL::int,
-                        NULL::json, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, NULL::text,
-                        NULL::text, NULL::bigint, NULL::bigint, NULL::text
+                        NULL::json, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text,
+                        NULL::json, NULL::bigint, NULL::bigint, NULL::text
                    FROM tenure.settle_many(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) s;
     RETURN QUERY SELECT c.* FROM tenure.claim_many(p_worker, p_queues, p_kinds, p_n, p_lease_ms, p_cursor, p_marks,
                                                           p_grace_ms, true, p_round, p_request) c;

@@ -1,17 +1,20 @@
 -- Stores jobs, all or none, and answers each in the order given: created, existing or conflict. A list
--- that is NULL stands for its default in every place. Of run_at and delay_ms at most one is given for
--- a job, or it is due at once. Args are plain JSON of up to p_args_limit bytes; those above 2 KiB are kept apart.
+-- that is NULL stands for its default in every place. Args are plain JSON of up to p_args_limit bytes; those above
+-- 2 KiB are kept apart. What a function decides by, beyond what most jobs have, is in p_options; what no function
+-- reads is in p_extras.
 --
 -- Keys are taken in their order, after all that can be read without a lock has been read, so that two
 -- batches never wait for each other in a circle. A key whose winner rolls back is free again: the next
 -- request waits for it and then stores its own job.
-CREATE OR REPLACE FUNCTION tenure.enqueue_many(
-    p_kinds text[], p_args json[], p_queues text[] DEFAULT NULL, p_tenants text[] DEFAULT NULL,
-    p_priorities smallint[] DEFAULT NULL, p_run_at bigint[] DEFAULT NULL, p_delay_ms bigint[] DEFAULT NULL,
-    p_max_attempts int[] DEFAULT NULL, p_max_crashes int[] DEFAULT NULL, p_retries json[] DEFAULT NULL,
-    p_max_runtime_ms bigint[] DEFAULT NULL, p_keys text[] DEFAULT NULL, p_windows_ms bigint[] DEFAULT NULL,
-    p_fingerprints bytea[] DEFAULT NULL, p_traces text[] DEFAULT NULL, p_tags text[] DEFAULT NULL,
-    p_parents bigint[] DEFAULT NULL, p_args_limit int DEFAULT 262144)
+
+-- What may be asked for a job beyond its kind, args, queue, tenant and key; NULL for the usual. Of run_at and delay_ms at
+-- most one is given, or the job is due at once.
+SELECT tenure.put_type('job_options', 'priority smallint, run_at bigint, delay_ms bigint, max_attempts integer, '
+    'max_crashes integer, retry json, max_runtime_ms bigint, key_window_ms bigint, parent bigint');
+
+CREATE OR REPLACE FUNCTION tenure.enqueue_many(p_kinds text[], p_args json[], p_queues text[] DEFAULT NULL,
+    p_tenants text[] DEFAULT NULL, p_keys text[] DEFAULT NULL, p_fingerprints bytea[] DEFAULT NULL,
+    p_options json[] DEFAULT NULL, p_extras json[] DEFAULT NULL, p_args_limit int DEFAULT 262144)
 RETURNS TABLE (n int, verdict text, job bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -22,21 +25,20 @@ DECLARE
     t        bigint;
     e        bigint;     -- ids too are of an epoch: one that was forgotten is never issued again
     size     int := cardinality(p_kinds);
+    options  tenure.job_options[];
     ids      bigint[];   -- one for each job that is created, in the order of the batch; NULL for the others
     verdicts text[];
     loud     text[];     -- queues that have ready jobs now
 BEGIN
     PERFORM tenure.check_batch(size, cardinality(p_args));
-    PERFORM tenure.check_batch(size, l) FROM unnest(ARRAY[cardinality(p_queues), cardinality(p_tenants),
-        cardinality(p_priorities), cardinality(p_run_at), cardinality(p_delay_ms), cardinality(p_max_attempts),
-        cardinality(p_max_crashes), cardinality(p_retries), cardinality(p_max_runtime_ms), cardinality(p_keys),
-        cardinality(p_windows_ms), cardinality(p_fingerprints), cardinality(p_traces), cardinality(p_tags),
-        cardinality(p_parents)]) l WHERE l IS NOT NULL;
+    PERFORM tenure.check_batch(size, l) FROM unnest(ARRAY[cardinality(p_queues), cardinality(p_tenants), cardinality(p_keys),
+        cardinality(p_fingerprints), cardinality(p_options), cardinality(p_extras)]) l WHERE l IS NOT NULL;
     PERFORM tenure.check_names('kind', p_kinds);
     IF p_queues IS NOT NULL THEN PERFORM tenure.check_names('queue', array_remove(p_queues, NULL)); END IF;
     IF p_tenants IS NOT NULL THEN PERFORM tenure.check_names('tenant', array_remove(array_remove(p_tenants, NULL), '')); END IF;
-    PERFORM tenure.check_new(p_args, coalesce(p_args_limit, 262144), p_max_attempts, p_max_crashes, p_retries, p_max_runtime_ms, p_keys,
-        p_windows_ms, p_fingerprints, p_traces, p_tags);
+    IF p_options IS NOT NULL THEN options := tenure.read_options(p_options); END IF;
+    IF p_extras IS NOT NULL THEN PERFORM tenure.check_extras(p_extras); END IF;
+    PERFORM tenure.check_new(p_args, coalesce(p_args_limit, 262144), p_keys, p_fingerprints);
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
     e := tenure.floor_of_now(t);
@@ -45,30 +47,30 @@ BEGIN
         SELECT array_agg(e + nextval('tenure.job_id')) INTO ids FROM generate_series(1, size);
     ELSE
         SELECT k.ids, k.verdicts INTO ids, verdicts
-          FROM tenure.take_keys(p_tenants, p_keys, p_windows_ms, p_fingerprints, t, e) k;
+          FROM tenure.take_keys(p_tenants, p_keys, ARRAY(SELECT o.key_window_ms FROM unnest(options) o), p_fingerprints, t, e) k;
     END IF;
 
     WITH incoming AS MATERIALIZED (
-        SELECT u.id, u.kind, u.args, coalesce(u.queue, 'default') AS queue, coalesce(u.tenant, '') AS tenant,
+        SELECT u.id, u.kind, u.args, coalesce(u.queue, 'default') AS queue, coalesce(u.tenant, '') AS tenant, u.key, u.extras,
                coalesce(u.priority, 0::smallint) AS priority,
                CASE WHEN u.run_at IS NULL THEN tenure.later(t, coalesce(u.delay_ms, 0))
                     ELSE least(u.run_at, tenure.end_of_time()) END AS run_at,
                coalesce(u.max_attempts, 6) AS max_attempts, coalesce(u.max_crashes, 5) AS max_crashes,
-               u.retry, u.max_runtime, u.key, u.trace, u.tags, u.parent, octet_length(u.args::text) > 2048 AS apart
-          FROM unnest(ids, p_kinds, p_args, p_queues, p_tenants, p_priorities, p_run_at, p_delay_ms, p_max_attempts,
-                      p_max_crashes, p_retries, p_max_runtime_ms, p_keys, p_traces, p_tags, p_parents)
-               AS u(id, kind, args, queue, tenant, priority, run_at, delay_ms, max_attempts,
-                    max_crashes, retry, max_runtime, key, trace, tags, parent)
+               u.retry, u.max_runtime, u.parent, octet_length(u.args::text) > 2048 AS apart
+          FROM unnest(ids, p_kinds, p_args, p_queues, p_tenants, p_keys, p_extras, options)
+               AS u(id, kind, args, queue, tenant, key, extras,
+                    priority, run_at, delay_ms, max_attempts, max_crashes, retry, max_runtime, key_window, parent)
          WHERE u.id IS NOT NULL),
     large AS (
         INSERT INTO tenure.payloads (job_id, args) SELECT i.id, i.args FROM incoming i WHERE i.apart),
     stored AS (
         INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                                 queue, tenant, kind, args, retry, max_runtime, key, trace, tags, parent, enqueued_at)
-        SELECT i.id, CASE WHEN i.run_at > t THEN 1 ELSE 0 END, tenure.lane(i.queue, i.tenant, i.kind, false),
+                                 queue, tenant, kind, args, retry, max_runtime, key, extras, parent, enqueued_at)
+        SELECT i.id, CASE WHEN i.run_at > t THEN 1 /* waiting */ ELSE 0 /* ready */ END,
+               tenure.lane(i.queue, i.tenant, i.kind, false),
                i.priority, i.run_at, 0, 0, i.max_attempts, 0, i.max_crashes,
                i.queue, i.tenant, i.kind, CASE WHEN NOT i.apart THEN i.args END, i.retry, i.max_runtime, i.key,
-               i.trace, i.tags, i.parent, t
+               i.extras, i.parent, t
           FROM incoming i)
     SELECT array_agg(DISTINCT i.queue) INTO loud FROM incoming i WHERE i.run_at <= t;
     PERFORM tenure.announce(q, t) FROM unnest(loud) q;
@@ -150,10 +152,73 @@ BEGIN
       FROM unnest(ids, owners, marks, firsts, p_fingerprints) WITH ORDINALITY o(id, owner, mark, first, fingerprint, n);
 END $$;
 
--- What names and numbers of new jobs must be like. The library has checked its own; others come here too.
-CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_args_limit int, p_max_attempts int[], p_max_crashes int[], p_retries json[],
-    p_max_runtime_ms bigint[], p_keys text[], p_windows_ms bigint[], p_fingerprints bytea[], p_traces text[],
-    p_tags text[]) RETURNS void
+-- What is asked for each job, or TN003 for what makes no sense. Names that are not known are left out.
+CREATE OR REPLACE FUNCTION tenure.read_options(p_options json[]) RETURNS tenure.job_options[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    options tenure.job_options[];
+    bad     text;
+BEGIN
+    BEGIN
+        SELECT array_agg(json_populate_record(NULL::tenure.job_options, u.option) ORDER BY u.n) INTO options
+          FROM unnest(p_options) WITH ORDINALITY u(option, n);
+    EXCEPTION WHEN data_exception OR invalid_parameter_value THEN
+        PERFORM tenure.invalid('options', SQLERRM, 'Pass an object of numbers for each job, or NULL where nothing is asked for.');
+    END;
+    SELECT f.field INTO bad
+      FROM unnest(options) o
+     CROSS JOIN LATERAL (SELECT CASE
+        WHEN o.max_attempts NOT BETWEEN 1 AND 65535 THEN 'max_attempts'
+        WHEN o.max_crashes NOT BETWEEN 1 AND 65535 THEN 'max_crashes'
+        WHEN o.max_runtime_ms < 1 THEN 'max_runtime'
+        WHEN o.key_window_ms < 0 THEN 'key_window' END AS field) f
+     WHERE f.field IS NOT NULL LIMIT 1;
+    CASE bad
+        WHEN 'max_attempts' THEN PERFORM tenure.invalid(bad, 'outside 1 to 65535', 'Leave it out for 6.');
+        WHEN 'max_crashes' THEN PERFORM tenure.invalid(bad, 'outside 1 to 65535', 'Leave it out for 5.');
+        WHEN 'max_runtime' THEN PERFORM tenure.invalid(bad, 'a runtime is at least 1 ms', 'Leave it out for no limit.');
+        WHEN 'key_window' THEN
+            PERFORM tenure.invalid(bad, 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
+        ELSE NULL;
+    END CASE;
+    PERFORM tenure.check_retry(o.retry) FROM unnest(options) o WHERE o.retry IS NOT NULL;
+    RETURN options;
+END $$;
+
+-- A policy that the library could read, or TN003.
+CREATE OR REPLACE FUNCTION tenure.check_retry(retry json) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF NOT tenure.is_retry_policy(retry) THEN
+        PERFORM tenure.invalid('retry', 'not a policy that can be followed',
+            'Write {"exponential":{"base_ms":1000,"cap_ms":300000}}, {"fixed":{"ms":500}} or {"list":{"ms":[100,200]}} with 1 to 64 delays.');
+    END IF;
+END $$;
+
+-- What travels with jobs and no function reads, or TN003: a trace of up to 512 printable ASCII characters, and up to 16 tags.
+CREATE OR REPLACE FUNCTION tenure.check_extras(p_extras json[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM tenure.check_jsons('extras', p_extras, 4096);
+    IF EXISTS (SELECT 1 FROM unnest(p_extras) x WHERE json_typeof(x) <> 'object') THEN
+        PERFORM tenure.invalid('extras', 'not an object', 'Leave it out where there is nothing to say.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_extras) x WHERE json_typeof(x -> 'trace') <> 'string'
+                     OR x ->> 'trace' !~ '^[ -~]*$' OR length(x ->> 'trace') > 512) THEN
+        PERFORM tenure.invalid('trace', 'a trace has up to 512 printable ASCII characters', 'Pass a W3C traceparent.');
+    ELSIF EXISTS (SELECT 1 FROM unnest(p_extras) x
+                   WHERE CASE json_typeof(x -> 'tags') WHEN 'array' THEN json_array_length(x -> 'tags') NOT BETWEEN 1 AND 16
+                              ELSE x -> 'tags' IS NOT NULL END) THEN
+        PERFORM tenure.invalid('tags', 'a job has up to 16 tags', 'Leave the list out where there are none.');
+    END IF;
+    PERFORM tenure.check_names('tag', (SELECT array_agg(w.tag) FROM unnest(p_extras) x,
+        json_array_elements_text(coalesce(x -> 'tags', '[]')) w(tag)));
+END $$;
+
+-- What args and keys of new jobs must be like. The library has checked its own; others come here too.
+CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_args_limit int, p_keys text[], p_fingerprints bytea[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -162,31 +227,16 @@ BEGIN
     END IF;
     PERFORM tenure.check_json('args', u.args, p_args_limit) FROM unnest(p_args) u(args) WHERE u.args IS NULL;
     PERFORM tenure.check_jsons('args', p_args, p_args_limit);
-    IF 0 >= ANY (p_max_attempts) OR 65535 < ANY (p_max_attempts) THEN
-        PERFORM tenure.invalid('max_attempts', 'outside 1 to 65535', 'Leave it out for 6.');
-    ELSIF 0 >= ANY (p_max_crashes) OR 65535 < ANY (p_max_crashes) THEN
-        PERFORM tenure.invalid('max_crashes', 'outside 1 to 65535', 'Leave it out for 5.');
-    ELSIF 0 >= ANY (p_max_runtime_ms) THEN
-        PERFORM tenure.invalid('max_runtime', 'a runtime is at least 1 ms', 'Leave it out for no limit.');
-    ELSIF EXISTS (SELECT 1 FROM unnest(p_retries) r WHERE NOT tenure.is_retry_policy(r)) THEN
-        PERFORM tenure.invalid('retry', 'not a policy that can be followed',
-            'Write {"exponential":{"base_ms":1000,"cap_ms":300000}}, {"fixed":{"ms":500}} or {"list":{"ms":[100,200]}} with 1 to 64 delays.');
-    ELSIF EXISTS (SELECT 1 FROM unnest(p_keys) k
-                   WHERE octet_length(k) NOT BETWEEN 1 AND 255 OR k ~ E'[\\u0001-\\u001f\\u007f-\\u009f]') THEN
+    IF p_keys IS NULL THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT 1 FROM unnest(p_keys) k
+                WHERE octet_length(k) NOT BETWEEN 1 AND 255 OR k ~ E'[\\u0001-\\u001f\\u007f-\\u009f]') THEN
         PERFORM tenure.invalid('key', 'a key has 1 to 255 bytes and no control characters', 'Use another key.');
-    ELSIF 0 > ANY (p_windows_ms) THEN
-        PERFORM tenure.invalid('key_window', 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
     ELSIF EXISTS (SELECT 1 FROM unnest(p_keys, p_fingerprints) f(key, print)
                    WHERE f.key IS NOT NULL AND octet_length(f.print) IS DISTINCT FROM 32) THEN
         PERFORM tenure.invalid('fingerprint', 'a job with a key needs a fingerprint of 32 bytes',
             'Call tenure.enqueue, which computes it, or tenure.fingerprint(kind, args).');
-    ELSIF EXISTS (SELECT 1 FROM unnest(p_traces) x WHERE x !~ '^[ -~]*$' OR length(x) > 512) THEN
-        PERFORM tenure.invalid('trace', 'a trace has up to 512 printable ASCII characters', 'Pass a W3C traceparent.');
-    ELSIF EXISTS (SELECT 1 FROM unnest(p_tags) x WHERE cardinality(string_to_array(x, ' ')) NOT BETWEEN 1 AND 16) THEN
-        PERFORM tenure.invalid('tags', 'a job has up to 16 tags', 'Leave the list out where there are none.');
-    END IF;
-    IF p_tags IS NOT NULL THEN
-        PERFORM tenure.check_names('tag', (SELECT array_agg(w) FROM unnest(p_tags) x, unnest(string_to_array(x, ' ')) w));
     END IF;
 END $$;
 

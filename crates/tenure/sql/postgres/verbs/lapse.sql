@@ -78,8 +78,16 @@ BEGIN
                   ORDER BY j.lease_until, j.id LIMIT p_limit;
 END $$;
 
+-- A job that was taken back: whose it was, what it became, and what events say of it.
+SELECT tenure.put_type('lapse_row', 'job bigint, token bigint, worker text, became smallint, kind text, queue text, '
+    'tenant text, attempt integer, extras json');
+
+CREATE OR REPLACE FUNCTION tenure.lapse_row_of(was tenure.jobs, became smallint) RETURNS tenure.lapse_row
+LANGUAGE sql STABLE AS
+$$ SELECT was.id, was.token, was.worker, became, was.kind, was.queue, was.tenant, was.attempt, was.extras $$;
+
 CREATE OR REPLACE FUNCTION tenure.lapse_many(p_jobs bigint[], p_tokens bigint[])
-RETURNS TABLE (n int, verdict text, became smallint)
+RETURNS TABLE (n int, verdict text, lapsed tenure.lapse_row)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -98,10 +106,9 @@ BEGIN
     SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t) l;
     FOR shown IN SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) LOOP
         n := shown.n;
-        SELECT l.became INTO became
-          FROM tenure.lapse_one(shown.id, shown.token, t, e, b.started, b.broke, b.broke_before) l;
+        lapsed := tenure.lapse_one(shown.id, shown.token, t, e, b.started, b.broke, b.broke_before);
         verdict := CASE
-            WHEN became IS NOT NULL THEN 'lapsed'
+            WHEN lapsed.job IS NOT NULL THEN 'lapsed'
             -- Still over, but locked: its holder may be about to commit.
             WHEN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token
                             AND j.state + 0 = 2 AND j.lease_until + 0 <= t
@@ -114,10 +121,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- One job, if it is still over and nobody has it locked: what it became and who held it, or no row.
+-- Takes one job back, if its lease is still over and no transaction has it locked; else the answer is NULL.
 CREATE OR REPLACE FUNCTION tenure.lapse_one(p_job bigint, p_token bigint, t bigint, e bigint, started bigint, broke bigint,
-    broke_before bigint)
-RETURNS TABLE (became smallint, worker text)
+    broke_before bigint) RETURNS tenure.lapse_row
 LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
@@ -135,11 +141,9 @@ BEGIN
        AND j.lease_until + 0 <= t
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        RETURN;
+        RETURN NULL;
     END IF;
-    became := tenure.take_back(was, 'lapse', t, e);
-    worker := was.worker;
-    RETURN NEXT;
+    RETURN tenure.lapse_row_of(was, tenure.take_back(was, 'lapse', t, e));
 END $$;
 
 -- Takes a job that the caller has locked from its holder, and answers what it became. After its first crash it keeps its
@@ -263,8 +267,7 @@ END $$;
 
 -- Looks at the locks of all workers, and takes back up to p_limit jobs of those that are gone, whatever their leases say.
 -- One look is not enough to tell. It never waits: a job that an open transaction has locked is left for the next call.
-CREATE OR REPLACE FUNCTION tenure.vanished(p_limit int)
-RETURNS TABLE (job bigint, token bigint, worker text, became smallint)
+CREATE OR REPLACE FUNCTION tenure.vanished(p_limit int) RETURNS SETOF tenure.lapse_row
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -324,11 +327,7 @@ BEGIN
          WHERE j.state = 2 AND j.worker = ANY (gone)
          ORDER BY j.worker, j.lease_until, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     LOOP
-        job := was.id;
-        token := was.token;
-        worker := was.worker;
-        became := tenure.take_back(was, 'vanish', t, e);
-        RETURN NEXT;
+        RETURN NEXT tenure.lapse_row_of(was, tenure.take_back(was, 'vanish', t, e));
     END LOOP;
     DELETE FROM tenure.workers w
      WHERE w.worker = ANY (gone)

@@ -91,17 +91,9 @@ BEGIN
             verdict := 'yes';
         ELSIF coalesce(state IN (5, 6) AND was.token = coalesce(asked.token, was.token), false) THEN
             verdict := 'yes';
-            WITH again AS (
-                DELETE FROM tenure.done d WHERE d.id = asked.id
-                RETURNING d.id, d.enqueued_at, d.max_runtime, d.parent, d.max_attempts, d.max_crashes, d.priority,
-                          d.queue, d.tenant, d.kind, d.args, d.codec, d.retry, d.key, d.trace, d.tags, d.limit_key)
-            INSERT INTO tenure.jobs (id, state, lane, run_at, token, enqueued_at, max_runtime, parent, attempt,
-                                     max_attempts, crashes, max_crashes, priority, queue, tenant, kind, args, codec,
-                                     retry, key, trace, tags, limit_key)
-            SELECT a.id, 0, tenure.lane(a.queue, a.tenant, a.kind, false), t, tenure.next_token(was.token, e), a.enqueued_at,
-                   a.max_runtime, a.parent, 0, a.max_attempts, 0, a.max_crashes, a.priority, a.queue, a.tenant, a.kind,
-                   a.args, a.codec, a.retry, a.key, a.trace, a.tags, a.limit_key
-              FROM again a;
+            WITH again AS (DELETE FROM tenure.done d WHERE d.id = asked.id RETURNING d AS was)
+            INSERT INTO tenure.jobs
+            SELECT j.* FROM again a CROSS JOIN LATERAL tenure.as_queued(a.was, tenure.next_token((a.was).token, e), t) j;
             PERFORM tenure.note(was.id, t, 'requeue', false, was.token, was.attempt, NULL, NULL, 0::smallint, NULL),
                     tenure.announce(was.queue, t);
         ELSE

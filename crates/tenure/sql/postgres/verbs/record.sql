@@ -4,6 +4,24 @@
 -- role needs EXECUTE and no right on any table. The helpers here run inside those and are for nobody
 -- else.
 
+-- ── types ─────────────────────────────────────────────────────────────────────────────────────────
+
+-- Makes a composite type, or leaves it if it has these columns already. One that has others is dropped together with the
+-- functions that use it; all of them are made again by the files that follow.
+CREATE OR REPLACE FUNCTION tenure.put_type(p_name text, p_columns text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    type_ regclass := to_regclass('tenure.' || quote_ident(p_name));
+BEGIN
+    IF p_columns = (SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum)
+                      FROM pg_attribute a WHERE a.attrelid = type_) THEN
+        RETURN;
+    ELSIF type_ IS NOT NULL THEN
+        EXECUTE format('DROP TYPE %s CASCADE', type_);
+    END IF;
+    EXECUTE format('CREATE TYPE tenure.%I AS (%s)', p_name, p_columns);
+END $$;
+
 -- ── time ──────────────────────────────────────────────────────────────────────────────────────────
 
 -- Milliseconds since 1970 UTC: the server's clock, or the test clock. Each call reads it once into a
@@ -433,7 +451,6 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.base_delay(retry json, failures int) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
-    most   CONSTANT numeric := 18446744073709551615;
     step   int := greatest(failures - 1, 0);
     policy text;
     rule   json;
@@ -444,12 +461,9 @@ BEGIN
     delay := CASE policy
         WHEN 'fixed' THEN (rule ->> 'ms')::numeric
         WHEN 'list' THEN coalesce((rule -> 'ms' ->> step)::numeric, (rule -> 'ms' ->> -1)::numeric, 0)
-        ELSE CASE WHEN step > 63 OR (rule ->> 'base_ms')::numeric * 2::numeric ^ step > most THEN most
-                  ELSE (rule ->> 'base_ms')::numeric * 2::numeric ^ step END
+        -- Doubled 64 times, anything is longer than every cap.
+        ELSE least((rule ->> 'base_ms')::numeric * 2::numeric ^ least(step, 64), (rule ->> 'cap_ms')::numeric)
     END;
-    IF policy = 'exponential' THEN
-        delay := least(delay, (rule ->> 'cap_ms')::numeric);
-    END IF;
     -- Not cut to the end of time yet: half of it may still be chance.
     RETURN least(delay, 9223372036854775807)::bigint;
 END $$;
@@ -461,7 +475,7 @@ CREATE OR REPLACE VIEW tenure.record AS
 SELECT j.id, j.state, j.queue, j.tenant, j.kind,
        coalesce(j.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = j.id)) AS args,
        j.priority, j.run_at, j.token, j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.retry, j.max_runtime,
-       j.key, j.trace, j.tags, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
+       j.key, j.extras, j.parent, j.enqueued_at, j.worker, j.started_at, j.leased_at, j.lease_ms,
        j.lease_until, NULL::bigint AS finished_at, NULL::json AS result, j.reason, j.progress, j.progress_note,
        j.crashed_at, j.lane & 2305843009213693952 <> 0 AS suspect, j.returns_until, j.request
   FROM tenure.jobs j
@@ -469,7 +483,7 @@ UNION ALL
 SELECT d.id, d.state, d.queue, d.tenant, d.kind,
        coalesce(d.args, (SELECT p.args FROM tenure.payloads p WHERE p.job_id = d.id)),
        d.priority, d.run_at, d.token, d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.retry, d.max_runtime,
-       d.key, d.trace, d.tags, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
+       d.key, d.extras, d.parent, d.enqueued_at, d.worker, d.started_at, NULL, NULL,
        NULL, d.finished_at, d.result, d.reason, NULL, NULL, NULL, false, NULL, NULL
   FROM tenure.done d;
 
@@ -620,23 +634,32 @@ BEGIN
              WHERE l.job_id = p_job AND l.token = p_token AND l.verb = p_verb AND l.refused = false);
 END $$;
 
--- Over. Settling, lapsing and cancelling end here.
+-- A live job as it stands in tenure.done once it has ended, in the order of that table's columns. Every statement that moves
+-- a job there reads this function, which the server writes into it. A list of columns stands nowhere else.
+CREATE OR REPLACE FUNCTION tenure.as_ended(was tenure.jobs, p_state smallint, p_token bigint, p_crashes int, p_at bigint,
+    p_result json, p_reason text) RETURNS SETOF tenure.done
+LANGUAGE sql STABLE AS
+$$ SELECT was.id, was.run_at, p_token, was.enqueued_at, was.started_at, p_at, was.max_runtime, was.parent, was.attempt,
+          was.max_attempts, p_crashes, was.max_crashes, was.priority, p_state, was.queue, was.tenant, was.kind, was.args,
+          was.retry, was.key, was.extras, was.limit_key, was.worker, p_result, p_reason $$;
+
+-- An ended job as it stands in tenure.jobs when it is queued again, due at p_at: the same the other way.
+CREATE OR REPLACE FUNCTION tenure.as_queued(was tenure.done, p_token bigint, p_at bigint) RETURNS SETOF tenure.jobs
+LANGUAGE sql STABLE AS
+$$ SELECT was.id, tenure.lane(was.queue, was.tenant, was.kind, false), p_at, p_token, was.enqueued_at, NULL::bigint,
+          NULL::bigint, NULL::bigint, NULL::bigint, was.max_runtime, was.parent, 0, was.max_attempts, 0, was.max_crashes,
+          was.priority, 0::smallint /* ready */, was.queue, was.tenant, was.kind, was.args, was.retry, was.key, was.extras,
+          was.limit_key, NULL::text, NULL::bigint, NULL::text, NULL::smallint, NULL::text, NULL::bigint, NULL::bigint $$;
+
+-- Ends one job, which the caller has locked. Settling, lapsing and cancelling end here.
 CREATE OR REPLACE FUNCTION tenure.end_job(p_job bigint, p_state smallint, p_token bigint, p_crashes int,
     p_at bigint, p_result json, p_reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    WITH ended AS (
-        DELETE FROM tenure.jobs j WHERE j.id = p_job
-        RETURNING j.id, j.run_at, j.enqueued_at, j.started_at, j.max_runtime, j.parent, j.attempt, j.max_attempts,
-                  j.max_crashes, j.priority, j.queue, j.tenant, j.kind, j.args, j.codec, j.retry, j.key, j.trace,
-                  j.tags, j.limit_key, j.worker)
-    INSERT INTO tenure.done (id, run_at, token, enqueued_at, started_at, finished_at, max_runtime, parent, attempt,
-                             max_attempts, crashes, max_crashes, priority, state, queue, tenant, kind, args, codec,
-                             retry, key, trace, tags, limit_key, worker, result, reason)
-    SELECT e.id, e.run_at, p_token, e.enqueued_at, e.started_at, p_at, e.max_runtime, e.parent, e.attempt,
-           e.max_attempts, p_crashes, e.max_crashes, e.priority, p_state, e.queue, e.tenant, e.kind, e.args, e.codec,
-           e.retry, e.key, e.trace, e.tags, e.limit_key, e.worker, p_result, p_reason
-      FROM ended e;
+    WITH ended AS (DELETE FROM tenure.jobs j WHERE j.id = p_job RETURNING j AS was)
+    INSERT INTO tenure.done
+    SELECT d.* FROM ended e
+     CROSS JOIN LATERAL tenure.as_ended(e.was, p_state, p_token, p_crashes, p_at, p_result, p_reason) d;
 END $$;
 
 -- Back to the queue, due at p_run_at, or aside. Settling, lapsing and resuming end here.

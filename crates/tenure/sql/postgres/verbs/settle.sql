@@ -65,20 +65,15 @@ BEGIN
             DELETE FROM tenure.jobs j USING shown s
              WHERE j.id = ANY (ARRAY[s.id])
                AND j.token = s.token AND j.state + 0 = 2
-            RETURNING s.n, s.result, j.id, j.run_at, j.token, j.enqueued_at, j.started_at, j.max_runtime, j.parent,
-                      j.attempt, j.max_attempts, j.crashes, j.max_crashes, j.priority, j.queue, j.tenant, j.kind,
-                      j.args, j.codec, j.retry, j.key, j.trace, j.tags, j.limit_key, j.worker),
+            RETURNING s.n, s.result, j.id, j.queue, j AS was),
         kept AS (
-            INSERT INTO tenure.done (id, run_at, token, enqueued_at, started_at, finished_at, max_runtime, parent,
-                                     attempt, max_attempts, crashes, max_crashes, priority, state, queue, tenant, kind,
-                                     args, codec, retry, key, trace, tags, limit_key, worker, result)
-            SELECT d.id, d.run_at, d.token, d.enqueued_at, d.started_at, t, d.max_runtime, d.parent,
-                   d.attempt, d.max_attempts, d.crashes, d.max_crashes, d.priority, 4, d.queue, d.tenant, d.kind,
-                   d.args, d.codec, d.retry, d.key, d.trace, d.tags, d.limit_key, d.worker, d.result
-              FROM ended d WHERE d.queue <> ALL (forgetful) OR d.id = ANY (doubtful))
-        SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.queue = ANY (forgetful) AND d.id <> ALL (doubtful))
+            INSERT INTO tenure.done
+            SELECT d.* FROM ended e
+             CROSS JOIN LATERAL tenure.as_ended(e.was, 4::smallint, (e.was).token, (e.was).crashes, t, e.result, NULL) d
+             WHERE e.queue <> ALL (forgetful) OR e.id = ANY (doubtful))
+        SELECT array_agg(e.n), array_agg(e.id) FILTER (WHERE e.queue = ANY (forgetful) AND e.id <> ALL (doubtful))
           INTO heard, forgotten
-          FROM ended d;
+          FROM ended e;
         IF forgotten IS NOT NULL THEN
             -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the first
             -- look must not go with its job.

@@ -42,12 +42,10 @@ CREATE TABLE tenure_jobs (
     tenant       TEXT    NOT NULL,
     kind         TEXT    NOT NULL,
     args         TEXT,                                   -- NULL: above 2 KiB, and so in tenure_payloads
-    codec        TEXT,                                   -- NULL: plain JSON
     retry        TEXT,                                   -- NULL: the default policy
     max_runtime  INTEGER,
     key          TEXT,
-    trace        TEXT,
-    tags         TEXT,
+    extras       TEXT,                                   -- what no statement reads, as JSON: trace, tags; NULL: nothing
     parent       INTEGER,
     limit_key    TEXT,
     enqueued_at  INTEGER NOT NULL,
@@ -90,12 +88,10 @@ CREATE TABLE tenure_done (
     tenant       TEXT    NOT NULL,
     kind         TEXT    NOT NULL,
     args         TEXT,
-    codec        TEXT,
     retry        TEXT,
     max_runtime  INTEGER,
     key          TEXT,
-    trace        TEXT,
-    tags         TEXT,
+    extras       TEXT,
     parent       INTEGER,
     limit_key    TEXT,
     enqueued_at  INTEGER NOT NULL,
@@ -164,7 +160,6 @@ CREATE TABLE tenure_ledger (
     opened_at INTEGER NOT NULL,                          -- when the intent was written, or last sent again
     ended_at  INTEGER,
     result    TEXT,
-    codec     TEXT,                                      -- NULL: plain JSON
     note      TEXT,
     CHECK ((state = 1) = (result IS NOT NULL)),
     PRIMARY KEY (job_id, effect)
@@ -179,7 +174,6 @@ CREATE TABLE tenure_steps (
     token  INTEGER NOT NULL,
     at     INTEGER NOT NULL,
     result TEXT    NOT NULL,
-    codec  TEXT,
     PRIMARY KEY (job_id, step)
 ) STRICT, WITHOUT ROWID;
 

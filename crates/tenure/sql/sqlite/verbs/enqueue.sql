@@ -23,9 +23,9 @@ ON CONFLICT (tenant, scope, key) DO UPDATE
 
 -- :store
 INSERT INTO tenure_jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                         queue, tenant, kind, args, retry, max_runtime, key, trace, tags, parent, enqueued_at)
+                         queue, tenant, kind, args, retry, max_runtime, key, extras, parent, enqueued_at)
 VALUES (:id, :state, :lane, :priority, :run_at, 0, 0, :max_attempts, 0, :max_crashes,
-        :queue, :tenant, :kind, :args, :retry, :max_runtime, :key, :trace, :tags, :parent, :enqueued_at)
+        :queue, :tenant, :kind, :args, :retry, :max_runtime, :key, :extras, :parent, :enqueued_at)
 
 -- :store_payload
 INSERT INTO tenure_payloads (job_id, args) VALUES (:id, :args)

@@ -9,10 +9,10 @@ SELECT {ended} FROM tenure_done WHERE id = :job
 -- An ended job is owed again, with its counts reset and a token above every earlier one.
 -- :requeue
 INSERT INTO tenure_jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                         queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+                         queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
                          enqueued_at)
 SELECT id, 0, :lane, priority, :now, :token, 0, max_attempts, 0, max_crashes,
-       queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+       queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
        enqueued_at
   FROM tenure_done
  WHERE id = :job

@@ -2,13 +2,13 @@
 
 -- :live
 id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
-priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, trace, tags, parent,
+priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, extras, parent,
 enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,
 crashed_at, lane & 2305843009213693952 <> 0, returns_until, request
 
 -- :ended
 id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
-priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, trace, tags, parent,
+priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, key, extras, parent,
 enqueued_at, worker, started_at, NULL, NULL, NULL, finished_at, result, reason, NULL, NULL,
 NULL, 0, NULL, NULL
 

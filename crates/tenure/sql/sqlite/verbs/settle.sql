@@ -24,10 +24,10 @@ UPDATE tenure_jobs
 -- Over. Settling, lapsing and cancelling end here.
 -- :end
 INSERT INTO tenure_done (id, state, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                         queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+                         queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
                          enqueued_at, worker, started_at, finished_at, result, reason)
 SELECT id, :state, priority, run_at, :token, attempt, max_attempts, :crashes, max_crashes,
-       queue, tenant, kind, args, codec, retry, max_runtime, key, trace, tags, parent, limit_key,
+       queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
        enqueued_at, worker, started_at, :now, :result, :reason
   FROM tenure_jobs
  WHERE id = :job

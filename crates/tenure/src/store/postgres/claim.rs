@@ -5,22 +5,22 @@ use std::time::Duration;
 use postgres::Row;
 use postgres::types::Type;
 
-use super::row::{self, Stage};
+use super::row;
 use super::schema::Schema;
 use super::session::{Param, Session};
 use super::settle;
 use crate::clock::millis;
 use crate::job::Name;
-use crate::lease::{Fence, WorkerId};
-use crate::store::{Attempt, Claim, Claimed, Cursor, Lapse, Settled, Settlement};
+use crate::lease::WorkerId;
+use crate::store::{Attempt, Claim, Claimed, Cursor, Settled, Settlement};
 
 /// The columns of an answer that belong to a claim.
 macro_rules! select_claimed {
     ($from:literal) => {
         concat!(
             "SELECT what, place, job, token, verdict, became, state, worker, kind, args, queue, tenant, attempt, ",
-            "max_attempts, crashes, max_crashes, retry, max_runtime, started_at, enqueued_at, lease_until, key, ",
-            "trace, tags, cursor, due_ms, marks FROM ",
+            "max_attempts, crashes, max_crashes, retry, max_runtime, run_at, started_at, enqueued_at, lease_until, ",
+            "key, extras, cursor, due_ms, marks FROM ",
             $from
         )
     };
@@ -133,9 +133,7 @@ fn read<'a>(
         match row.try_get("what")? {
             "settled" => settled.push(row),
             "lapsed" => {
-                let Stage(became, _) = row.try_get("became")?;
-                let fence = Fence { job: row.try_get("job")?, token: row.try_get("token")? };
-                claimed.lapsed.push(Lapse { fence, worker: row.try_get("worker")?, became });
+                claimed.lapsed.push(row::lapse(row)?);
             }
             "claimed" => attempts.push((row::place(row, "place")?, row::attempt(row)?)),
             _ => {

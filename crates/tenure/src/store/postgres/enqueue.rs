@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use postgres::Row;
 use postgres::types::Type;
+use serde::Serialize;
 
 use super::row::{self, JsonText};
 use super::schema::Schema;
 use super::session::{Param, Session};
 use crate::clock::millis;
-use crate::job::{Due, Fingerprint, JobId, Limits, Name, NewJob, Tenant};
-use crate::store::{Enqueued, row as spelling};
+use crate::job::{Due, Fingerprint, JobId, Key, Limits, Name, NewJob, RetryPolicy, Tenant};
+use crate::store::Enqueued;
 
 /// Sends jobs and reads the answers.
 pub(super) fn enqueue(
@@ -37,26 +38,17 @@ pub(super) fn enqueue_within(
     lists.answers(&rows)
 }
 
-/// What is sent for a batch of jobs: one list for each thing that may be said of a job. A list in which nothing is said
-/// is not sent. A user's own transaction sends the same, over a connection of another kind.
+/// What is sent for a batch of jobs: one list for each thing that most jobs say, and one for what few do. A list in which
+/// nothing is said is not sent. A user's own transaction sends the same, over a connection of another kind.
 pub(crate) struct Lists<'a> {
     kinds: Vec<&'a str>,
     args: Vec<JsonText<&'a str>>,
     queues: Said<&'a str>,
     tenants: Said<&'a str>,
-    priorities: Said<i16>,
-    run_at: Said<i64>,
-    delays: Said<i64>,
-    max_attempts: Said<i32>,
-    max_crashes: Said<i32>,
-    retries: Said<JsonText<String>>,
-    max_runtimes: Said<i64>,
     keys: Said<&'a str>,
-    windows: Said<i64>,
     fingerprints: Said<Fingerprint>,
-    traces: Said<&'a str>,
-    tags: Said<String>,
-    parents: Said<i64>,
+    options: Said<JsonText<String>>,
+    extras: Said<JsonText<String>>,
     /// How large args may be, where some are larger than usual: the library has checked them by limits of its own.
     args_limit: Option<i32>,
 }
@@ -64,10 +56,63 @@ pub(crate) struct Lists<'a> {
 /// What is said of each job, if anything is said of any.
 type Said<T> = Option<Vec<Option<T>>>;
 
+/// What is asked for a job and is not usual: the type `tenure.job_options`.
+#[derive(Default, PartialEq, Serialize)]
+struct Asked<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_crashes: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<&'a RetryPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_runtime_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_window_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<i64>,
+}
+
+impl Asked<'_> {
+    fn of(job: &NewJob) -> Asked<'_> {
+        let (run_at, delay_ms) = match job.due {
+            Due::Now => (None, None),
+            Due::At(time) => (Some(time.as_millis()), None),
+            Due::In(delay) => (None, Some(millis(delay))),
+        };
+        let window = job.key.as_ref().map(|key| key.window);
+        Asked {
+            priority: (job.priority != 0).then_some(job.priority),
+            run_at,
+            delay_ms,
+            max_attempts: count(job.max_attempts, NewJob::MAX_ATTEMPTS),
+            max_crashes: count(job.max_crashes, NewJob::MAX_CRASHES),
+            retry: (job.retry != RetryPolicy::default()).then_some(&job.retry),
+            max_runtime_ms: job.max_runtime.map(millis),
+            key_window_ms: window.filter(|window| *window != Key::WINDOW).map(millis),
+            parent: job.parent.map(|parent| parent.0),
+        }
+    }
+
+    fn json(&self) -> Option<JsonText<String>> {
+        if *self == Asked::default() {
+            None
+        } else {
+            serde_json::to_string(self).ok().map(JsonText)
+        }
+    }
+}
+
 impl<'a> Lists<'a> {
     /// The call, with the lists as its parameters.
-    pub(crate) const SQL: &'static str = "SELECT n, verdict, job FROM tenure.enqueue_many(\
-        $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
+    pub(crate) const SQL: &'static str = "SELECT n, verdict, job \
+        FROM tenure.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
     /// What these jobs say that is not usual.
     pub(crate) fn of(jobs: &'a [NewJob]) -> Lists<'a> {
@@ -79,25 +124,10 @@ impl<'a> Lists<'a> {
             tenants: list(jobs, |job| {
                 (job.tenant != Tenant::default()).then_some(job.tenant.as_str())
             }),
-            priorities: list(jobs, |job| (job.priority != 0).then_some(job.priority)),
-            run_at: list(jobs, |job| match job.due {
-                Due::At(time) => Some(time.as_millis()),
-                Due::Now | Due::In(_) => None,
-            }),
-            delays: list(jobs, |job| match job.due {
-                Due::In(delay) => Some(millis(delay)),
-                Due::Now | Due::At(_) => None,
-            }),
-            max_attempts: list(jobs, |job| count(job.max_attempts, NewJob::MAX_ATTEMPTS)),
-            max_crashes: list(jobs, |job| count(job.max_crashes, NewJob::MAX_CRASHES)),
-            retries: list(jobs, |job| spelling::retry_column(&job.retry).map(JsonText)),
-            max_runtimes: list(jobs, |job| job.max_runtime.map(millis)),
             keys: list(jobs, |job| job.key.as_ref().map(|key| key.as_str())),
-            windows: list(jobs, |job| job.key.as_ref().map(|key| millis(key.window))),
             fingerprints: list(jobs, |job| job.key.as_ref().map(|_| job.fingerprint())),
-            traces: list(jobs, |job| job.trace.as_deref()),
-            tags: list(jobs, |job| spelling::tags_column(&job.tags)),
-            parents: list(jobs, |job| job.parent.map(|parent| parent.0)),
+            options: list(jobs, |job| Asked::of(job).json()),
+            extras: list(jobs, |job| job.extras.column().map(JsonText)),
             args_limit: jobs
                 .iter()
                 .map(|job| job.args.as_str().len())
@@ -108,25 +138,16 @@ impl<'a> Lists<'a> {
     }
 
     /// The lists in the order of the call.
-    pub(crate) fn params(&self) -> [Param<'_>; 18] {
+    pub(crate) fn params(&self) -> [Param<'_>; 9] {
         [
             (&self.kinds, Type::TEXT_ARRAY),
             (&self.args, Type::JSON_ARRAY),
             (&self.queues, Type::TEXT_ARRAY),
             (&self.tenants, Type::TEXT_ARRAY),
-            (&self.priorities, Type::INT2_ARRAY),
-            (&self.run_at, Type::INT8_ARRAY),
-            (&self.delays, Type::INT8_ARRAY),
-            (&self.max_attempts, Type::INT4_ARRAY),
-            (&self.max_crashes, Type::INT4_ARRAY),
-            (&self.retries, Type::JSON_ARRAY),
-            (&self.max_runtimes, Type::INT8_ARRAY),
             (&self.keys, Type::TEXT_ARRAY),
-            (&self.windows, Type::INT8_ARRAY),
             (&self.fingerprints, Type::BYTEA_ARRAY),
-            (&self.traces, Type::TEXT_ARRAY),
-            (&self.tags, Type::TEXT_ARRAY),
-            (&self.parents, Type::INT8_ARRAY),
+            (&self.options, Type::JSON_ARRAY),
+            (&self.extras, Type::JSON_ARRAY),
             (&self.args_limit, Type::INT4),
         ]
     }
@@ -153,6 +174,6 @@ fn list<'a, T>(jobs: &'a [NewJob], of: impl Fn(&'a NewJob) -> Option<T>) -> Said
 }
 
 /// A count that is not the usual one.
-fn count(count: NonZeroU16, usual: NonZeroU16) -> Option<i32> {
-    (count != usual).then_some(i32::from(count.get()))
+fn count(count: NonZeroU16, usual: NonZeroU16) -> Option<u16> {
+    (count != usual).then_some(count.get())
 }

@@ -23,7 +23,7 @@ use crate::store::Error;
 const BAD_REQUEST: &str = "TN003";
 
 /// What a request can be wrong in; the functions name it as the column of their error.
-const FIELDS: [&str; 38] = [
+const FIELDS: [&str; 40] = [
     "after",
     "args",
     "args_limit",
@@ -32,6 +32,7 @@ const FIELDS: [&str; 38] = [
     "delay",
     "durability",
     "effect",
+    "extras",
     "fingerprint",
     "fraction",
     "grace",
@@ -47,6 +48,7 @@ const FIELDS: [&str; 38] = [
     "max_crashes",
     "max_runtime",
     "n",
+    "options",
     "priority",
     "queue",
     "queues",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres::types::Type;
 
-use super::row::{self, Stage};
+use super::row;
 use super::schema::Schema;
 use super::session::Session;
 use super::settle;
@@ -49,14 +49,16 @@ pub(super) fn lapse(
     schema: &Schema,
     fences: &[Fence],
 ) -> Result<Vec<Lapsed>, postgres::Error> {
-    const LAPSE: &str = "SELECT n, verdict, became FROM tenure.lapse_many($1, $2)";
+    const LAPSE: &str = "SELECT n, verdict, (lapsed).job, (lapsed).token, (lapsed).worker, (lapsed).became, \
+        (lapsed).kind, (lapsed).queue, (lapsed).tenant, (lapsed).attempt, (lapsed).extras \
+        FROM tenure.lapse_many($1, $2)";
     let (jobs, tokens) = settle::lists(fences.iter().copied());
     let rows = session
         .query(&schema.apply(LAPSE), &[(&jobs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)])?;
     let mut answers = vec![Lapsed::No; fences.len()];
     for row in &rows {
         answers[row::place(row, "n")?] = match row.try_get("verdict")? {
-            "lapsed" => row.try_get("became").map(|Stage(state, _)| Lapsed::Yes(state))?,
+            "lapsed" => Lapsed::Yes(row::lapse(row)?),
             "busy" => Lapsed::Busy,
             _ => Lapsed::No,
         };
@@ -69,15 +71,11 @@ pub(super) fn vanished(
     schema: &Schema,
     limit: usize,
 ) -> Result<Vec<Lapse>, postgres::Error> {
-    const VANISHED: &str = "SELECT job, token, worker, became FROM tenure.vanished($1)";
+    const VANISHED: &str = "SELECT job, token, worker, became, kind, queue, tenant, attempt, extras \
+        FROM tenure.vanished($1)";
     let limit = i32::try_from(limit).unwrap_or(i32::MAX);
     let rows = session.query(&schema.apply(VANISHED), &[(&limit, Type::INT4)])?;
-    let lapse = |row: &postgres::Row| {
-        let Stage(became, _) = row.try_get("became")?;
-        let fence = Fence { job: row.try_get("job")?, token: row.try_get("token")? };
-        Ok(Lapse { fence, worker: row.try_get("worker")?, became })
-    };
-    rows.iter().map(lapse).collect()
+    rows.iter().map(row::lapse).collect()
 }
 
 pub(super) fn retire(

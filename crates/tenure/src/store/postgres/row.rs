@@ -10,13 +10,15 @@ use postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 use crate::clock::Timestamp;
 use crate::inspect::{LeaseView, OverviewLine, QueueSettings, Rule, TimelineEntry, WorkerView};
-use crate::job::{Fingerprint, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant};
+use crate::job::{
+    About, Extras, Fingerprint, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant,
+};
 use crate::lease::{Fence, Lease, Token, WorkerId};
 #[cfg(feature = "drill")]
 use crate::ledger::Step;
 use crate::ledger::{Effect, Standing};
 use crate::lifecycle::Verb;
-use crate::store::{Attempt, row as spelling};
+use crate::store::{Attempt, Lapse, row as spelling};
 
 type Read<T> = Result<T, postgres::Error>;
 type Failure = Box<dyn Error + Sync + Send>;
@@ -26,7 +28,7 @@ macro_rules! select_record {
     ($from:literal) => {
         concat!(
             "SELECT id, state, queue, tenant, kind, args, priority, run_at, token, attempt, max_attempts, ",
-            "crashes, max_crashes, retry, max_runtime, key, trace, tags, parent, enqueued_at, worker, ",
+            "crashes, max_crashes, retry, max_runtime, key, extras, parent, enqueued_at, worker, ",
             "started_at, leased_at, lease_ms, lease_until, finished_at, result, reason, progress, ",
             "progress_note, crashed_at, suspect, returns_until, request FROM ",
             $from
@@ -61,23 +63,22 @@ pub(super) fn record(row: &Row) -> Read<JobRecord> {
         retry: retry(row, 13)?,
         max_runtime_ms: row.try_get(14)?,
         key: row.try_get(15)?,
-        trace: row.try_get(16)?,
-        tags: spelling::tags(row.try_get(17)?),
-        parent: row.try_get(18)?,
-        enqueued_at: row.try_get(19)?,
-        worker: row.try_get(20)?,
-        started_at: row.try_get(21)?,
-        leased_at: row.try_get(22)?,
-        lease_ms: row.try_get(23)?,
-        lease_until: row.try_get(24)?,
-        finished_at: row.try_get(25)?,
-        result: row.try_get(26)?,
-        reason: row.try_get(27)?,
-        progress: spelling::progress(row.try_get(28)?, row.try_get(29)?),
-        crashed_at: row.try_get(30)?,
-        is_suspect: row.try_get(31)?,
-        returns_until: row.try_get(32)?,
-        request: row.try_get(33)?,
+        extras: row.try_get::<_, Option<Extras>>(16)?.unwrap_or_default(),
+        parent: row.try_get(17)?,
+        enqueued_at: row.try_get(18)?,
+        worker: row.try_get(19)?,
+        started_at: row.try_get(20)?,
+        leased_at: row.try_get(21)?,
+        lease_ms: row.try_get(22)?,
+        lease_until: row.try_get(23)?,
+        finished_at: row.try_get(24)?,
+        result: row.try_get(25)?,
+        reason: row.try_get(26)?,
+        progress: spelling::progress(row.try_get(27)?, row.try_get(28)?),
+        crashed_at: row.try_get(29)?,
+        is_suspect: row.try_get(30)?,
+        returns_until: row.try_get(31)?,
+        request: row.try_get(32)?,
     })
 }
 
@@ -96,12 +97,28 @@ pub(super) fn attempt(row: &Row) -> Read<Attempt> {
         max_crashes: count(row, "max_crashes")?,
         retry: retry(row, "retry")?,
         max_runtime_ms: row.try_get("max_runtime")?,
+        run_at: row.try_get("run_at")?,
         started_at: row.try_get("started_at")?,
         enqueued_at: row.try_get("enqueued_at")?,
         key: row.try_get("key")?,
-        trace: row.try_get("trace")?,
-        tags: spelling::tags(row.try_get("tags")?),
+        extras: row.try_get::<_, Option<Extras>>("extras")?.unwrap_or_default(),
     })
+}
+
+/// A job that was taken back.
+pub(super) fn lapse(row: &Row) -> Read<Lapse> {
+    let Stage(became, _) = row.try_get("became")?;
+    let extras: Option<Extras> = row.try_get("extras")?;
+    let about = About {
+        job: row.try_get("job")?,
+        token: row.try_get("token")?,
+        kind: row.try_get("kind")?,
+        queue: row.try_get("queue")?,
+        tenant: row.try_get("tenant")?,
+        attempt: count(row, "attempt")?,
+        trace: extras.and_then(|extras| extras.trace),
+    };
+    Ok(Lapse { about, worker: row.try_get("worker")?, became })
 }
 
 pub(super) fn timeline_entry(row: &Row) -> Read<TimelineEntry> {
@@ -291,6 +308,14 @@ reads! {
 impl<'a> FromSql<'a> for Json {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
         Ok(Json::trusted(std::str::from_utf8(raw)?.to_owned()))
+    }
+
+    accepts!(JSON);
+}
+
+impl<'a> FromSql<'a> for Extras {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+        Ok(Extras::read(Some(std::str::from_utf8(raw)?)))
     }
 
     accepts!(JSON);

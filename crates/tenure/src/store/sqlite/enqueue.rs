@@ -86,8 +86,8 @@ impl Tx<'_> {
                 ":max_attempts": job.max_attempts, ":max_crashes": job.max_crashes,
                 ":queue": job.queue.as_str(), ":tenant": job.tenant.as_str(), ":kind": job.kind.as_str(),
                 ":args": (!apart).then_some(args), ":retry": row::retry_column(&job.retry),
-                ":max_runtime": job.max_runtime_ms, ":key": job.key, ":trace": job.trace,
-                ":tags": row::tags_column(&job.tags), ":parent": job.parent.map(|parent| parent.0),
+                ":max_runtime": job.max_runtime_ms, ":key": job.key,
+                ":extras": job.extras.column(), ":parent": job.parent.map(|parent| parent.0),
                 ":enqueued_at": job.enqueued_at.as_millis(),
             },
         )?;

@@ -9,7 +9,7 @@ use super::row;
 use super::tx::{Breaks, Ending, Tx, entry};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{TimelineEntry, WorkerRecord, WorkerView};
-use crate::job::JobRecord;
+use crate::job::{About, JobRecord};
 use crate::lease::{Fence, WorkerId};
 use crate::lifecycle::{CRASH_MEMORY, Standing, Verb, after_lapse, makes_suspect};
 use crate::store::row as spelling;
@@ -28,8 +28,7 @@ impl Tx<'_> {
 
     pub(super) fn lapse(&self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
         let breaks = self.note_breaks()?;
-        let answer =
-            |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, |lapse| Lapsed::Yes(lapse.became));
+        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, Lapsed::Yes);
         fences.iter().map(|fence| self.lapse_one(*fence, &breaks).map(answer)).collect()
     }
 
@@ -82,8 +81,8 @@ impl Tx<'_> {
         }
         let line = entry(job, verb, became, self.now);
         self.note(&TimelineEntry { note: Some(why.to_owned()), ..line })?;
-        let fence = Fence { job: job.id, token: job.token };
-        Ok(job.worker.clone().map(|worker| Lapse { fence, worker, became }))
+        let about = About::from(job);
+        Ok(job.worker.clone().map(|worker| Lapse { about, worker, became }))
     }
 
     pub(super) fn worker_records(&self) -> Result<Vec<WorkerRecord>> {

@@ -4,12 +4,12 @@ use rusqlite::{Error, Result, Row};
 
 use crate::clock::Timestamp;
 use crate::inspect::{EffectView, LeaseView, QueueSettings, Raise, TimelineEntry, WorkerRecord};
-use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
+use crate::job::{Extras, JobId, JobRecord, Json, Name, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
 use crate::ledger::{Effect, Step};
 use crate::lifecycle::Verb;
 use crate::store::row as spelling;
-pub(super) use crate::store::row::{code, retry_column, standing_code, tags_column};
+pub(super) use crate::store::row::{code, retry_column, standing_code};
 
 /// The state of a number, and whether it waits for its time.
 pub(super) fn state(code: i64) -> Result<(State, bool)> {
@@ -37,23 +37,22 @@ pub(super) fn record(row: &Row<'_>) -> Result<JobRecord> {
         retry: spelling::retry(row.get_ref(13)?.as_str_or_null()?),
         max_runtime_ms: row.get(14)?,
         key: row.get(15)?,
-        trace: row.get(16)?,
-        tags: spelling::tags(row.get_ref(17)?.as_str_or_null()?),
-        parent: row.get::<_, Option<i64>>(18)?.map(JobId),
-        enqueued_at: time(row.get(19)?),
-        worker: row.get::<_, Option<String>>(20)?.map(WorkerId::trusted),
-        started_at: row.get::<_, Option<i64>>(21)?.map(time),
-        leased_at: row.get::<_, Option<i64>>(22)?.map(time),
-        lease_ms: row.get(23)?,
-        lease_until: row.get::<_, Option<i64>>(24)?.map(time),
-        finished_at: row.get::<_, Option<i64>>(25)?.map(time),
-        result: row.get::<_, Option<String>>(26)?.map(Json::trusted),
-        reason: row.get(27)?,
-        progress: spelling::progress(row.get(28)?, row.get(29)?),
-        crashed_at: row.get::<_, Option<i64>>(30)?.map(time),
-        is_suspect: row.get(31)?,
-        returns_until: row.get::<_, Option<i64>>(32)?.map(time),
-        request: row.get(33)?,
+        extras: Extras::read(row.get_ref(16)?.as_str_or_null()?),
+        parent: row.get::<_, Option<i64>>(17)?.map(JobId),
+        enqueued_at: time(row.get(18)?),
+        worker: row.get::<_, Option<String>>(19)?.map(WorkerId::trusted),
+        started_at: row.get::<_, Option<i64>>(20)?.map(time),
+        leased_at: row.get::<_, Option<i64>>(21)?.map(time),
+        lease_ms: row.get(22)?,
+        lease_until: row.get::<_, Option<i64>>(23)?.map(time),
+        finished_at: row.get::<_, Option<i64>>(24)?.map(time),
+        result: row.get::<_, Option<String>>(25)?.map(Json::trusted),
+        reason: row.get(26)?,
+        progress: spelling::progress(row.get(27)?, row.get(28)?),
+        crashed_at: row.get::<_, Option<i64>>(29)?.map(time),
+        is_suspect: row.get(30)?,
+        returns_until: row.get::<_, Option<i64>>(31)?.map(time),
+        request: row.get(32)?,
     })
 }
 

@@ -8,6 +8,7 @@ mod args;
 mod commands;
 mod log;
 mod output;
+mod retry;
 mod target;
 mod time;
 mod view;

@@ -82,6 +82,19 @@ pub(crate) fn show_millis(millis: i64) -> String {
     show(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
 }
 
+/// A number of milliseconds in all its units, as [`duration`] reads them: `1h30m`, `1s500ms`.
+pub(crate) fn exact_millis(millis: u64) -> String {
+    let mut rest = millis;
+    let mut text = String::new();
+    for (name, unit) in UNITS.iter().rev() {
+        if rest >= *unit {
+            text.push_str(&format!("{}{name}", rest / unit));
+            rest %= unit;
+        }
+    }
+    if text.is_empty() { "0ms".to_owned() } else { text }
+}
+
 /// The time now, for a person who reads "3m ago". It decides nothing: what is due is the store's
 /// business.
 pub(crate) fn now() -> Timestamp {

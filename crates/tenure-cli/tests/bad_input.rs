@@ -95,6 +95,12 @@ const CASES: &[Case] = &[
         2,
         "cannot be used with",
     ),
+    case(
+        "a delay where a retry policy belongs",
+        &["enqueue", "k", "--retry", "5s"],
+        2,
+        "not a retry policy; write fixed:5s, exponential:1s..5m or list:1s,5s,1m",
+    ),
     case("no attempts", &["enqueue", "k", "--max-attempts", "0"], 2, "--max-attempts"),
     case("no runtime", &["enqueue", "k", "--max-runtime", "0s"], 2, "zero is too short"),
     case("no copies", &["enqueue", "k", "--count", "0"], 2, "--count"),

@@ -80,6 +80,7 @@ fn every_option_of_enqueue_reaches_the_job(shell: &Shell) {
         "--priority=-3",
         "--at=2099-01-31T09:00:00+01:00",
         "--max-attempts=2",
+        "--retry=list:1s,5s,1m",
         "--max-crashes=9",
         "--max-runtime=1h30m",
         "--tag=red",
@@ -98,6 +99,7 @@ fn every_option_of_enqueue_reaches_the_job(shell: &Shell) {
         ("priority", json!(-3)),
         ("run_at", json!("2099-01-31T08:00:00.000Z")),
         ("max_attempts", json!(2)),
+        ("retry", json!({"list": {"ms": [1_000, 5_000, 60_000]}})),
         ("max_crashes", json!(9)),
         ("max_runtime_ms", json!(5_400_000)),
         ("tags", json!(["red", "blue"])),
@@ -105,6 +107,8 @@ fn every_option_of_enqueue_reaches_the_job(shell: &Shell) {
     ] {
         assert_eq!(job[field], value, "{field}");
     }
+    let shown = shell.ok(&["jobs", "show", "1"]);
+    assert!(shown.contains("retry         list:1s,5s,1m\n"), "{shown}");
 }
 
 fn a_delay_counts_from_now(shell: &Shell) {

@@ -12,6 +12,7 @@ use process::Process;
 use rustix::process::Signal;
 use serde_json::json;
 use shell::{Ran, Shell, on_both_engines};
+use tenure::job::RetryPolicy;
 use tenure_cluster::{Binaries, Cluster, Settings};
 
 on_both_engines!(
@@ -36,13 +37,14 @@ fn kinds_and_tenants_come_in_turn_and_the_answer_counts_them(shell: &Shell) {
     assert_eq!(shown[6], "quick ann {\"n\":7}");
     let again = [
         "producer", "--count", "2", "--rate", "1000", "--kind", "k", "--args", "[1]", "--queue",
-        "q",
+        "q", "--retry", "fixed:5s",
     ];
     let line = shell.ok(&again);
     assert!(line.starts_with("enqueued 2 jobs in ") && line.ends_with(": 2 k\n"), "{line}");
     let jobs = shell.jobs();
     let ours = jobs.iter().filter(|job| job.queue.as_str() == "q" && job.args.as_str() == "[1]");
-    assert_eq!((jobs.len(), ours.count()), (9, 2));
+    let retries: Vec<_> = ours.map(|job| job.retry.clone()).collect();
+    assert_eq!((jobs.len(), retries), (9, vec![RetryPolicy::Fixed { ms: 5_000 }; 2]));
 }
 
 fn a_producer_stops_after_its_time(shell: &Shell) {

@@ -303,7 +303,7 @@ fn all_options() -> Vec<NewJob> {
             .delay(Duration::from_millis(1_234))
             .max_attempts(count(2))
             .max_crashes(count(9))
-            .retry(RetryPolicy::List { ms: vec![5, 70] })
+            .retry(RetryPolicy::list(&[5, 70]))
             .max_runtime(Duration::from_secs(90))
             .key(key.clone())
             .trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")

@@ -20,7 +20,7 @@ pub use self::enqueue::Enqueue;
 pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
-use crate::job::{BATCH_LIMIT, JobId, Json, Limits, Name, NewJob};
+use crate::job::{BATCH_LIMIT, JobId, Json, Limits, Name, NewJob, RetryPolicy};
 use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
@@ -32,6 +32,7 @@ use crate::telemetry::{Event, Fact, Observer};
 /// ```
 /// use serde::{Deserialize, Serialize};
 /// use tenure::Job;
+/// use tenure::job::RetryPolicy;
 ///
 /// #[derive(Serialize, Deserialize)]
 /// struct SendEmail {
@@ -40,6 +41,7 @@ use crate::telemetry::{Event, Fact, Observer};
 ///
 /// impl Job for SendEmail {
 ///     const KIND: &'static str = "send_email";
+///     const RETRY: RetryPolicy = RetryPolicy::Fixed { ms: 5_000 };
 ///     type Output = ();
 /// }
 /// ```
@@ -49,6 +51,9 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 
     /// The queue that it waits in, unless it is enqueued into another.
     const QUEUE: &'static str = "default";
+
+    /// How long to wait between tries, unless it is enqueued with another policy.
+    const RETRY: RetryPolicy = RetryPolicy::DEFAULT;
 
     /// What its handler returns.
     type Output: Serialize + DeserializeOwned + Send + 'static;
@@ -186,7 +191,7 @@ impl Tenure {
     /// ```
     #[expect(clippy::needless_pass_by_value, reason = "a job that is enqueued is given away")]
     pub fn enqueue<J: Job>(&self, job: J) -> Enqueue<J::Output> {
-        Enqueue::new(self, J::KIND, J::QUEUE, serde_json::to_string(&job))
+        Enqueue::new(self, J::KIND, J::QUEUE, serde_json::to_string(&job)).retry(J::RETRY)
     }
 
     /// The same for a kind that has no type in this program: its args are JSON, and so is its result.

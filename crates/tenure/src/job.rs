@@ -11,6 +11,7 @@ mod json;
 mod new;
 mod progress;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -171,8 +172,8 @@ pub enum RetryPolicy {
     },
     /// These delays in turn; the last one repeats.
     List {
-        /// The delays.
-        ms: Vec<u64>,
+        /// The delays. Borrowed or owned, so that a constant can hold them: [`RetryPolicy::list`].
+        ms: Cow<'static, [u64]>,
     },
 }
 
@@ -180,6 +181,20 @@ pub enum RetryPolicy {
 pub const RETRY_LIMIT: usize = 64;
 
 impl RetryPolicy {
+    /// The policy of a job that names none: one second, doubling, at most five minutes.
+    pub const DEFAULT: RetryPolicy = RetryPolicy::Exponential { base_ms: 1_000, cap_ms: 300_000 };
+
+    /// These delays in turn, in milliseconds, as a constant.
+    ///
+    /// ```
+    /// use tenure::job::RetryPolicy;
+    ///
+    /// const RETRY: RetryPolicy = RetryPolicy::list(&[1_000, 5_000, 60_000]);
+    /// ```
+    pub const fn list(ms: &'static [u64]) -> RetryPolicy {
+        RetryPolicy::List { ms: Cow::Borrowed(ms) }
+    }
+
     /// Whether a store may keep it.
     pub fn is_reasonable(&self) -> bool {
         match self {
@@ -190,9 +205,8 @@ impl RetryPolicy {
 }
 
 impl Default for RetryPolicy {
-    /// One second, doubling, at most five minutes.
     fn default() -> Self {
-        RetryPolicy::Exponential { base_ms: 1_000, cap_ms: 300_000 }
+        RetryPolicy::DEFAULT
     }
 }
 

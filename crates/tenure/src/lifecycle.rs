@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn a_fixed_delay_and_a_list_are_exact_and_the_list_repeats_its_last() {
         assert_eq!(delays(&RetryPolicy::Fixed { ms: 70 }, 9), [70; 6]);
-        let list = RetryPolicy::List { ms: vec![1_000, 2_000, 4_000] };
+        let list = RetryPolicy::list(&[1_000, 2_000, 4_000]);
         assert_eq!(delays(&list, 9), [1_000, 2_000, 4_000, 4_000, 4_000, 4_000]);
     }
 

@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use tenure::clock::Timestamp;
-use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Key, Limits, Name, NewJob, Tenant};
+use tenure::job::{
+    BATCH_LIMIT, Invalid, JobId, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant,
+};
 use tenure::store::Enqueued;
 
 use self::delivery::Delivery;
@@ -22,7 +24,7 @@ use self::source::{Lines, Source};
 use crate::args::{self, BadInput, moment};
 use crate::output::say;
 use crate::time::{duration, positive_duration};
-use crate::{Answer, Session};
+use crate::{Answer, Session, retry};
 
 /// Enqueue a job, and print its id
 #[derive(clap::Args)]
@@ -30,6 +32,7 @@ use crate::{Answer, Session};
 Examples:
   tenure enqueue send_email '{\"to\":\"a@b.c\"}' --queue mail --key welcome-7
   tenure enqueue report --at 2030-01-31T08:00:00Z --max-attempts 3
+  tenure enqueue sync --retry list:1s,1m,1h
   cat args.jsonl | tenure enqueue resize --file -")]
 pub(crate) struct Args {
     /// The kind: which handler runs it
@@ -73,6 +76,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = NewJob::MAX_ATTEMPTS)]
     max_attempts: NonZeroU16,
 
+    /// How long to wait between tries: fixed:5s, list:1s,5s,1m (the last repeats), or
+    /// exponential:1s..5m (doubling up to the longest) [default: exponential:1s..5m]
+    #[arg(long, value_name = "POLICY", value_parser = retry::policy)]
+    retry: Option<RetryPolicy>,
+
     /// How many times its worker may vanish before it is buried
     #[arg(long, value_name = "N", default_value_t = NewJob::MAX_CRASHES)]
     max_crashes: NonZeroU16,
@@ -101,6 +109,7 @@ impl Args {
             .priority(self.priority)
             .max_attempts(self.max_attempts)
             .max_crashes(self.max_crashes)
+            .retry(self.retry.clone().unwrap_or_default())
             .tags(self.tags.clone())?;
         if let Some(delay) = self.delay {
             job = job.delay(delay);

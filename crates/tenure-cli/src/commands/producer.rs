@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use tenure::clock;
-use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, Tenant};
+use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant};
 use tenure::store::Store;
 
 pub(crate) use self::interrupt::Interrupt;
@@ -21,7 +21,7 @@ use self::rhythm::Rhythm;
 use crate::args::{self, BadInput};
 use crate::output::say;
 use crate::time::{positive_duration, show};
-use crate::{Answer, Session};
+use crate::{Answer, Session, retry};
 
 /// Enqueue jobs in a steady rhythm, to try things out
 #[derive(clap::Args)]
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     /// What the handler gets, as JSON; without it {"n":1}, {"n":2} and so on
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     args: Option<String>,
+
+    /// How long to wait between tries, as for `tenure enqueue` [default: exponential:1s..5m]
+    #[arg(long, value_name = "POLICY", value_parser = retry::policy)]
+    retry: Option<RetryPolicy>,
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
@@ -87,6 +91,7 @@ struct Source<'a> {
     tenants: &'a [Tenant],
     queue: &'a Name,
     args: Option<Json>,
+    retry: RetryPolicy,
     /// What the keys of this run begin with.
     run: String,
 }
@@ -107,6 +112,7 @@ impl<'a> Source<'a> {
             tenants: &args.tenants,
             queue: &args.queue,
             args: json,
+            retry: args.retry.clone().unwrap_or_default(),
             run,
         })
     }
@@ -124,6 +130,7 @@ impl<'a> Source<'a> {
         Ok(NewJob::new(kind.clone(), args)
             .queue(self.queue.clone())
             .tenant(tenant.clone())
+            .retry(self.retry.clone())
             .key(Key::check(format!("{}-{n}", self.run))?))
     }
 

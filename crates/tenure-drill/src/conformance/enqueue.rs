@@ -28,7 +28,7 @@ promises! { "enqueue":
     }
 
     "G1" every_option_is_kept_as_it_was_given(w) {
-        let list = RetryPolicy::List { ms: vec![1_000, 2_000, 4_000, 8_000, 16_000] };
+        let list = RetryPolicy::list(&[1_000, 2_000, 4_000, 8_000, 16_000]);
         let given = job("mail").queue(name("bulk")).tenant(tenant("acme")).priority(-7).delay(secs(5));
         let given = given.max_attempts(NonZeroU16::new(9).unwrap()).max_crashes(NonZeroU16::new(2).unwrap());
         let given = given.retry(list.clone()).max_runtime(secs(90)).key(key("k 1"));
@@ -100,7 +100,7 @@ promises! { "enqueue":
     }
 
     "G1" a_list_of_retries_is_neither_empty_nor_endless(w) {
-        let with = |n: usize| job("work").retry(RetryPolicy::List { ms: vec![1; n] });
+        let with = |n: usize| job("work").retry(RetryPolicy::List { ms: vec![1; n].into() });
         for n in [0, 65, 100_000] {
             assert!(w.store.enqueue(&[job("work"), with(n)]).unwrap_err().is_invalid(), "{n}");
         }
@@ -237,7 +237,7 @@ promises! { "enqueue":
         let most = u64::MAX;
         for policy in [
             RetryPolicy::Fixed { ms: most },
-            RetryPolicy::List { ms: vec![0, most] },
+            RetryPolicy::List { ms: vec![0, most].into() },
             RetryPolicy::Exponential { base_ms: most, cap_ms: most },
         ] {
             let id = w.put(job("work").retry(policy.clone()));

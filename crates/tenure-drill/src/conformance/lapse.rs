@@ -98,7 +98,7 @@ promises! { "lapse":
     }
 
     "G4" the_backoff_after_crashes_follows_the_jobs_own_policy(w) {
-        let list = RetryPolicy::List { ms: vec![5_000, 7_000] };
+        let list = RetryPolicy::list(&[5_000, 7_000]);
         let id = w.put(job("work").retry(list).max_crashes(NonZeroU16::new(9).unwrap()));
         crash(w, "ann");
         for expected in [5, 7, 7] {

@@ -138,7 +138,7 @@ fn random_job(chance: &mut Chance) -> NewJob {
     if chance.below(3) == 0 {
         job = job.retry(one_of(
             chance,
-            &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::List { ms: vec![10, 20_000] }],
+            &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::list(&[10, 20_000])],
         ));
     }
     job

@@ -42,10 +42,10 @@ fn policies() -> Vec<RetryPolicy> {
         RetryPolicy::Fixed { ms: 0 },
         RetryPolicy::Fixed { ms: 70 },
         RetryPolicy::Fixed { ms: u64::MAX },
-        RetryPolicy::List { ms: vec![5] },
-        RetryPolicy::List { ms: vec![100, 0, 300] },
+        RetryPolicy::list(&[5]),
+        RetryPolicy::list(&[100, 0, 300]),
         RetryPolicy::List { ms: (1..=64).collect() },
-        RetryPolicy::List { ms: vec![u64::MAX, 1] },
+        RetryPolicy::list(&[u64::MAX, 1]),
     ]
 }
 

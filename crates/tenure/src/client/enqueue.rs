@@ -137,3 +137,32 @@ impl<T: 'static> IntoFuture for Enqueue<T> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::Job;
+
+    #[derive(Serialize, Deserialize)]
+    struct Patient;
+
+    impl Job for Patient {
+        const KIND: &'static str = "patient";
+        const RETRY: RetryPolicy = RetryPolicy::list(&[1_000, 60_000]);
+        type Output = ();
+    }
+
+    #[tokio::test]
+    async fn a_job_is_stored_with_the_retries_of_its_type_unless_it_is_enqueued_with_others() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let retries = async |enqueue: Enqueue<()>| {
+            let id = enqueue.await.unwrap().id();
+            tenure.job(id).await.unwrap().unwrap().job.retry
+        };
+        assert_eq!(retries(tenure.enqueue(Patient)).await, Patient::RETRY);
+        let fixed = RetryPolicy::Fixed { ms: 7 };
+        assert_eq!(retries(tenure.enqueue(Patient).retry(fixed.clone())).await, fixed);
+    }
+}

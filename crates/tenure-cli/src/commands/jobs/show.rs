@@ -13,7 +13,7 @@ use crate::args;
 use crate::commands::effects;
 use crate::output::{Column, Output, Table};
 use crate::time::{now, relative, show, show_millis};
-use crate::{Answer, Session, view};
+use crate::{Answer, Session, retry, view};
 
 /// Show all that is known of a job, with its timeline and its effects
 #[derive(clap::Args)]
@@ -78,6 +78,7 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
         ("tenant", Some(job.tenant.to_string()).filter(|tenant| !tenant.is_empty())),
         ("priority", Some(job.priority.to_string())),
         ("attempts", Some(format!("{} of {}", job.attempt, job.max_attempts))),
+        ("retry", Some(retry::show(&job.retry))),
         ("crashes", Some(format!("{} of {}", job.crashes, job.max_crashes))),
         ("token", Some(job.token.to_string())),
         ("max runtime", job.max_runtime_ms.map(show_millis)),

@@ -26,6 +26,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use std::{fmt, fs};
 
+use binary::commands::worker::captured::ResultFrom;
 use binary::commands::worker::command::{Assignment, Finished, Program};
 use binary::{args, output};
 use process::Process;
@@ -105,8 +106,15 @@ async fn args_come_in_on_stdin_and_json_on_stdout_is_the_result() {
 
 #[tokio::test]
 async fn stdout_that_is_not_json_is_no_result() {
-    assert_eq!(run("echo all done").await, done(None));
+    assert_eq!(run("echo all done").await, Finished::NotJson);
     assert_eq!(run("true").await, done(None));
+}
+
+#[tokio::test]
+async fn a_command_that_logs_to_stdout_may_have_its_result_in_the_last_line() {
+    let program = script("echo begun; echo '{\"n\":7}'").result(ResultFrom::LastLine);
+    let finished = within(program.run(&assignment("{}"), false, pending())).await;
+    assert_eq!(finished, done(Some("{\"n\":7}")));
 }
 
 #[tokio::test]
@@ -158,7 +166,7 @@ async fn output_of_any_length_is_read_and_only_its_due_part_kept() {
     assert!(error.len() < 5_000, "{}", error.len());
     let long = run("printf '['; yes '1,' | head -c 3000000; printf '1]\\n'").await;
     assert_eq!(long, Finished::TooLarge { size: 3_000_003, limit: LIMIT });
-    assert_eq!(run("yes 'a log' | head -c 20000000").await, done(None));
+    assert_eq!(run("yes 'a log' | head -c 20000000").await, Finished::NotJson);
 }
 
 #[tokio::test]

@@ -8,11 +8,11 @@ pub(crate) mod command;
 pub(crate) mod shim;
 
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tenure::job::{BATCH_LIMIT, Invalid, Json, Limits, Name};
+use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name};
 use tenure::store::Error;
 use tenure::telemetry::Exit;
 use tenure::worker::Running;
@@ -20,6 +20,7 @@ use tenure::{Context, Fault, Tenure, Worker};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::captured::ResultFrom;
 use self::command::{Assignment, Finished, Program};
 use crate::log::Format;
 use crate::output::say;
@@ -32,7 +33,8 @@ use crate::{Answer, Session, args};
 The command gets the job's args on stdin, and in its environment TENURE_JOB_ID, TENURE_TOKEN,
 TENURE_ATTEMPT, TENURE_KIND, TENURE_QUEUE, TENURE_TENANT and TENURE_KEY, a key for outside systems
 that is the same for every attempt. Exit code 0: done, and what it wrote to stdout is the result if
-it is JSON. 65: never try again. Anything else: try again; the end of stderr is the error.
+it is JSON; a command that also logs there has its result in the last line (--result last-line).
+65: never try again. Anything else: try again; the end of stderr is the error.
 Ctrl-C or SIGTERM: claim nothing more, let jobs finish for the grace, then give back the rest.
 A second one gives them back at once.
 
@@ -66,6 +68,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     patience: Duration,
 
+    /// Which part of a command's stdout is the job's result, if it is JSON
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = ResultFrom::Stdout)]
+    result: ResultFrom,
+
     /// End when nothing is due and nothing runs
     #[arg(long)]
     drain: bool,
@@ -76,19 +82,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
-    let program = Arc::new(Program::find(args.command.clone())?.patience(args.patience));
-    let (url, log) = (session.url()?, session.log);
+    let program = Program::find(args.command.clone())?.patience(args.patience).result(args.result);
+    let (db, log) = (session.url()?, session.log);
+    let runner = Runner { program, db, result: args.result, log: log.format, warning: Once::new() };
+    let runner = Arc::new(runner);
     let (exit, failure) = runtime()?.block_on(async {
-        let tenure = Tenure::options().open(&url).await?;
-        let show = log.format == Format::Text;
-        let db: Arc<str> = url.as_str().into();
+        let tenure = Tenure::options().open(&runner.db).await?;
         let mut worker = Worker::new(&tenure)
             .concurrency(args.concurrency.into())
             .lease(args.lease)
             .grace(args.grace)
             .handle_any_patiently(move |job, cx| {
-                let (program, db) = (Arc::clone(&program), Arc::clone(&db));
-                async move { attempt(&program, &job.args, &cx, &db, show).await }
+                let runner = Arc::clone(&runner);
+                async move { runner.attempt(&job.args, &cx).await }
             });
         let observer = log.observer();
         worker = worker.observe(move |event| observer.tell(event));
@@ -118,37 +124,71 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     })
 }
 
-/// Runs the command for one attempt.
-async fn attempt(
-    program: &Program,
-    args: &Json,
-    cx: &Context,
-    db: &str,
-    show: bool,
-) -> Result<Option<Json>, Fault> {
-    let assignment = Assignment {
-        args: args.as_str().to_owned(),
-        environment: vec![
-            ("TENURE_JOB_ID", cx.job().to_string()),
-            ("TENURE_TOKEN", cx.token().to_string()),
-            ("TENURE_ATTEMPT", cx.attempt().to_string()),
-            ("TENURE_KIND", cx.kind().to_string()),
-            ("TENURE_QUEUE", cx.queue().to_string()),
-            ("TENURE_TENANT", cx.tenant().to_string()),
-            ("TENURE_KEY", cx.effect_key("command")?),
-            // For a command that enqueues more.
-            ("TENURE_DB", db.to_owned()),
-        ],
-        result_limit: Limits::default().result,
-    };
-    match program.run(&assignment, show, cx.cancelled()).await {
-        Finished::Done { result } => Ok(result),
-        Finished::TooLarge { size, limit } => {
-            let large = Invalid::TooLarge { field: "result", size, limit };
-            Err(Fault::fatal(format!("it ran, but {large}")))
+/// What a worker runs for its jobs, and what it says meanwhile.
+struct Runner {
+    program: Program,
+    /// Where the store is, for a command that enqueues more.
+    db: String,
+    result: ResultFrom,
+    log: Format,
+    /// Stdout that is not JSON is pointed out once: a command that writes so does it for every job.
+    warning: Once,
+}
+
+impl Runner {
+    /// Runs the command for one attempt.
+    async fn attempt(&self, args: &Json, cx: &Context) -> Result<Option<Json>, Fault> {
+        let assignment = Assignment {
+            args: args.as_str().to_owned(),
+            environment: vec![
+                ("TENURE_JOB_ID", cx.job().to_string()),
+                ("TENURE_TOKEN", cx.token().to_string()),
+                ("TENURE_ATTEMPT", cx.attempt().to_string()),
+                ("TENURE_KIND", cx.kind().to_string()),
+                ("TENURE_QUEUE", cx.queue().to_string()),
+                ("TENURE_TENANT", cx.tenant().to_string()),
+                ("TENURE_KEY", cx.effect_key("command")?),
+                ("TENURE_DB", self.db.clone()),
+            ],
+            result_limit: Limits::default().result,
+        };
+        let show = self.log == Format::Text;
+        match self.program.run(&assignment, show, cx.cancelled()).await {
+            Finished::Done { result } => Ok(result),
+            Finished::NotJson => {
+                self.point_out_lost_output(cx.job());
+                Ok(None)
+            }
+            Finished::TooLarge { size, limit } => {
+                let large = Invalid::TooLarge { field: "result", size, limit };
+                Err(Fault::fatal(format!("it ran, but {large}")))
+            }
+            Finished::Fatal { error } => Err(Fault::fatal(error)),
+            Finished::Failed { error } => Err(Fault::retry(error)),
         }
-        Finished::Fatal { error } => Err(Fault::fatal(error)),
-        Finished::Failed { error } => Err(Fault::retry(error)),
+    }
+
+    fn point_out_lost_output(&self, job: JobId) {
+        // Whoever asked for JSON reads every line as such.
+        if self.log == Format::Json {
+            return;
+        }
+        let (wrote, next) = match self.result {
+            ResultFrom::Stdout => (
+                "what its command wrote to stdout",
+                "write one JSON value and log to stderr, or use --result last-line",
+            ),
+            ResultFrom::LastLine => (
+                "the last line that its command wrote to stdout",
+                "write the result last, as JSON on one line",
+            ),
+        };
+        self.warning.call_once(|| {
+            say(&format!(
+                "warning: job {job} has no result, because {wrote} is not JSON; {next} (this is \
+                 said once, and holds for other jobs too)"
+            ));
+        });
     }
 }
 

@@ -4,8 +4,66 @@
 use serde::de::IgnoredAny;
 use tenure::job::Json;
 
+/// Which part of stdout is the result, if it is JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ResultFrom {
+    /// All of stdout
+    Stdout,
+    /// Its last line that is not blank; what comes before may be anything
+    LastLine,
+}
+
 /// What a command wrote to stdout: its result, if it is JSON.
 pub(crate) struct Stdout {
+    from: ResultFrom,
+    /// All of it, or the line that is being written.
+    text: Text,
+    /// The last whole line that was not blank, where lines matter.
+    last_line: Option<Text>,
+}
+
+/// What stdout says about the result.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Result(Json),
+    /// Nothing was written but space.
+    Nothing,
+    /// It is not JSON, so it is no result.
+    NotJson,
+    /// It is JSON as far as it was kept, and too large.
+    TooLarge {
+        size: usize,
+    },
+}
+
+impl Stdout {
+    pub(crate) fn new(from: ResultFrom, limit: usize) -> Stdout {
+        Stdout { from, text: Text::new(limit), last_line: None }
+    }
+
+    pub(crate) fn take(&mut self, bytes: &[u8]) {
+        if self.from == ResultFrom::Stdout {
+            return self.text.take(bytes);
+        }
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.text.take(part);
+            if part.ends_with(b"\n") && !self.text.is_blank() {
+                let next = Text::new(self.text.limit);
+                self.last_line = Some(std::mem::replace(&mut self.text, next));
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> Output {
+        match self.last_line {
+            Some(line) if self.text.is_blank() => line.finish(),
+            _ => self.text.finish(),
+        }
+    }
+}
+
+/// The beginning of a text of any length.
+struct Text {
     limit: usize,
     /// From the first byte that is not space, up to the limit.
     begin: Vec<u8>,
@@ -15,24 +73,16 @@ pub(crate) struct Stdout {
     size: usize,
 }
 
-/// What stdout says about the result.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Output {
-    Result(Json),
-    /// It is not JSON, so it was not meant as a result.
-    NoResult,
-    /// It is JSON as far as it was kept, and too large.
-    TooLarge {
-        size: usize,
-    },
-}
-
-impl Stdout {
-    pub(crate) fn new(limit: usize) -> Stdout {
-        Stdout { limit, begin: Vec::new(), seen: 0, size: 0 }
+impl Text {
+    fn new(limit: usize) -> Text {
+        Text { limit, begin: Vec::new(), seen: 0, size: 0 }
     }
 
-    pub(crate) fn take(&mut self, mut bytes: &[u8]) {
+    fn is_blank(&self) -> bool {
+        self.size == 0
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) {
         if self.seen == 0 {
             bytes = bytes.trim_ascii_start();
         }
@@ -44,20 +94,19 @@ impl Stdout {
         self.begin.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    pub(crate) fn finish(mut self) -> Output {
+    fn finish(mut self) -> Output {
+        if self.is_blank() {
+            return Output::Nothing;
+        }
         if self.size > self.limit {
             let size = self.size;
-            return if self.begins_as_json() {
-                Output::TooLarge { size }
-            } else {
-                Output::NoResult
-            };
+            return if self.begins_as_json() { Output::TooLarge { size } } else { Output::NotJson };
         }
         self.begin.truncate(self.size);
         let json = String::from_utf8(self.begin).ok();
         match json.and_then(|text| Json::check("result", text, self.limit).ok()) {
             Some(json) => Output::Result(json),
-            None => Output::NoResult,
+            None => Output::NotJson,
         }
     }
 
@@ -128,7 +177,11 @@ mod tests {
     use super::*;
 
     fn output(limit: usize, pieces: &[&str]) -> Output {
-        let mut stdout = Stdout::new(limit);
+        output_from(ResultFrom::Stdout, limit, pieces)
+    }
+
+    fn output_from(from: ResultFrom, limit: usize, pieces: &[&str]) -> Output {
+        let mut stdout = Stdout::new(from, limit);
         pieces.iter().for_each(|piece| stdout.take(piece.as_bytes()));
         stdout.finish()
     }
@@ -146,18 +199,37 @@ mod tests {
 
     #[test]
     fn what_is_not_json_is_no_result() {
-        for text in ["", " \n", "done", "{\"a\":1}\n{\"a\":2}\n", "{", "\"\\u0000\""] {
-            assert_eq!(output(1024, &[text]), Output::NoResult, "{text:?}");
+        for text in ["done", "{\"a\":1}\n{\"a\":2}\n", "{", "\"\\u0000\""] {
+            assert_eq!(output(1024, &[text]), Output::NotJson, "{text:?}");
         }
-        let mut stdout = Stdout::new(1024);
+        let mut stdout = Stdout::new(ResultFrom::Stdout, 1024);
         stdout.take(b"\"\xff\"");
-        assert_eq!(stdout.finish(), Output::NoResult);
+        assert_eq!(stdout.finish(), Output::NotJson);
+    }
+
+    #[test]
+    fn a_command_that_writes_nothing_has_not_written_something_else_than_json() {
+        for from in [ResultFrom::Stdout, ResultFrom::LastLine] {
+            assert_eq!(output_from(from, 1024, &[]), Output::Nothing);
+            assert_eq!(output_from(from, 1024, &[" \n", "\n"]), Output::Nothing);
+        }
+    }
+
+    #[test]
+    fn the_last_line_that_is_not_blank_is_the_result_whatever_comes_before() {
+        let last_line = |pieces: &[&str]| output_from(ResultFrom::LastLine, 20, pieces);
+        assert_eq!(last_line(&["a log\n{\"a\"", ": 1}\n"]), result("{\"a\": 1}"));
+        assert_eq!(last_line(&["a log\n[1", "]\r", "\n \n\n"]), result("[1]"));
+        assert_eq!(last_line(&["no end of line\n", " 7 "]), result("7"));
+        assert_eq!(last_line(&["a longer line than can be kept\n", "null\n"]), result("null"));
+        assert_eq!(last_line(&["[1]\n", "done\n"]), Output::NotJson);
+        assert_eq!(last_line(&["log\n[1,2,3,4,5,6,7,8,9,10]\n"]), Output::TooLarge { size: 22 });
     }
 
     #[test]
     fn a_long_log_is_no_result_but_long_json_is_one_too_large() {
         for log in ["this is a log\n", "null and void\n", "{}\n", "1 2 3\n"] {
-            assert_eq!(output(64, &[log; 100]), Output::NoResult, "{log}");
+            assert_eq!(output(64, &[log; 100]), Output::NotJson, "{log}");
         }
         for (begin, rest, size) in [("[1", ",1", 202), ("7", "7", 101), ("\"é", "é", 203)] {
             let mut pieces = vec![begin];
@@ -165,18 +237,18 @@ mod tests {
             assert_eq!(output(64, &pieces), Output::TooLarge { size }, "{begin}");
         }
         // A value that is whole at the limit cannot go on behind it.
-        assert_eq!(output(2, &["{}{}"]), Output::NoResult);
+        assert_eq!(output(2, &["{}{}"]), Output::NotJson);
     }
 
     #[test]
     fn output_without_end_is_counted_and_not_kept() {
-        let mut stdout = Stdout::new(10);
+        let mut stdout = Stdout::new(ResultFrom::LastLine, 10);
         let mut stderr = Stderr::new(|_: &str| ());
         for _ in 0..1_000 {
             stdout.take(&[b'7'; 8192]);
             stderr.take(&[b'7'; 8192]);
         }
-        assert!(stdout.begin.capacity() < 100 && stderr.end.capacity() < 10 * END);
+        assert!(stdout.text.begin.capacity() < 100 && stderr.end.capacity() < 10 * END);
         assert!(stderr.line.capacity() < 10 * LINE);
         assert_eq!(stdout.finish(), Output::TooLarge { size: 8_192_000 });
         assert_eq!(stderr.finish().len(), END);

@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-use super::captured::{Output, Stderr, Stdout};
+use super::captured::{Output, ResultFrom, Stderr, Stdout};
 use super::shim::{self, Report};
 use crate::args::BadInput;
 use crate::output::say;
@@ -30,6 +30,8 @@ pub(crate) struct Program {
     words: Vec<OsString>,
     /// How long a command may take to end once it is asked to.
     patience: Duration,
+    /// Which part of its stdout is the result.
+    result: ResultFrom,
     /// What is started in between: this program, again.
     shim: PathBuf,
 }
@@ -44,8 +46,10 @@ pub(crate) struct Assignment {
 /// How a command ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finished {
-    /// Well. What it wrote to stdout is the result if it is JSON; anything else is not.
+    /// Well. Without a result, it wrote nothing to stdout.
     Done { result: Option<Json> },
+    /// Well, but what it wrote to stdout is not JSON, and so it has no result.
+    NotJson,
     /// Well, but its result cannot be kept.
     TooLarge { size: usize, limit: usize },
     /// It says that another attempt is of no use.
@@ -73,12 +77,17 @@ impl Program {
             return Err(BadInput(why.into()).into());
         };
         look_for(name, std::env::var_os("PATH").as_deref()).map_err(BadInput)?;
-        Ok(Program { words, patience: Program::PATIENCE, shim })
+        Ok(Program { words, patience: Program::PATIENCE, result: ResultFrom::Stdout, shim })
     }
 
     /// Gives commands so long to end.
     pub(crate) fn patience(self, patience: Duration) -> Program {
         Program { patience, ..self }
+    }
+
+    /// Takes the result from this part of stdout.
+    pub(crate) fn result(self, result: ResultFrom) -> Program {
+        Program { result, ..self }
     }
 
     /// Runs it for one attempt. When `stop` is ready, or the future is dropped, the command and all that is in its process
@@ -107,7 +116,7 @@ impl Program {
         // On a task of its own, which stays when the caller goes: a command that says something while it ends must not
         // die of a closed pipe.
         let (caller, gone) = oneshot::channel();
-        let stdout = Stdout::new(job.result_limit);
+        let stdout = Stdout::new(self.result, job.result_limit);
         let followed = running.follow(job.args.clone(), stdout, Stderr::new(show), gone);
         let mut followed = tokio::spawn(followed);
         let ended = tokio::select! {
@@ -168,7 +177,8 @@ impl Program {
 fn judge(report: Report, stdout: Output, stderr: &str, limit: usize) -> Finished {
     match (report, stdout) {
         (Report::Exited(0), Output::Result(json)) => Finished::Done { result: Some(json) },
-        (Report::Exited(0), Output::NoResult) => Finished::Done { result: None },
+        (Report::Exited(0), Output::Nothing) => Finished::Done { result: None },
+        (Report::Exited(0), Output::NotJson) => Finished::NotJson,
         (Report::Exited(0), Output::TooLarge { size }) => Finished::TooLarge { size, limit },
         (Report::Exited(code @ FATAL), _) => {
             Finished::Fatal { error: with(format!("exit code {code}"), stderr) }
@@ -427,14 +437,14 @@ mod tests {
 
     #[test]
     fn the_error_says_how_it_ended_and_then_what_it_complained_of() {
-        let failed = |report| match judge(report, Output::NoResult, "no disk", 1024) {
+        let failed = |report| match judge(report, Output::Nothing, "no disk", 1024) {
             Finished::Failed { error } => error,
             other => panic!("{other:?}"),
         };
         assert_eq!(failed(Report::Exited(3)), "exit code 3: no disk");
         assert_eq!(failed(Report::Killed(9)), "killed by signal 9 (KILL): no disk");
         assert_eq!(failed(Report::Killed(34)), "killed by signal 34: no disk");
-        let silent = judge(Report::Exited(65), Output::NoResult, "", 1024);
+        let silent = judge(Report::Exited(65), Output::NotJson, "", 1024);
         assert_eq!(silent, Finished::Fatal { error: "exit code 65".into() });
     }
 }

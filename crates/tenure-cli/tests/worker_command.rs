@@ -50,8 +50,11 @@ fn assignment(args: &str) -> Assignment {
 }
 
 async fn run(text: &str) -> Finished {
-    within(script(text).run(&assignment("{}"), false, pending())).await
+    within(script(text).run(&assignment("{}"), unseen, pending())).await
 }
+
+/// For those who do not look at stderr.
+fn unseen(_: &str) {}
 
 /// Nothing here may hang.
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -78,9 +81,7 @@ impl Background {
         let (sender, lines) = unbounded_channel();
         let show = move |line: &str| sender.send(line.to_owned()).unwrap_or_default();
         let task =
-            tokio::spawn(
-                async move { program.run_and_show(&assignment("{}"), show, pending()).await },
-            );
+            tokio::spawn(async move { program.run(&assignment("{}"), show, pending()).await });
         Background { task, lines }
     }
 
@@ -99,7 +100,7 @@ impl Background {
 #[tokio::test]
 async fn args_come_in_on_stdin_and_json_on_stdout_is_the_result() {
     let echoed =
-        within(program(&["cat"]).run(&assignment("{\"to\": \"é\"}"), false, pending())).await;
+        within(program(&["cat"]).run(&assignment("{\"to\": \"é\"}"), unseen, pending())).await;
     assert_eq!(echoed, done(Some("{\"to\": \"é\"}")));
     assert_eq!(run("printf '\\n [1,\\n2] \\n\\n'").await, done(Some("[1,\n2]")));
 }
@@ -113,7 +114,7 @@ async fn stdout_that_is_not_json_is_no_result() {
 #[tokio::test]
 async fn a_command_that_logs_to_stdout_may_have_its_result_in_the_last_line() {
     let program = script("echo begun; echo '{\"n\":7}'").result(ResultFrom::LastLine);
-    let finished = within(program.run(&assignment("{}"), false, pending())).await;
+    let finished = within(program.run(&assignment("{}"), unseen, pending())).await;
     assert_eq!(finished, done(Some("{\"n\":7}")));
 }
 
@@ -122,7 +123,7 @@ async fn a_command_knows_its_job_by_its_environment() {
     let environment = vec![("TENURE_JOB", "7".to_owned())];
     let job = Assignment { environment, ..assignment("{}") };
     assert_eq!(
-        within(script("echo $TENURE_JOB").run(&job, false, pending())).await,
+        within(script("echo $TENURE_JOB").run(&job, unseen, pending())).await,
         done(Some("7"))
     );
 }
@@ -148,12 +149,12 @@ async fn args_that_nobody_reads_hold_nobody_up() {
     let args = format!("\"{}\"", "x".repeat(256 * 1024));
     for text in ["true", "exec <&-; echo 1 >/dev/null", "head -c 10 >/dev/null"] {
         assert_eq!(
-            within(script(text).run(&assignment(&args), false, pending())).await,
+            within(script(text).run(&assignment(&args), unseen, pending())).await,
             done(None),
             "{text}"
         );
     }
-    let counted = within(script("wc -c").run(&assignment(&args), false, pending())).await;
+    let counted = within(script("wc -c").run(&assignment(&args), unseen, pending())).await;
     assert_eq!(counted, done(Some(&args.len().to_string())));
 }
 
@@ -190,7 +191,7 @@ async fn a_command_that_vanished_since_the_start_is_a_failure_that_says_so() {
     let program = program(&[path.to_str().unwrap()]);
     let error = async |code: u8| {
         let Finished::Failed { error } =
-            within(program.run(&assignment("{}"), false, pending())).await
+            within(program.run(&assignment("{}"), unseen, pending())).await
         else {
             panic!("it cannot succeed")
         };
@@ -215,7 +216,7 @@ async fn a_command_that_cannot_be_found_is_refused_at_the_start() {
 #[tokio::test]
 async fn a_shim_that_cannot_be_started_is_a_failure_that_says_so() {
     let program = Program::find_below(vec!["true".into()], "/no/such/tenure".into()).unwrap();
-    let Finished::Failed { error } = program.run(&assignment("{}"), false, pending()).await else {
+    let Finished::Failed { error } = program.run(&assignment("{}"), unseen, pending()).await else {
         panic!("it cannot succeed")
     };
     assert!(error.starts_with("cannot run true: No such file"), "{error}");
@@ -343,7 +344,7 @@ async fn a_command_that_is_to_stop_is_waited_for() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let finished = within(script(&text).run(&assignment("{}"), false, stop)).await;
+    let finished = within(script(&text).run(&assignment("{}"), unseen, stop)).await;
     assert!(
         matches!(&finished, Finished::Failed { error } if error.starts_with("exit code 9")),
         "{finished:?}"

@@ -59,3 +59,37 @@ fn with_last_line_a_command_may_write_anything_before_its_result() {
     assert!(ran.stderr.contains("because the last line that its command wrote to"), "{ran:?}");
     assert_eq!(result(&shell, "2"), json!(null));
 }
+
+/// The lines of stderr that are no events.
+fn shown(ran: &Ran) -> Vec<&str> {
+    ran.stderr.lines().filter(|line| line.contains("line")).collect()
+}
+
+#[test]
+fn lines_of_several_commands_say_whose_they_are_and_stay_whole() {
+    let shell = Shell::new();
+    // Each writes half of its line, and the rest once both have done so.
+    let script = "printf 'line of ' >&2; touch begun-$TENURE_JOB_ID
+        while ! [ -e begun-1 -a -e begun-2 ]; do sleep 0.01; done
+        echo $TENURE_JOB_ID >&2; echo >&2";
+    let ran = drain(&shell, "2", &["--concurrency", "2"], script);
+    let mut lines = shown(&ran);
+    lines.sort_unstable();
+    assert_eq!(lines, ["[job 1] line of 1", "[job 2] line of 2"], "{ran:?}");
+    assert!(ran.stderr.contains("\n[job 1]\n"), "an empty line is one too: {ran:?}");
+}
+
+#[test]
+fn lines_of_one_command_at_a_time_are_shown_as_they_are_unless_asked_otherwise() {
+    let shell = Shell::new();
+    let script = "echo a line >&2";
+    for (options, line) in [
+        (&["--concurrency", "1"][..], "a line"),
+        (&["--concurrency", "1", "--stderr", "prefix"], "[job 2] a line"),
+        (&["--concurrency", "4", "--stderr", "plain"], "a line"),
+        (&[], "[job 4] a line"),
+    ] {
+        let ran = drain(&shell, "1", options, script);
+        assert_eq!(shown(&ran), [line], "{options:?}");
+    }
+}

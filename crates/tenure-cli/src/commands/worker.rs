@@ -72,6 +72,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = ResultFrom::Stdout)]
     result: ResultFrom,
 
+    /// How lines of a command's stderr are shown [default: prefix, or plain with --concurrency 1]
+    #[arg(long, value_name = "HOW", value_enum)]
+    stderr: Option<StderrLines>,
+
     /// End when nothing is due and nothing runs
     #[arg(long)]
     drain: bool,
@@ -81,11 +85,34 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+/// How lines of commands' stderr are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum StderrLines {
+    /// With the job in front, such as [job 12]
+    Prefix,
+    /// As the command wrote them
+    Plain,
+}
+
+impl StderrLines {
+    /// Lines of several commands are mixed, and cannot be told apart without their jobs. Those of one command at a time
+    /// can, by the events around them, so they are left as they are.
+    fn for_concurrency(concurrency: u16) -> StderrLines {
+        if concurrency > 1 { StderrLines::Prefix } else { StderrLines::Plain }
+    }
+}
+
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let program = Program::find(args.command.clone())?.patience(args.patience).result(args.result);
     let (db, log) = (session.url()?, session.log);
-    let runner = Runner { program, db, result: args.result, log: log.format, warning: Once::new() };
-    let runner = Arc::new(runner);
+    let runner = Arc::new(Runner {
+        program,
+        db,
+        result: args.result,
+        stderr: args.stderr.unwrap_or_else(|| StderrLines::for_concurrency(args.concurrency)),
+        log: log.format,
+        warning: Once::new(),
+    });
     let (exit, failure) = runtime()?.block_on(async {
         let tenure = Tenure::options().open(&runner.db).await?;
         let mut worker = Worker::new(&tenure)
@@ -130,6 +157,7 @@ struct Runner {
     /// Where the store is, for a command that enqueues more.
     db: String,
     result: ResultFrom,
+    stderr: StderrLines,
     log: Format,
     /// Stdout that is not JSON is pointed out once: a command that writes so does it for every job.
     warning: Once,
@@ -152,8 +180,7 @@ impl Runner {
             ],
             result_limit: Limits::default().result,
         };
-        let show = self.log == Format::Text;
-        match self.program.run(&assignment, show, cx.cancelled()).await {
+        match self.program.run(&assignment, self.shows(cx.job()), cx.cancelled()).await {
             Finished::Done { result } => Ok(result),
             Finished::NotJson => {
                 self.point_out_lost_output(cx.job());
@@ -165,6 +192,17 @@ impl Runner {
             }
             Finished::Fatal { error } => Err(Fault::fatal(error)),
             Finished::Failed { error } => Err(Fault::retry(error)),
+        }
+    }
+
+    /// Shows a line of a command's stderr.
+    fn shows(&self, job: JobId) -> impl FnMut(&str) + Send + 'static {
+        let (log, stderr) = (self.log, self.stderr);
+        move |line| match (log, stderr) {
+            // Every line is read as an event.
+            (Format::Json, _) => {}
+            (Format::Text, StderrLines::Plain) => say(line),
+            (Format::Text, StderrLines::Prefix) => say(format!("[job {job}] {line}").trim_end()),
         }
     }
 

@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use super::captured::{Output, ResultFrom, Stderr, Stdout};
 use super::shim::{self, Report};
 use crate::args::BadInput;
-use crate::output::say;
 
 /// What runs for each job.
 pub(crate) struct Program {
@@ -90,20 +89,10 @@ impl Program {
         Program { result, ..self }
     }
 
-    /// Runs it for one attempt. When `stop` is ready, or the future is dropped, the command and all that is in its process
-    /// group end: by TERM, and by KILL when patience is over, even if this process is gone by then. With `stop` the
-    /// end is waited for.
+    /// Runs it for one attempt, and shows what it writes to stderr line by line. When `stop` is ready, or the future is
+    /// dropped, the command and all that is in its process group end: by TERM, and by KILL when patience is over, even
+    /// if this process is gone by then. With `stop` the end is waited for.
     pub(crate) async fn run(
-        &self,
-        job: &Assignment,
-        show_output: bool,
-        stop: impl Future<Output = ()>,
-    ) -> Finished {
-        self.run_and_show(job, if show_output { say } else { |_: &str| () }, stop).await
-    }
-
-    /// The same, with what it writes to stderr line by line.
-    pub(crate) async fn run_and_show(
         &self,
         job: &Assignment,
         show: impl FnMut(&str) + Send + 'static,

@@ -158,14 +158,12 @@ pub(crate) struct Effect<'a> {
 impl<'a> Effect<'a> {
     pub(crate) fn of(view: &'a EffectView, store: &Identity) -> Effect<'a> {
         let EffectView { effect, in_doubt, state, kind, tenant } = view;
-        let installation = store.installation;
-        let key = EffectKey { installation, job: effect.job, effect: effect.name.clone() };
         Effect {
             job: effect.job,
             effect: &effect.name,
             standing: effect.standing,
             in_doubt: *in_doubt,
-            key: key.to_string(),
+            key: effect_key(view, store),
             kind,
             tenant,
             job_state: *state,
@@ -176,6 +174,12 @@ impl<'a> Effect<'a> {
             note: effect.note.as_deref(),
         }
     }
+}
+
+/// The key under which outside systems know an effect.
+pub(crate) fn effect_key(EffectView { effect, .. }: &EffectView, store: &Identity) -> String {
+    let (installation, job, effect) = (store.installation, effect.job, effect.name.clone());
+    EffectKey { installation, job, effect }.to_string()
 }
 
 /// What holds for a queue.

@@ -16,7 +16,7 @@ use tenure::store::{Settlement, Store};
 on_both_engines!(
     effects_are_listed_with_where_they_stand,
     a_list_of_effects_can_be_narrowed_and_turned_page_by_page,
-    a_program_gets_the_key_that_outside_systems_know,
+    people_and_programs_get_the_key_that_outside_systems_know,
     a_long_result_is_shortened_for_people_and_whole_for_programs,
     text_of_an_effect_cannot_command_the_terminal,
     a_job_is_shown_with_its_effects,
@@ -120,7 +120,7 @@ fn a_list_of_effects_can_be_narrowed_and_turned_page_by_page(shell: &Shell) {
     assert!(shell.run(&["effects", "list", "--job", "9"]).stderr.contains("no such effects"));
 }
 
-fn a_program_gets_the_key_that_outside_systems_know(shell: &Shell) {
+fn people_and_programs_get_the_key_that_outside_systems_know(shell: &Shell) {
     in_doubt(shell, &["charge"], park());
     let installation = shell.store().identity().unwrap().installation.simple().to_string();
     let effect = &shell.json(&["effects", "list"])[0];
@@ -129,6 +129,10 @@ fn a_program_gets_the_key_that_outside_systems_know(shell: &Shell) {
     assert_eq!((&effect["kind"], &effect["ended_at"]), (&json!("pay"), &json!(null)));
     effect["opened_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     assert_eq!(shell.json(&["jobs", "show", "1"])["effects"][0], *effect);
+    for command in [&["effects", "list"][..], &["jobs", "show", "1"]] {
+        let text = shell.ok(command);
+        assert!(text.contains(&format!("  {installation}/0/1/charge  ")), "{text}");
+    }
 }
 
 fn a_long_result_is_shortened_for_people_and_whole_for_programs(shell: &Shell) {

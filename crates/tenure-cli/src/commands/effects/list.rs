@@ -7,14 +7,14 @@ use tenure::store::Store;
 
 use crate::output::{Column, Table};
 use crate::time::{now, relative};
+use crate::view::effect_key;
 use crate::{Answer, Session, args, view};
 
 /// List effects, those of the newest jobs first
 #[derive(clap::Args)]
 #[command(after_help = "\
 An effect is in doubt if its intent was written and its outcome was not, and whoever wrote it does
-not hold the job any more: it may have happened. Under --json each has its `key`, by which the other
-side knows it.
+not hold the job any more: it may have happened. KEY is what the other side knows it by.
 
 Example:
   tenure effects list --in-doubt")]
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     } else if effects.is_empty() {
         session.out.say(nothing(args))?;
     } else {
-        session.out.table(&table(&effects))?;
+        session.out.table(&table(&effects, &mut *store)?)?;
     }
     match more {
         None => {}
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     if let (Some(EffectView { effect, .. }), false) = (doubtful, session.out.is_json()) {
         let (job, name) = (effect.job, &effect.name);
         session.out.say(&format!(
-            "ask the other side whether it happened, by the key that --json shows, and say so with: \
+            "ask the other side whether it happened, by its key, and say so with: \
              tenure effects resolve {job} {name} --committed JSON, or --resend"
         ))?;
     }
@@ -126,9 +126,9 @@ pub(crate) fn views<'a>(
 }
 
 /// Effects for people.
-pub(crate) fn table(effects: &[EffectView]) -> Table {
+pub(crate) fn table(effects: &[EffectView], store: &mut dyn Store) -> Result<Table> {
     use Column::{Number, Text};
-    let now = now();
+    let (now, identity) = (now(), store.identity()?);
     let mut table = Table::new(&[
         Number("JOB"),
         Text("EFFECT"),
@@ -137,9 +137,11 @@ pub(crate) fn table(effects: &[EffectView]) -> Table {
         Text("JOB STATE"),
         Number("TOKEN"),
         Text("OPENED"),
+        Text("KEY"),
         Text("RESULT OR NOTE"),
     ]);
-    for EffectView { effect, in_doubt, state, kind, .. } in effects {
+    for view in effects {
+        let EffectView { effect, in_doubt, state, kind, .. } = view;
         let standing = if *in_doubt { "in doubt" } else { effect.standing.name() };
         let result = effect.result.as_ref().map(|result| result.as_str());
         table.row(vec![
@@ -150,10 +152,11 @@ pub(crate) fn table(effects: &[EffectView]) -> Table {
             state.to_string(),
             effect.token.to_string(),
             relative(effect.opened_at, now),
+            effect_key(view, &identity),
             shorten(result.or(effect.note.as_deref()).unwrap_or_default(), 60),
         ]);
     }
-    table
+    Ok(table)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         if !effects.is_empty() {
             session.out.line("")?;
             session.out.line("effects")?;
-            for line in effects::table(&effects).lines() {
+            for line in effects::table(&effects, &mut *store)?.lines() {
                 session.out.line(&format!("  {line}"))?;
             }
         }

@@ -46,6 +46,7 @@ on_both_engines!(
     what_ended_otherwise_than_dead_is_safe_from_the_commands_for_dead_jobs,
     all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged,
     a_paused_queue_is_shown_as_paused_until_it_is_resumed,
+    a_paused_queue_is_seen_wherever_one_looks_for_its_jobs,
     a_setting_for_a_queue_without_jobs_is_pointed_out,
     the_time_of_keeping_is_set_and_what_is_not_named_stays,
 );
@@ -205,8 +206,8 @@ fn stats_and_list_show_what_was_enqueued_in_aligned_columns(shell: &Shell) {
     let words = |text: &str, line: usize| -> Vec<String> {
         text.lines().nth(line).unwrap().split_whitespace().map(str::to_owned).collect()
     };
-    assert_eq!(words(&stats, 1)[..5], ["default", "-", "0", "1", "0"]);
-    assert_eq!(words(&stats, 2)[..5], ["mail", "acme", "1", "0", "0"]);
+    assert_eq!(words(&stats, 1)[..6], ["default", "open", "-", "0", "1", "0"]);
+    assert_eq!(words(&stats, 2)[..6], ["mail", "open", "acme", "1", "0", "0"]);
     let list = shell.ok(&["jobs", "list"]);
     assert_eq!(words(&list, 1)[..5], ["2", "queued", "report", "default", "-"]);
     assert_eq!(words(&list, 2)[..5], ["1", "queued", "send_email", "mail", "acme"]);
@@ -511,6 +512,38 @@ fn a_paused_queue_is_shown_as_paused_until_it_is_resumed(shell: &Shell) {
     assert_eq!(state(), "paused");
     shell.ok(&["queues", "resume", "mail"]);
     assert_eq!(state(), "open");
+}
+
+fn a_paused_queue_is_seen_wherever_one_looks_for_its_jobs(shell: &Shell) {
+    shell.ok(&["enqueue", "k", "--queue", "mail", "--tenant", "ann"]);
+    shell.ok(&["enqueue", "k", "--queue", "mail", "--delay", "2h"]);
+    shell.ok(&["enqueue", "k"]);
+    shell.ok(&["queues", "pause", "mail"]);
+    shell.ok(&["queues", "pause", "empty"]);
+    let stats = shell.ok(&["stats"]);
+    let states: Vec<Vec<&str>> =
+        stats.lines().map(|line| line.split_whitespace().take(4).collect()).collect();
+    assert_eq!(
+        states[1..],
+        [
+            ["default", "open", "-", "1"],
+            ["empty", "paused", "-", "0"],
+            ["mail", "paused", "-", "0"],
+            ["mail", "paused", "ann", "1"]
+        ],
+        "{stats}"
+    );
+    let lines = &shell.json(&["stats"])["lines"];
+    assert_eq!((&lines[0]["queue"], &lines[0]["paused_at"]), (&json!("default"), &json!(null)));
+    assert_eq!((&lines[1]["queue"], &lines[1]["ready"]), (&json!("empty"), &json!(0)));
+    lines[3]["paused_at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let list = shell.ok(&["jobs", "list"]);
+    let ends = ["  due", "m, queue paused", "  queue paused"];
+    for (line, end) in list.lines().skip(1).zip(ends) {
+        assert!(line.ends_with(end), "not {end:?}: {list}");
+    }
+    shell.ok(&["queues", "resume", "empty"]);
+    assert!(!shell.ok(&["stats"]).contains("empty"));
 }
 
 fn a_setting_for_a_queue_without_jobs_is_pointed_out(shell: &Shell) {

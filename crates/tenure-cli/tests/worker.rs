@@ -33,6 +33,7 @@ on_both_engines!(
     events_as_json_carry_job_token_and_worker,
     two_workers_with_the_same_settings_share_the_work,
     a_kind_that_nobody_asked_for_stays_queued,
+    a_worker_that_drains_says_what_it_left_in_a_paused_queue,
 );
 
 /// Longer than a busy machine needs, and shorter than the grace that nobody should wait for.
@@ -342,4 +343,25 @@ fn a_command_that_does_not_exist_is_refused_before_any_job_is_taken() {
     ran.refused(2, "no program in PATH is called no-such-program");
     assert!(!shell.path("tenure.db").exists(), "nothing was opened");
     shell.run(&["worker", "--drain"]).refused(2, "<COMMAND>");
+}
+
+fn a_worker_that_drains_says_what_it_left_in_a_paused_queue(shell: &Shell) {
+    for queue in ["mail", "post"] {
+        shell.ok(&["enqueue", "k", "--queue", queue, "--count", "2"]);
+        shell.ok(&["queues", "pause", queue]);
+    }
+    shell.ok(&["enqueue", "k", "--queue", "mail", "--delay", "2h"]);
+    let drain = |options: &[&str]| {
+        let ran = shell.run(&[&["worker", "--drain"], options, &["--", "true"]].concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let said = |line: &&str| line.contains("paused");
+        ran.stderr.lines().filter(said).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let line = "queue mail is paused, and 2 due jobs are left in it; resume it with: tenure \
+                queues resume mail";
+    assert_eq!(drain(&["--queue", "mail", "--queue", "default"]), [line]);
+    assert_eq!(drain(&["--queue", "mail", "--log", "json"]), [""; 0], "every line is an event");
+    assert_eq!(drain(&[]), [""; 0], "it does not work from them");
+    shell.ok(&["queues", "resume", "mail"]);
+    assert_eq!(drain(&["--queue", "mail"]), [""; 0]);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ArgGroup;
+use tenure::clock::Timestamp;
 use tenure::inspect::{OverviewLine, QueueSettings};
 use tenure::job::Name;
 use tenure::store::{Pause, QueueChange, Store};
@@ -88,7 +89,7 @@ fn configure(name: &Name, change: &QueueChange, session: &mut Session) -> Result
 /// All that holds for a queue, on one line.
 fn describe(settings: &QueueSettings) -> String {
     let QueueSettings { queue, paused_at, keep_ms, keep_dead_ms } = settings;
-    let state = if paused_at.is_some() { "paused" } else { "open" };
+    let state = state(*paused_at);
     format!(
         "queue {queue} is {state}; succeeded jobs are kept {}, dead and cancelled ones {}",
         show_millis(*keep_ms),
@@ -111,6 +112,16 @@ fn list(session: &mut Session) -> Result<Answer> {
         session.out.table(&table(&queues))?;
     }
     Ok(Answer::Yes)
+}
+
+/// The queues that are paused, and since when.
+pub(crate) fn paused(settings: Vec<QueueSettings>) -> BTreeMap<Name, Timestamp> {
+    settings.into_iter().filter_map(|queue| Some((queue.queue, queue.paused_at?))).collect()
+}
+
+/// The state of a queue, in a table.
+pub(crate) fn state(paused_at: Option<Timestamp>) -> &'static str {
+    if paused_at.is_some() { "paused" } else { "open" }
 }
 
 struct Queue {
@@ -161,7 +172,7 @@ fn table(queues: &BTreeMap<Name, Queue>) -> Table {
         let QueueSettings { paused_at, keep_ms, keep_dead_ms, .. } = &queue.settings;
         table.row(vec![
             name.to_string(),
-            if paused_at.is_some() { "paused" } else { "open" }.into(),
+            state(*paused_at).into(),
             queue.ready.to_string(),
             queue.waiting.to_string(),
             queue.running.to_string(),

@@ -1,10 +1,14 @@
 //! `tenure stats`: all queues at a glance.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Serialize;
+use tenure::clock::Timestamp;
 use tenure::inspect::{Overview, OverviewLine};
+use tenure::job::{Name, Tenant};
 
-use crate::commands::doctor;
+use crate::commands::{doctor, queues};
 use crate::output::{Column, Table};
 use crate::time::show_millis;
 use crate::view::Rfc3339;
@@ -17,9 +21,11 @@ pub(crate) struct Args {}
 pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let mut store = target.open()?;
-    let overview = store.overview()?;
+    let mut overview = store.overview()?;
+    let paused = queues::paused(store.queues()?);
+    add_paused_without_jobs(&mut overview, &paused);
     if session.out.is_json() {
-        session.out.document(&View { at: Rfc3339(overview.at), lines: &overview.lines })?;
+        session.out.document(&View::of(&overview, &paused))?;
     } else if overview.lines.is_empty() {
         session.out.say(&format!(
             "nothing is queued, running or dead in {}; enqueue a job with: \
@@ -27,7 +33,7 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
             target.name()
         ))?;
     } else {
-        session.out.table(&table(&overview))?;
+        session.out.table(&table(&overview, &paused))?;
     }
     if overview.lines.iter().any(|line| line.ready > 0)
         && let Some(unserved) = doctor::unserved(&target, store.as_mut(), &overview)?
@@ -37,16 +43,44 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
+type Paused = BTreeMap<Name, Timestamp>;
+
+/// The store counts jobs, so a queue without any is not in its overview. A paused one is shown all the same: its next job
+/// will wait.
+fn add_paused_without_jobs(overview: &mut Overview, paused: &Paused) {
+    let is_there = |queue: &Name| overview.lines.iter().any(|line| line.queue == *queue);
+    let missing: Vec<&Name> = paused.keys().filter(|queue| !is_there(queue)).collect();
+    let empty = |queue: &Name| OverviewLine::empty(queue.clone(), Tenant::default());
+    overview.lines.extend(missing.into_iter().map(empty));
+    overview.lines.sort_by(|a, b| (&a.queue, &a.tenant).cmp(&(&b.queue, &b.tenant)));
+}
+
 #[derive(Serialize)]
 struct View<'a> {
     at: Rfc3339,
-    lines: &'a [OverviewLine],
+    lines: Vec<Line<'a>>,
 }
 
-fn table(overview: &Overview) -> Table {
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    counts: &'a OverviewLine,
+    paused_at: Option<Rfc3339>,
+}
+
+impl<'a> View<'a> {
+    fn of(overview: &'a Overview, paused: &Paused) -> View<'a> {
+        let paused_at = |queue| paused.get(queue).copied().map(Rfc3339);
+        let line = |counts: &'a OverviewLine| Line { counts, paused_at: paused_at(&counts.queue) };
+        View { at: Rfc3339(overview.at), lines: overview.lines.iter().map(line).collect() }
+    }
+}
+
+fn table(overview: &Overview, paused: &Paused) -> Table {
     use Column::{Number, Text};
     let mut table = Table::new(&[
         Text("QUEUE"),
+        Text("STATE"),
         Text("TENANT"),
         Number("READY"),
         Number("WAITING"),
@@ -60,6 +94,7 @@ fn table(overview: &Overview) -> Table {
     for line in &overview.lines {
         table.row(vec![
             line.queue.to_string(),
+            queues::state(paused.get(&line.queue).copied()).into(),
             line.tenant.to_string(),
             line.ready.to_string(),
             line.waiting.to_string(),

@@ -22,6 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::captured::ResultFrom;
 use self::command::{Assignment, Finished, Program};
+use crate::commands::queues;
 use crate::log::Format;
 use crate::output::say;
 use crate::time::{duration, positive_duration};
@@ -138,6 +139,9 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         let signals = Signals::new()?;
         let mut running = worker.start().await?;
         let exit = signals.obeyed_by(&mut running, args.grace, log.format).await;
+        if exit == Exit::Drained && log.format == Format::Text {
+            point_out_paused(&tenure, &args.queues).await;
+        }
         anyhow::Ok((exit, running.failure()))
     })?;
     if let Some(forbidden) = failure.filter(Error::is_forbidden) {
@@ -149,6 +153,32 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
             "the worker ended without giving everything back; other workers take it over".into(),
         ),
     })
+}
+
+/// Says which due jobs a worker has left because their queue is paused. A role that may work and not look is told nothing:
+/// its work is done all the same.
+async fn point_out_paused(tenure: &Tenure, queues: &[Name]) {
+    let default = [Name::default_queue()];
+    let queues = if queues.is_empty() { &default } else { queues };
+    let Ok(settings) = tenure.with_store(|store| store.queues()).await else { return };
+    let mut paused = queues::paused(settings);
+    paused.retain(|queue, _| queues.contains(queue));
+    if paused.is_empty() {
+        return;
+    }
+    let Ok(overview) = tenure.with_store(|store| store.overview()).await else { return };
+    for queue in paused.keys() {
+        let lines = overview.lines.iter().filter(|line| line.queue == *queue);
+        let left = match lines.map(|line| line.ready).sum() {
+            0 => continue,
+            1 => "1 due job is".to_owned(),
+            n => format!("{n} due jobs are"),
+        };
+        say(&format!(
+            "queue {queue} is paused, and {left} left in it; resume it with: tenure queues \
+             resume {queue}"
+        ));
+    }
 }
 
 /// What a worker runs for its jobs, and what it says meanwhile.

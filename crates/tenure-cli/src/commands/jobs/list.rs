@@ -1,12 +1,15 @@
 //! `tenure jobs list`: a page of jobs, newest first.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
-use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
+use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Name, State, shorten};
 use tenure::store::Store;
 
 use crate::args::{self, Only};
+use crate::commands::queues;
 use crate::output::{Column, Table};
 use crate::time::{now, relative, show};
 use crate::{Answer, Session, view};
@@ -42,7 +45,8 @@ pub(crate) struct Limit {
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let filter = Filter { before: args.before, ..args.only.filter(args.state) };
     let is_everything = filter == Filter::default();
-    let (jobs, more) = newest(&mut *session.open()?, filter, &args.limit)?;
+    let mut store = session.open()?;
+    let (jobs, more) = newest(&mut *store, filter, &args.limit)?;
     if session.out.is_json() {
         session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
     } else if jobs.is_empty() && is_everything {
@@ -52,7 +56,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     } else if jobs.is_empty() {
         session.out.say("no such jobs; all of them: tenure jobs list")?;
     } else {
-        session.out.table(&table(&jobs))?;
+        session.out.table(&table(&jobs, &queues::paused(store.queues()?)))?;
     }
     if let (Some(_), Some(last)) = (more, jobs.last()) {
         session.out.say(&format!(
@@ -86,7 +90,7 @@ pub(crate) fn newest(
     Ok((jobs, more))
 }
 
-fn table(jobs: &[JobRecord]) -> Table {
+fn table(jobs: &[JobRecord], paused: &BTreeMap<Name, Timestamp>) -> Table {
     use Column::{Number, Text};
     let now = now();
     let mut table = Table::new(&[
@@ -108,17 +112,24 @@ fn table(jobs: &[JobRecord]) -> Table {
             job.tenant.to_string(),
             format!("{}/{}", job.attempt, job.max_attempts),
             relative(job.enqueued_at, now),
-            note(job, now),
+            note(job, paused, now),
         ]);
     }
     table
 }
 
 /// What one wants to know next about a job in its state.
-fn note(job: &JobRecord, now: Timestamp) -> String {
+fn note(job: &JobRecord, paused: &BTreeMap<Name, Timestamp>, now: Timestamp) -> String {
     match job.state {
-        State::Queued if job.run_at > now => format!("due {}", relative(job.run_at, now)),
-        State::Queued => "due".to_owned(),
+        State::Queued => {
+            let due = (job.run_at > now).then(|| format!("due {}", relative(job.run_at, now)));
+            match (due, paused.contains_key(&job.queue)) {
+                (Some(due), false) => due,
+                (Some(due), true) => format!("{due}, queue paused"),
+                (None, false) => "due".to_owned(),
+                (None, true) => "queue paused".to_owned(),
+            }
+        }
         State::Running => {
             let progress = job.progress.as_ref().map(|told| shorten(&told.to_string(), 80));
             match (progress, job.lease_until) {

@@ -132,9 +132,20 @@ const CASES: &[Case] = &[
     case("a queued job to resume", &["jobs", "resume", "1"], 1, "job 1 is queued, not parked"),
     case("a live job to purge", &["dead", "purge", "1"], 1, "job 1 is queued, not dead"),
     case("a live job among the dead", &["dead", "requeue", "1"], 1, "job 1 is queued, not dead"),
-    case("a purge of nothing", &["dead", "purge"], 2, "<ID|--all>"),
+    case("a purge of nothing", &["dead", "purge"], 2, "which dead jobs? name their ids, narrow"),
+    case(
+        "a requeue of nothing",
+        &["dead", "requeue"],
+        2,
+        "--queue, --tenant or --kind, or say --all",
+    ),
     case("a purge of all and of some", &["dead", "purge", "--all", "1"], 2, "cannot be used with"),
-    case("a filter beside ids", &["dead", "requeue", "1", "--kind", "k"], 2, "use them with --all"),
+    case(
+        "a filter beside ids",
+        &["dead", "requeue", "1", "--kind", "k"],
+        2,
+        "use them without ids",
+    ),
     case("a list of nothing", &["jobs", "list", "--limit", "0"], 2, "--limit"),
     case("a list of an unknown state", &["jobs", "list", "--state", "done"], 2, "possible values"),
     case("a setting of nothing", &["queues", "set", "q"], 2, "--keep"),
@@ -284,7 +295,10 @@ fn an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not(shell
 
 fn deleting_all_dead_jobs_is_asked_for_twice(shell: &Shell) {
     shell.settled(tenure::lifecycle::Outcome::Bury { reason: "no".into() });
-    shell.run(&["dead", "purge", "--all"]).refused(2, "delete 1 dead job for good");
+    for which in [&["--all"][..], &["--queue", "default"]] {
+        let purge = [&["dead", "purge"], which].concat();
+        shell.run(&purge).refused(2, "delete 1 dead job for good");
+    }
     assert_eq!(shell.jobs().len(), 1);
 }
 

@@ -482,8 +482,9 @@ fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged(shell: &Shell) {
     shell.ok(&["enqueue", "a", "--count", "1200"]);
     shell.ok(&["enqueue", "b", "--count", "3"]);
     bury_all(&mut *shell.store(), 1_203);
-    assert_eq!(shell.ok(&["dead", "requeue", "--all", "--kind", "b"]), "3 jobs requeued\n");
-    assert_eq!(shell.ok(&["dead", "purge", "--all", "--queue", "other", "--yes"]), "");
+    assert_eq!(shell.ok(&["dead", "requeue", "--kind", "b"]), "3 jobs requeued\n");
+    assert_eq!(shell.ok(&["dead", "purge", "--queue", "other", "--yes"]), "");
+    assert_eq!(shell.ok(&["dead", "requeue", "--all", "--kind", "b"]), "", "all of them, of b");
     assert_eq!(shell.ok(&["dead", "purge", "--all", "--yes"]), "1200 jobs purged\n");
     let left: Vec<State> = shell.jobs().iter().map(|job| job.state).collect();
     assert_eq!(left, [State::Queued; 3]);

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use clap::ArgGroup;
 use serde::Serialize;
 use tenure::inspect::Filter;
 use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
@@ -30,45 +29,71 @@ pub(crate) enum Command {
         limit: Limit,
     },
     /// Queue dead jobs again, with their attempts and crashes counted from zero
-    #[command(after_help = "Example:\n  tenure dead requeue --all --kind send_email")]
+    #[command(after_help = "Example:\n  tenure dead requeue --kind send_email")]
     Requeue(Which),
     /// Delete dead jobs and all that is known of them
-    #[command(after_help = "Example:\n  tenure dead purge --all --queue mail --yes")]
+    #[command(after_help = "Example:\n  tenure dead purge --queue mail --yes")]
     Purge {
         #[command(flatten)]
         which: Which,
-        /// Yes, all of them, for good: needed with --all
+        /// Yes, all of them, for good: needed unless the jobs are named by their ids
         #[arg(long)]
         yes: bool,
     },
 }
 
+/// Which dead jobs: by their ids, those that a filter leaves, or all.
 #[derive(clap::Args)]
-#[group(skip)]
-#[command(group(ArgGroup::new("which").required(true).args(["ids", "all"])))]
 pub(crate) struct Which {
     /// The jobs
     #[arg(value_name = "ID", value_parser = args::job_id)]
     ids: Vec<JobId>,
 
-    /// All dead jobs, or those that --queue, --tenant and --kind leave
-    #[arg(long)]
+    /// All dead jobs; not needed with --queue, --tenant or --kind
+    #[arg(long, conflicts_with = "ids")]
     all: bool,
 
     #[command(flatten)]
     only: Only,
 }
 
+enum Chosen<'a> {
+    Ids(&'a [JobId]),
+    Matching(&'a Only),
+}
+
+impl Which {
+    fn chosen(&self) -> Result<Chosen<'_>, BadInput> {
+        let Which { ids, all, only } = self;
+        match (ids.as_slice(), only.is_empty()) {
+            ([], true) if !all => Err(BadInput(
+                "which dead jobs? name their ids, narrow them down with --queue, --tenant or \
+                 --kind, or say --all"
+                    .into(),
+            )),
+            ([], _) => Ok(Chosen::Matching(only)),
+            (ids, true) => Ok(Chosen::Ids(ids)),
+            (_, false) => Err(BadInput(
+                "--queue, --tenant and --kind choose among all dead jobs; use them without ids, or \
+                 name ids alone"
+                    .into(),
+            )),
+        }
+    }
+}
+
 pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
     match command {
         Command::List { only, limit } => list(only, limit, session),
-        Command::Requeue(which) if which.all => all(Operation::RequeueDead, &which.only, session),
-        Command::Requeue(which) => named(Operation::RequeueDead, which, session),
-        Command::Purge { which, yes: false } if which.all => ask_first(&which.only, session),
-        Command::Purge { which, .. } if which.all => {
-            all(Operation::PurgeDead, &which.only, session)
-        }
-        Command::Purge { which, .. } => named(Operation::PurgeDead, which, session),
+        Command::Requeue(which) => match which.chosen()? {
+            Chosen::Ids(ids) => named(Operation::RequeueDead, ids, session),
+            Chosen::Matching(only) => all(Operation::RequeueDead, only, session),
+        },
+        Command::Purge { which, yes } => match which.chosen()? {
+            Chosen::Ids(ids) => named(Operation::PurgeDead, ids, session),
+            Chosen::Matching(only) if *yes => all(Operation::PurgeDead, only, session),
+            Chosen::Matching(only) => ask_first(only, session),
+        },
     }
 }
 
@@ -120,13 +145,9 @@ fn table(jobs: &[JobRecord]) -> Table {
 }
 
 /// Does it to the jobs that were named, as far as they are dead.
-fn named(operation: Operation, which: &Which, session: &mut Session) -> Result<Answer> {
-    if !which.only.is_empty() {
-        let why = "--queue, --kind and --tenant choose among all; use them with --all, or name ids";
-        return Err(BadInput(why.into()).into());
-    }
+fn named(operation: Operation, ids: &[JobId], session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
-    let ids = distinct(&which.ids);
+    let ids = distinct(ids);
     let mut answers = BTreeMap::new();
     let mut dead = Vec::new();
     for id in &ids {

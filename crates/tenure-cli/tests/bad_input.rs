@@ -101,6 +101,12 @@ const CASES: &[Case] = &[
         2,
         "not a retry policy; write fixed:5s, exponential:1s..5m or list:1s,5s,1m",
     ),
+    case(
+        "a lease that a busy worker could not keep",
+        &["worker", "--drain", "--lease", "1ms", "--", "true"],
+        2,
+        "with 1ms a worker that is merely busy loses its jobs; use 1 s or more",
+    ),
     case("no attempts", &["enqueue", "k", "--max-attempts", "0"], 2, "--max-attempts"),
     case("no runtime", &["enqueue", "k", "--max-runtime", "0s"], 2, "zero is too short"),
     case("no copies", &["enqueue", "k", "--count", "0"], 2, "--count"),

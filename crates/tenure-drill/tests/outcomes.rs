@@ -282,7 +282,7 @@ async fn an_outcome_is_written_however_long_ago_the_lease_was_over(scene: Arc<Sc
     scene.resist();
     let handle = scene.tenure.enqueue(Pay {}).await.unwrap();
     // It renews nothing, as if no renewal came through, and nothing else takes the job back.
-    let worker = scene.worker().lease(Duration::from_millis(200)).concurrency(1).stalled();
+    let worker = scene.worker().lease(Duration::from_secs(1)).concurrency(1).stalled();
     let running = worker.state(bank.clone()).handle(pay).start().await.unwrap();
     scene.refuses().await;
     lease_is_over(&scene, &handle).await;

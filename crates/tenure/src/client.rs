@@ -20,7 +20,7 @@ pub use self::enqueue::Enqueue;
 pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
-use crate::job::{BATCH_LIMIT, JobId, Json, Limits, Name, NewJob, RetryPolicy};
+use crate::job::{BATCH_LIMIT, JobId, Limits, Name, NewJob, RetryPolicy};
 use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
@@ -191,7 +191,7 @@ impl Tenure {
     /// ```
     #[expect(clippy::needless_pass_by_value, reason = "a job that is enqueued is given away")]
     pub fn enqueue<J: Job>(&self, job: J) -> Enqueue<J::Output> {
-        Enqueue::new(self, J::KIND, J::QUEUE, serde_json::to_string(&job)).retry(J::RETRY)
+        Enqueue::new(self, J::KIND, J::QUEUE, &job).retry(J::RETRY)
     }
 
     /// The same for a kind that has no type in this program: its args are JSON, and so is its result.
@@ -205,7 +205,7 @@ impl Tenure {
     /// # }
     /// ```
     pub fn enqueue_kind(&self, kind: &str, args: &impl Serialize) -> Enqueue<serde_json::Value> {
-        Enqueue::new(self, kind, "default", serde_json::to_string(args))
+        Enqueue::new(self, kind, "default", args)
     }
 
     /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts.
@@ -390,18 +390,6 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.waiters.all().remove(&self.place);
-    }
-}
-
-/// Args as a store keeps them.
-pub(crate) fn json(
-    field: &'static str,
-    text: serde_json::Result<String>,
-    limit: usize,
-) -> Result<Json, crate::job::Invalid> {
-    match text {
-        Ok(text) => Json::check(field, text, limit),
-        Err(cause) => Err(crate::job::Invalid::NotJson { field, why: cause.to_string() }),
     }
 }
 

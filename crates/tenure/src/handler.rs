@@ -19,7 +19,7 @@ use std::task::{self, Poll};
 pub use self::context::Context;
 pub(crate) use self::context::{Committed, Surroundings};
 pub use self::effect::{Effect, EffectCall};
-use crate::client::{Job, json, kind};
+use crate::client::{Job, kind};
 use crate::job::{Invalid, Json, Name};
 use crate::lifecycle::Fault;
 
@@ -155,7 +155,7 @@ fn decode<J: Job>(args: &Json) -> Result<J, Fault> {
 
 /// What cannot be kept never will be, however often the handler runs.
 fn encode(output: &impl serde::Serialize, limit: usize) -> Answer {
-    let result = json("result", serde_json::to_string(output), limit)
+    let result = Json::of("result", output, limit)
         .map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
     Ok((result.as_str() != "null").then_some(result))
 }

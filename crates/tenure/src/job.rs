@@ -14,6 +14,7 @@ mod progress;
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -224,6 +225,10 @@ impl Default for Limits {
         Limits { args: 256 * 1024, result: 256 * 1024 }
     }
 }
+
+/// The longest delay that a program may ask for: 100 years. A longer one is a mistake, and a store would keep the job
+/// until the year 9999.
+pub const DELAY_LIMIT: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 /// The most items that one call of a store takes.
 pub const BATCH_LIMIT: usize = 1_000;

@@ -56,9 +56,9 @@ pub use tokio_postgres;
 use tokio_postgres::GenericClient;
 
 pub use self::raw::{Error, Refusal, refusal};
-use crate::client::{Enqueue, Handle, Tenure, json};
+use crate::client::{Enqueue, Handle, Tenure};
 use crate::handler::{Committed, Context};
-use crate::job::Invalid;
+use crate::job::{Invalid, Json};
 use crate::lifecycle::{Fault, Verb};
 use crate::store;
 use crate::store::place::Engine;
@@ -90,7 +90,7 @@ pub async fn complete(
     cx: &Context,
     output: &impl Serialize,
 ) -> Result<(), Fault> {
-    let result = json("result", serde_json::to_string(output), cx.result_limit());
+    let result = Json::of("result", output, cx.result_limit());
     let result = result.map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     let done = raw::complete(client, schema, cx.shown(), Some(&result)).await;

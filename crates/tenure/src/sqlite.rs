@@ -69,9 +69,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::client::{Enqueue, Handle, Tenure, json};
+use crate::client::{Enqueue, Handle, Tenure};
 use crate::handler::{Committed, Context};
-use crate::job::Invalid;
+use crate::job::{Invalid, Json};
 use crate::lifecycle::{Fault, Outcome};
 use crate::store::place::Engine;
 use crate::store::{Error, Settled, Settlement};
@@ -139,7 +139,7 @@ impl Context {
         let (fence, limit) = (self.shown(), self.result_limit());
         let both = move |tx: &Transaction<'_>| {
             let output = work(tx).map_err(Undone::Fault)?;
-            let result = json("result", serde_json::to_string(&output), limit)
+            let result = Json::of("result", &output, limit)
                 .map_err(|invalid| Undone::Fault(Fault::fatal(invalid)))?;
             let done = Outcome::Complete { result: Some(result) };
             match tx.settle(&Settlement::new(fence, done))? {

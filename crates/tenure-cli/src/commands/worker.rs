@@ -58,7 +58,7 @@ pub(crate) struct Args {
     concurrency: u16,
 
     /// For how long a job is taken; it is renewed for as long as this worker lives
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     lease: Duration,
 
     /// How long jobs may go on once the worker is to end
@@ -84,6 +84,13 @@ pub(crate) struct Args {
     /// What to run for each job
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// Checked before the store is opened.
+fn lease(text: &str) -> Result<Duration, String> {
+    let length = positive_duration(text)?;
+    Worker::check_lease(length).map_err(|invalid| invalid.to_string())?;
+    Ok(length)
 }
 
 /// How lines of commands' stderr are shown.

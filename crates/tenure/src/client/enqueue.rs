@@ -6,9 +6,11 @@ use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::{Handle, Tenure, json, kind};
+use serde::Serialize;
+
+use super::{Handle, Tenure, kind};
 use crate::clock::Timestamp;
-use crate::job::{Invalid, Key, Name, NewJob, RetryPolicy, Tenant};
+use crate::job::{DELAY_LIMIT, Invalid, Json, Key, Name, NewJob, RetryPolicy, Tenant};
 use crate::store::Result;
 
 /// A job that is about to be enqueued. Awaiting it stores it; what makes no sense is told then.
@@ -24,10 +26,10 @@ impl<T> Enqueue<T> {
         tenure: &Tenure,
         name: &str,
         queue: &str,
-        args: serde_json::Result<String>,
+        args: &impl Serialize,
     ) -> Enqueue<T> {
         let job = || {
-            let args = json("args", args, tenure.0.options.limits.args)?;
+            let args = Json::of("args", args, tenure.0.options.limits.args)?;
             Ok(NewJob::new(kind(name)?, args).queue(Name::check("queue", queue)?))
         };
         Enqueue { tenure: tenure.clone(), job: job(), output: PhantomData }
@@ -63,9 +65,15 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.priority(priority)))
     }
 
-    /// Due after this long.
+    /// Due after this long, at most 100 years.
     pub fn delay(self, delay: Duration) -> Enqueue<T> {
-        self.with(|job| Ok(job.delay(delay)))
+        self.with(|job| {
+            if delay > DELAY_LIMIT {
+                let why = format!("{delay:?} is longer than 100 years; choose a shorter one");
+                return Err(Invalid::Value { field: "delay", why });
+            }
+            Ok(job.delay(delay))
+        })
     }
 
     /// Due at this time.
@@ -164,5 +172,19 @@ mod tests {
         assert_eq!(retries(tenure.enqueue(Patient)).await, Patient::RETRY);
         let fixed = RetryPolicy::Fixed { ms: 7 };
         assert_eq!(retries(tenure.enqueue(Patient).retry(fixed.clone())).await, fixed);
+    }
+
+    #[tokio::test]
+    async fn a_delay_that_nobody_lives_to_see_and_args_that_json_cannot_express_are_refused() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        assert!(tenure.enqueue(Patient).delay(DELAY_LIMIT).await.is_ok());
+        let error = tenure.enqueue(Patient).delay(Duration::MAX).await.unwrap_err();
+        assert!(error.is_invalid(), "{error}");
+        let told = error.to_string();
+        assert!(told.ends_with("is longer than 100 years; choose a shorter one"), "{told}");
+        let error = tenure.enqueue_kind("resize", &[f64::INFINITY]).await.unwrap_err();
+        let told = "args cannot be stored as JSON: a number is inf, which JSON cannot say; use \
+                    null or a text instead";
+        assert_eq!(error.to_string(), told);
     }
 }

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use super::effect::EffectCall;
 use super::names::Names;
 use super::{Effect, Handlers};
-use crate::client::{Tenure, json};
+use crate::client::Tenure;
 use crate::clock::Moment;
 use crate::job::{JobId, Json, Name, Progress, State, Tenant};
 use crate::lease::{Fence, Reason, Stale, Token, WorkerId, epoch_of, first_of};
@@ -509,7 +509,7 @@ impl Context {
         name: &Name,
         output: &impl Serialize,
     ) -> Result<Json, Fault> {
-        json("result", serde_json::to_string(output), self.result_limit())
+        Json::of("result", output, self.result_limit())
             .map_err(|invalid| Fault::fatal(format!("the {what} {name} ran, but its {invalid}")))
     }
 

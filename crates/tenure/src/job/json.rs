@@ -4,6 +4,8 @@
 //! can be decoded and holds no NUL, which PostgreSQL cannot keep. This module does not know what
 //! the JSON says.
 
+mod finite;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -44,6 +46,32 @@ impl Json {
             Ok(()) => Ok(Json(text)),
             Err(error) => Err(Invalid::NotJson { field, why: error.to_string() }),
         }
+    }
+
+    /// The JSON of a value, if a store may keep it. A number that is NaN or infinite is refused: as
+    /// JSON it would be `null`, and nobody would be told.
+    ///
+    /// ```
+    /// use tenure::job::Json;
+    ///
+    /// assert_eq!(Json::of("result", &[1.5], 1024)?.as_str(), "[1.5]");
+    /// assert!(Json::of("result", &f64::NAN, 1024).is_err());
+    /// # Ok::<(), tenure::job::Invalid>(())
+    /// ```
+    pub fn of(
+        field: &'static str,
+        value: &(impl Serialize + ?Sized),
+        limit: usize,
+    ) -> Result<Json, Invalid> {
+        let not_json = |cause: serde_json::Error| {
+            let why = cause.to_string();
+            Invalid::NotJson { field, why }
+        };
+        let text = serde_json::to_string(value).map_err(not_json)?;
+        if text.contains("null") {
+            finite::check(value).map_err(not_json)?;
+        }
+        Json::check(field, text, limit)
     }
 
     /// What a store of ours returned was checked when it went in.

@@ -223,24 +223,38 @@ fn default_host(port: &str) -> String {
 
 /// The address as a person may paste it into psql, without what is secret.
 fn show(config: &Config, schema: &str) -> String {
-    let hosts = config.get_hosts().iter().enumerate().map(|(index, host)| {
-        let ports = config.get_ports();
-        let port = ports.get(index).or(ports.first()).unwrap_or(&5432);
-        match host {
-            Host::Tcp(host) if host.contains(':') => format!("[{host}]:{port}"),
-            Host::Tcp(host) => format!("{}:{port}", split::encode(host)),
-            Host::Unix(dir) => format!("{}:{port}", split::encode(&dir.to_string_lossy())),
-        }
-    });
-    let hosts = hosts.collect::<Vec<_>>().join(",");
     let user = config.get_user().map_or_else(String::new, |user| split::encode(user) + "@");
     let database =
         config.get_dbname().or(config.get_user()).map_or_else(String::new, split::encode);
-    let schema = match schema {
-        SCHEMA => String::new(),
-        other => format!("?schema={}", split::encode(other)),
-    };
-    format!("postgres://{user}{hosts}/{database}{schema}")
+    let (hosts, mut settings) = show_hosts(config);
+    if schema != SCHEMA {
+        settings.push(format!("schema={}", split::encode(schema)));
+    }
+    let mark = if settings.is_empty() { "" } else { "?" };
+    format!("postgres://{user}{hosts}/{database}{mark}{}", settings.join("&"))
+}
+
+/// What to write between `@` and `/`, and behind the question mark. The directory of a socket stands there, where its
+/// slashes can be read: as a host it would be `%2Frun%2Fpostgresql`.
+fn show_hosts(config: &Config) -> (String, Vec<String>) {
+    let has_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
+    let names = config.get_hosts().iter().map(|host| match host {
+        Host::Unix(dir) => split::encode(&dir.to_string_lossy()).replace("%2F", "/"),
+        Host::Tcp(host) if host.contains(':') && !has_socket => format!("[{host}]"),
+        Host::Tcp(host) => split::encode(host),
+    });
+    let listed = |items: Vec<String>| items.join(",");
+    let ports = config.get_ports();
+    if !has_socket {
+        let port = |index: usize| ports.get(index).or(ports.first()).unwrap_or(&5432);
+        let places = names.enumerate().map(|(index, name)| format!("{name}:{}", port(index)));
+        return (listed(places.collect()), Vec::new());
+    }
+    let mut settings = vec![format!("host={}", listed(names.collect()))];
+    if ports.iter().any(|port| *port != 5432) {
+        settings.push(format!("port={}", listed(ports.iter().map(u16::to_string).collect())));
+    }
+    (String::new(), settings)
 }
 
 #[cfg(test)]

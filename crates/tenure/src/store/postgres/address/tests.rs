@@ -37,7 +37,15 @@ fn what_is_shown_can_be_read_again() {
         ("postgres://me@h", "postgres://me@h:5432/me"),
         ("postgres://h1:1,h2:2/d", "postgres://h1:1,h2:2/d"),
         ("postgres://me@[::1]:7/d", "postgres://me@[::1]:7/d"),
-        ("postgres:///d?host=/run/pg&user=a%40b", "postgres://a%40b@%2Frun%2Fpg:5432/d"),
+        ("postgres:///d?host=/run/pg&user=a%40b", "postgres://a%40b@/d?host=/run/pg"),
+        (
+            "postgres://me@%2Frun%2Fp%20g:7/d?schema=s",
+            "postgres://me@/d?host=/run/p%20g&port=7&schema=s",
+        ),
+        (
+            "host=/run/pg,h,::1 port=1,2,3 user=me",
+            "postgres://me@/me?host=/run/pg,h,%3A%3A1&port=1,2,3",
+        ),
         ("host=h user=me dbname='a/b'", "postgres://me@h:5432/a%2Fb"),
     ] {
         assert_eq!(read(given).unwrap().to_string(), shown);

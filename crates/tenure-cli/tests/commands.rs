@@ -108,8 +108,8 @@ fn every_option_of_enqueue_reaches_the_job(shell: &Shell) {
     ] {
         assert_eq!(job[field], value, "{field}");
     }
-    let shown = shell.ok(&["jobs", "show", "1"]);
-    assert!(shown.contains("retry         list:1s,5s,1m\n"), "{shown}");
+    let text = shell.ok(&["jobs", "show", "1"]);
+    assert!(text.contains("retry         list:1s,5s,1m\n"), "{text}");
 }
 
 fn a_delay_counts_from_now(shell: &Shell) {
@@ -256,6 +256,11 @@ fn show_tells_the_facts_and_the_story_of_a_job(shell: &Shell) {
     let order = ["enqueue", "retry", "connection refused", "complete"];
     let places: Vec<usize> = order.iter().map(|word| story.find(word).unwrap()).collect();
     assert!(places.is_sorted(), "{story}");
+    // A worker has one short form for people, and its whole identity is for programs.
+    let worker = shell.json(&["jobs", "show", "1"])["worker"].as_str().unwrap().to_owned();
+    let (short, rest) = worker.split_at(8);
+    assert!(text.contains(&format!("worker        {short}\n")), "{text}");
+    assert!(rest.len() == 24 && !text.contains(rest), "{text}");
 }
 
 fn how_far_a_running_job_is_stands_in_the_list_and_among_the_facts(shell: &Shell) {

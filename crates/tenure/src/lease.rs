@@ -189,6 +189,21 @@ impl WorkerId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The same for people, in logs and tables: the first 8 characters of an identity that [`WorkerId::unique`] made, which
+    /// are enough to tell workers apart, and the whole of one that was given from outside, which is a name.
+    ///
+    /// ```
+    /// use tenure::lease::WorkerId;
+    ///
+    /// assert_eq!(WorkerId::unique().short().len(), 8);
+    /// assert_eq!(WorkerId::check("host-7.worker-12")?.short(), "host-7.worker-12");
+    /// # Ok::<(), tenure::job::Invalid>(())
+    /// ```
+    pub fn short(&self) -> &str {
+        let is_ours = self.0.len() == 32 && self.0.bytes().all(|c| c.is_ascii_hexdigit());
+        self.0.get(..8).filter(|_| is_ours).unwrap_or(&self.0)
+    }
 }
 
 impl fmt::Display for WorkerId {

@@ -207,6 +207,14 @@ impl Fact {
         }
     }
 
+    /// The worker that has lost the job, where one has.
+    fn from(&self) -> Option<&WorkerId> {
+        match self {
+            Fact::LeaseLapsed { from, .. } | Fact::HolderVanished { from, .. } => Some(from),
+            _ => None,
+        }
+    }
+
     /// A job was stored.
     pub fn enqueued(job: &NewJob) -> Fact {
         Fact::JobEnqueued {
@@ -263,7 +271,10 @@ impl fmt::Display for Event {
         if let Some(token) = self.token {
             write!(f, " token={token}")?;
         }
-        let fields = serde_json::to_value(&self.fact).unwrap_or_default();
+        let mut fields = serde_json::to_value(&self.fact).unwrap_or_default();
+        if let Some(from) = self.fact.from() {
+            fields["from"] = from.short().into();
+        }
         for (name, value) in fields.as_object().into_iter().flatten() {
             match value {
                 _ if name == "event" => {}
@@ -276,8 +287,7 @@ impl fmt::Display for Event {
             }
         }
         if let Some(worker) = &self.worker {
-            let short = worker.as_str();
-            write!(f, " worker={}", short.get(..8).unwrap_or(short))?;
+            write!(f, " worker={}", worker.short())?;
         }
         Ok(())
     }
@@ -352,7 +362,7 @@ mod tests {
             fact: Fact::refused(Verb::Complete, &stale),
             job: Some(fence.job),
             token: Some(fence.token),
-            worker: Some(WorkerId::check("0123456789abcdef").unwrap()),
+            worker: Some(WorkerId::check("0123456789abcdef0123456789abcdef").unwrap()),
         }
     }
 
@@ -360,7 +370,7 @@ mod tests {
     fn an_event_is_one_flat_object_with_its_identity() {
         assert_eq!(
             serde_json::to_string(&refusal()).unwrap(),
-            r#"{"event":"stale_write_blocked","verb":"complete","stale_token":"3","current_token":"4","reason":"token_mismatch","state":"running","job":"7","token":"3","worker":"0123456789abcdef"}"#
+            r#"{"event":"stale_write_blocked","verb":"complete","stale_token":"3","current_token":"4","reason":"token_mismatch","state":"running","job":"7","token":"3","worker":"0123456789abcdef0123456789abcdef"}"#
         );
     }
 
@@ -374,6 +384,18 @@ mod tests {
             event.to_string(),
             r#"retry_scheduled     job=7 token=3 after_ms=500 error="no\nway" worker=01234567"#
         );
+    }
+
+    #[test]
+    fn every_worker_in_a_line_for_people_is_in_its_short_form() {
+        let from = WorkerId::check("fedcba9876543210fedcba9876543210").unwrap();
+        let lapsed = Fact::LeaseLapsed { from: from.clone(), became: State::Queued };
+        let vanished = Fact::HolderVanished { from, became: State::Queued };
+        for (fact, name) in [(lapsed, "lease_lapsed   "), (vanished, "holder_vanished")] {
+            let line = Event { fact, ..refusal() }.to_string();
+            let rest = "job=7 token=3 became=queued from=fedcba98 worker=01234567";
+            assert_eq!(line, format!("{name}     {rest}"));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn look(workers: &[WorkerView], now: Timestamp) -> Finding {
     let found = format!(
         "{found}, {} gone and not swept yet, such as {}, known since {}",
         gone.len(),
-        first.worker,
+        first.worker.short(),
         relative(first.since, now)
     );
     if alive > 0 {

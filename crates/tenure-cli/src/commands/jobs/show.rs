@@ -91,7 +91,7 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
         ("started", job.started_at.map(when)),
         ("lease ends", job.lease_until.map(when)),
         ("finished", job.finished_at.map(when)),
-        ("worker", job.worker.as_ref().map(ToString::to_string)),
+        ("worker", job.worker.as_ref().map(|worker| worker.short().to_owned())),
         ("args", Some(job.args.to_string())),
         ("result", job.result.as_ref().map(ToString::to_string)),
     ];
@@ -123,7 +123,7 @@ fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, 
             attempt.map(|attempt| attempt.to_string()).unwrap_or_default(),
             became.to_string(),
             from.map(|from| show(at.since(from))).unwrap_or_default(),
-            worker.map(short).unwrap_or_default(),
+            worker.map(WorkerId::short).unwrap_or_default().to_owned(),
             note.lines().next().unwrap_or_default().to_owned(),
         ]);
         notes.push(note.into_owned());
@@ -226,12 +226,6 @@ fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Enough of a worker's identity to tell it from its neighbours. The whole stands among the facts,
-/// and under `--json`.
-fn short(worker: &WorkerId) -> String {
-    worker.as_str().chars().take(8).collect()
 }
 
 #[cfg(test)]

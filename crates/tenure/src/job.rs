@@ -314,7 +314,7 @@ pub struct JobRecord {
 }
 
 /// What is wrong with a value from outside, and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// A name outside the pattern.
@@ -354,6 +354,22 @@ pub fn shorten(text: &str, limit: usize) -> String {
         end -= 1;
     }
     format!("{}{MARK}", &text[..end])
+}
+
+/// An error and its causes, in one line. Many errors repeat their cause in their own words; then it is not said again.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
+/// In words: a program whose `main` returns it prints it so.
+impl fmt::Debug for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl JobId {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::clock::{Jitter, Timestamp};
 use crate::inspect::UnknownName;
-use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten};
+use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten, with_causes};
 
 /// How an attempt ends, by the word of its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -333,7 +333,7 @@ pub fn crashes_after_return(crashes: u16, crashed_at: Option<Timestamp>, now: Ti
 /// assert_eq!(count("7"), Ok(7));
 /// assert_eq!(count("x"), Err(Fault::retry("invalid digit found in string")));
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Fault {
     /// Try again after the job's own delay.
@@ -388,17 +388,23 @@ impl fmt::Display for Fault {
     }
 }
 
+/// In words as well, for a program whose `main` returns it, and with what is to become of the job.
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Retry { .. } => write!(f, "retry: {self}"),
+            Fault::RetryAfter { after, .. } => write!(f, "retry after {after:?}: {self}"),
+            Fault::Fatal { .. } => write!(f, "fatal: {self}"),
+            Fault::Snooze { .. } => write!(f, "{self}"),
+            Fault::Park { .. } => write!(f, "park: {self}"),
+        }
+    }
+}
+
 /// An error and its causes, in one line.
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for Fault {
     fn from(error: E) -> Fault {
-        let causes =
-            std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        let text = causes.fold(error.to_string(), |text, cause| {
-            let cause = cause.to_string();
-            // Many errors repeat their cause in their own words.
-            if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-        });
-        Fault::Retry { error: text }
+        Fault::Retry { error: with_causes(&error) }
     }
 }
 
@@ -572,5 +578,19 @@ mod tests {
         let note =
             Outcome::Bury { reason: format!("\0{}", "é".repeat(ERROR_LIMIT)) }.note().unwrap();
         assert!(note.len() <= ERROR_LIMIT && !note.contains('\0'));
+    }
+
+    #[test]
+    fn a_fault_says_in_words_what_is_to_become_of_the_job() {
+        let after = Duration::from_secs(5);
+        for (fault, told) in [
+            (Fault::retry("no answer"), "retry: no answer"),
+            (Fault::retry_after(after, "busy"), "retry after 5s: busy"),
+            (Fault::fatal("no such address"), "fatal: no such address"),
+            (Fault::snooze(after), "put off for 5s"),
+            (Fault::park("ask Ann"), "park: ask Ann"),
+        ] {
+            assert_eq!(format!("{fault:?}"), told);
+        }
     }
 }

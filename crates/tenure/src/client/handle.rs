@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::Tenure;
 use crate::inspect::JobOutcome;
-use crate::job::{JobId, State};
+use crate::job::{JobId, State, with_causes};
 use crate::store::{Changed, Error, Result};
 
 /// A job that was enqueued.
@@ -20,7 +20,7 @@ pub struct Handle<T> {
 }
 
 /// Why a job has no output.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum JobError {
@@ -39,6 +39,16 @@ pub enum JobError {
     /// The store could not be asked.
     #[error(transparent)]
     Store(#[from] Error),
+}
+
+/// In words, with the causes: a program whose `main` returns it prints it so.
+impl fmt::Debug for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JobError::Store(error) => fmt::Debug::fmt(error, f),
+            _ => f.write_str(&with_causes(self)),
+        }
+    }
 }
 
 impl<T> Handle<T> {

@@ -2,10 +2,12 @@
 //!
 //! Each function is one statement, in whatever transaction the client is in.
 
+use std::fmt;
+
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::Type;
 
-use crate::job::{Invalid, JobId, Json, Limits, NewJob, State};
+use crate::job::{Invalid, JobId, Json, Limits, NewJob, State, with_causes};
 use crate::lease::{Fence, Reason, Stale, Token};
 use crate::store::postgres::{JsonText, Lists, Param, Schema, bad_request};
 use crate::store::{self, Enqueued, check_jobs};
@@ -14,7 +16,7 @@ use crate::store::{self, Enqueued, check_jobs};
 const ALREADY_DONE: &str = "TN004";
 
 /// Why a call in your own transaction failed. Whatever it was, the transaction is down: roll back.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The job is somebody else's by now, or has ended: nothing of this transaction is written in its name.
@@ -39,6 +41,13 @@ pub enum Error {
     /// The server or the driver failed.
     #[error("{}", said(.0))]
     Driver(#[source] tokio_postgres::Error),
+}
+
+/// In words, with the causes: a program whose `main` returns it prints it so.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_causes(self))
+    }
 }
 
 /// What a refusal says: the database raises it as SQLSTATE `TN001`.

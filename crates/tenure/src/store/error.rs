@@ -4,13 +4,13 @@
 use std::fmt;
 
 use super::Enqueued;
-use crate::job::{Invalid, JobId};
+use crate::job::{Invalid, JobId, with_causes};
 
 /// The result of a call to a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A call that could not be answered.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The request makes no sense; nothing was done.
@@ -148,6 +148,20 @@ impl Error {
     }
 }
 
+/// In words, with the causes: a program whose `main` returns it prints it so. Errors that are worded alike have their
+/// name behind them.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_causes(self))?;
+        match self {
+            Error::Unusable { .. } => f.write_str(" (Unusable)"),
+            Error::Unwritable { .. } => f.write_str(" (Unwritable)"),
+            Error::Forbidden { .. } => f.write_str(" (Forbidden)"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What became of many jobs of which some were not enqueued.
 #[derive(Debug)]
 pub struct Incomplete {
@@ -230,5 +244,29 @@ mod tests {
             looks for the cause; the verdicts say which";
         assert_eq!(incomplete.to_string(), said);
         assert_eq!(incomplete.for_another().to_string(), said);
+    }
+
+    #[test]
+    fn an_error_that_main_returns_is_printed_in_words_with_its_causes() {
+        let target = || "tenure.db".to_owned();
+        let busy = Error::Busy { doing: "enqueue", target: target(), source: "code 5".into() };
+        assert_eq!(
+            format!("{busy:?}"),
+            "tenure.db is busy while trying to enqueue; try again, and look for another program that holds it \
+             locked: code 5"
+        );
+        // Its cause is in its own words already.
+        let engine = Error::Engine { doing: "enqueue", source: "disk on fire".into() };
+        assert_eq!(format!("{engine:?}"), engine.to_string());
+        let invalid = Invalid::Batch { size: 1_001 };
+        assert_eq!(format!("{invalid:?}"), invalid.to_string());
+        assert_eq!(format!("{:?}", Error::from(invalid.clone())), invalid.to_string());
+        let (problem, next) = ("the disk is full".to_owned(), "free some space".to_owned());
+        let full = Error::Unwritable { target: target(), problem, next };
+        let told = "tenure.db: the disk is full; free some space (Unwritable)";
+        assert_eq!(format!("{full:?}"), told);
+        assert_eq!(format!("{:?}", crate::JobError::from(full)), told);
+        let dead = crate::JobError::Dead { job: JobId(7), reason: "no such address".into() };
+        assert_eq!(format!("{dead:?}"), dead.to_string());
     }
 }

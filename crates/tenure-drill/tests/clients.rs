@@ -70,7 +70,7 @@ fn run<Fut: Future<Output = ()>>(url: &str, claim: impl FnOnce(Tenure) -> Fut) {
 }
 
 async fn enqueue(tenure: &Tenure, numbers: std::ops::Range<usize>) -> Error {
-    let jobs = numbers.map(|n| tenure.enqueue_kind("work", &n).key(&n.to_string()));
+    let jobs = numbers.map(|n| tenure.enqueue_kind("work", &n).key(n.to_string()));
     tenure.enqueue_many(jobs).await.unwrap_err()
 }
 

@@ -147,7 +147,7 @@ fn a_key_that_an_open_transaction_holds_keeps_no_other_enqueue_waiting() {
         let others = |round: &'static str| {
             let other = |n: u8| {
                 let job = tenure.enqueue_kind("other", &n).tenant("another");
-                let job = if n.is_multiple_of(2) { job } else { job.key(&format!("{round}{n}")) };
+                let job = if n.is_multiple_of(2) { job } else { job.key(format!("{round}{n}")) };
                 tokio::spawn(job.into_future())
             };
             (0..29).map(other).collect::<Vec<_>>()
@@ -299,7 +299,7 @@ fn a_program_has_a_connection_for_each_sort_of_call_that_it_makes() {
         assert_eq!(count().await - before, 4, "anything else");
         for n in 0..20_u8 {
             tenure.enqueue_kind("work", &n).await.unwrap();
-            tenure.enqueue_kind("work", &n).key(&n.to_string()).await.unwrap();
+            tenure.enqueue_kind("work", &n).key(n.to_string()).await.unwrap();
             job.state().await.unwrap();
         }
         assert_eq!(count().await - before, 4, "no more for more of the same");

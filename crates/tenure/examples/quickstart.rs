@@ -27,8 +27,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tenure = Tenure::open("tenure.db").await?; // or "postgres://…"
     let ann = tenure.enqueue(Greet { name: "Ann".into() }).key("greet-ann").await?;
 
-    // Until nothing is due. A service has .run_until(tenure::shutdown_signal()) instead.
-    Worker::new(&tenure).handle(greet).drain().run().await?;
+    // Shows what happens, and ends when nothing is due. A service has a subscriber of `tracing` instead
+    // of .observe, and .run_until(tenure::shutdown_signal()) instead of .drain().run().
+    let worker = Worker::new(&tenure).handle(greet).observe(|event| eprintln!("{event}"));
+    worker.drain().run().await?;
 
     println!("job {} says: {}", ann.id(), ann.wait().await?);
     Ok(())

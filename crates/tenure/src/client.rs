@@ -8,6 +8,7 @@ mod enqueue;
 mod handle;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub use self::enqueue::Enqueue;
 pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
-use crate::job::{BATCH_LIMIT, JobId, Limits, Name, NewJob, RetryPolicy};
+use crate::job::{BATCH_LIMIT, Invalid, JobId, Limits, Name, NewJob, RetryPolicy};
 use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
@@ -126,9 +127,9 @@ impl Options {
         self
     }
 
-    /// Who wants to know what happens; without one, events go to `tracing`.
+    /// Calls this for each event, besides `tracing`. It may be said more than once, and all are called.
     pub fn observe(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Options {
-        self.observer = Observer::new(observe);
+        self.observer = self.observer.and(observe);
         self
     }
 
@@ -139,8 +140,10 @@ impl Options {
     }
 
     /// Opens a store, see [`Tenure::open`].
-    pub async fn open(self, url: &str) -> Result<Tenure> {
+    pub async fn open(self, place: impl AsRef<OsStr>) -> Result<Tenure> {
         let Options { store: options, observer } = self;
+        let not_text = || Invalid::Value { field: "url", why: "not valid UTF-8".into() };
+        let url = place.as_ref().to_str().ok_or_else(not_text)?;
         let place = Arc::new(Place::parse(url, &options)?);
         let (there, how) = (Arc::clone(&place), options.clone());
         let open = Link::open(move || there.connect(&how), |engine| engine.store().identity());
@@ -151,11 +154,11 @@ impl Options {
 }
 
 impl Tenure {
-    /// Opens a store: a file such as `tenure.db`, which is made where there is none; `sqlite::memory:`, which lives as
-    /// long as somebody has it open; or `postgres://user:password@host/database`, whose schema `tenure migrate up` has
-    /// made.
-    pub async fn open(url: &str) -> Result<Tenure> {
-        Tenure::options().open(url).await
+    /// Opens a store: a file such as `tenure.db`, by its name or its path, which is made where there is none;
+    /// `sqlite::memory:`, which lives as long as a connection to it is open; or
+    /// `postgres://user:password@host/database`, whose schema `tenure migrate up` has made.
+    pub async fn open(place: impl AsRef<OsStr>) -> Result<Tenure> {
+        Tenure::options().open(place).await
     }
 
     /// The same with options.
@@ -204,8 +207,12 @@ impl Tenure {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn enqueue_kind(&self, kind: &str, args: &impl Serialize) -> Enqueue<serde_json::Value> {
-        Enqueue::new(self, kind, "default", args)
+    pub fn enqueue_kind(
+        &self,
+        kind: impl AsRef<str>,
+        args: &impl Serialize,
+    ) -> Enqueue<serde_json::Value> {
+        Enqueue::new(self, kind.as_ref(), "default", args)
     }
 
     /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts.

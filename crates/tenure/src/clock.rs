@@ -36,6 +36,16 @@ impl Timestamp {
     }
 }
 
+impl From<SystemTime> for Timestamp {
+    /// To the millisecond; a time before 1970 is negative.
+    fn from(time: SystemTime) -> Timestamp {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Timestamp(millis(after)),
+            Err(before) => Timestamp(millis(before.duration()).saturating_neg()),
+        }
+    }
+}
+
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 

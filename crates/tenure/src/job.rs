@@ -388,6 +388,45 @@ impl JobId {
     }
 }
 
+impl From<i64> for JobId {
+    /// The job with this number; a store says whether there is one.
+    fn from(number: i64) -> JobId {
+        JobId(number)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<JobId, Invalid> {
+        JobId::parse(text)
+    }
+}
+
+impl TryFrom<&str> for Name {
+    type Error = Invalid;
+
+    fn try_from(text: &str) -> Result<Name, Invalid> {
+        Name::check("name", text)
+    }
+}
+
+impl TryFrom<&str> for Tenant {
+    type Error = Invalid;
+
+    fn try_from(text: &str) -> Result<Tenant, Invalid> {
+        Tenant::check(text)
+    }
+}
+
+impl TryFrom<&str> for Key {
+    type Error = Invalid;
+
+    fn try_from(text: &str) -> Result<Key, Invalid> {
+        Key::check(text)
+    }
+}
+
 macro_rules! displays_as_its_text {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {

@@ -401,10 +401,10 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// An error and its causes, in one line.
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for Fault {
+/// An error and its causes, in one line: any error, and what can be made into one, such as anyhow's or a text.
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Fault {
     fn from(error: E) -> Fault {
-        Fault::Retry { error: with_causes(&error) }
+        Fault::Retry { error: with_causes(&*error.into()) }
     }
 }
 

@@ -1,8 +1,7 @@
 //! What happens, told as it happens: every event that Tenure speaks of, with its name and its fields, in one place.
 //!
 //! An event is written once, at the place that knows. It carries identity (job, token, worker) and never a
-//! job's args or result. Whoever wants to know gives an [`Observer`]; without one, events go to
-//! [`tracing`] under the target `tenure`.
+//! job's args or result. Events go to [`tracing`] under the target `tenure`, and to every [`Observer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -293,20 +292,43 @@ impl fmt::Display for Event {
     }
 }
 
-/// Whoever wants to know what happens. It is called on the worker's own threads: it must be quick, and
-/// must not call back. Clones are the same observer.
-#[derive(Clone)]
-pub struct Observer(Arc<dyn Fn(&Event) + Send + Sync>);
+/// What is called for each event, in this order, after [`tracing`] was told. The functions run on the worker's own threads:
+/// they must be quick, and must not call back. Clones share them.
+#[derive(Clone, Default)]
+pub struct Observer(Vec<Observe>);
+
+type Observe = Arc<dyn Fn(&Event) + Send + Sync>;
 
 impl Observer {
     /// Calls this for each event.
     pub fn new(observe: impl Fn(&Event) + Send + Sync + 'static) -> Observer {
-        Observer(Arc::new(observe))
+        Observer::default().and(observe)
     }
 
-    /// Tells an event. An observer that panics is not told less, and nobody's work ends for it.
+    /// The same, and calls this too.
+    pub fn and(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Observer {
+        self.0.push(Arc::new(observe));
+        self
+    }
+
+    /// The same, and calls what the other one calls too.
+    pub(crate) fn and_all_of(mut self, other: &Observer) -> Observer {
+        self.0.extend(other.0.iter().cloned());
+        self
+    }
+
+    /// Whether an event reaches anything: a function, or a subscriber of `tracing`.
+    pub(crate) fn is_heard(&self) -> bool {
+        let is_silent = |to: &tracing::Dispatch| to.is::<tracing::subscriber::NoSubscriber>();
+        !self.0.is_empty() || !tracing::dispatcher::get_default(is_silent)
+    }
+
+    /// Tells an event. A function that panics is called for the next event all the same, and the work goes on.
     pub fn tell(&self, event: &Event) {
-        let _ = catch_unwind(AssertUnwindSafe(|| (self.0)(event)));
+        let _ = catch_unwind(|| trace(event));
+        for observe in &self.0 {
+            let _ = catch_unwind(AssertUnwindSafe(|| observe(event)));
+        }
     }
 
     /// Tells what happened to a job that `worker` holds or held.
@@ -325,25 +347,27 @@ impl Observer {
     }
 }
 
-impl Default for Observer {
-    /// Hands events on to `tracing`, under the target `tenure`.
-    fn default() -> Observer {
-        Observer::new(trace)
-    }
-}
-
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Observer")
     }
 }
 
+/// Hands an event on to `tracing`, under the target `tenure`.
 fn trace(event: &Event) {
+    let name = event.fact.name();
+    let (job, token) = (event.job.map(|job| job.0), event.token.map(|token| token.0));
+    let worker = event.worker.as_ref().map(WorkerId::as_str);
     // The level must be a constant where `tracing` is called.
+    macro_rules! tell {
+        ($tell:ident) => {
+            tracing::$tell!(target: "tenure", event = name, job, token, worker, "{event}")
+        };
+    }
     match event.fact.level() {
-        Level::Debug => tracing::debug!(target: "tenure", event = event.fact.name(), "{event}"),
-        Level::Info => tracing::info!(target: "tenure", event = event.fact.name(), "{event}"),
-        Level::Warn => tracing::warn!(target: "tenure", event = event.fact.name(), "{event}"),
+        Level::Debug => tell!(debug),
+        Level::Info => tell!(info),
+        Level::Warn => tell!(warn),
     }
 }
 

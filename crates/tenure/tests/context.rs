@@ -1,11 +1,15 @@
 //! What a handler is told of its job and may ask of its right, on a store in memory whose clock the test moves.
 
+#![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
+
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tenure::clock::Timestamp;
 use tenure::handler::AnyJob;
-use tenure::job::{Json, Limits, RetryPolicy, State};
+use tenure::job::{JobId, Json, Key, Limits, Name, RetryPolicy, State, Tenant};
 use tenure::testing::Sandbox;
 use tenure::{Context, Fault, Job, Tenure, Worker};
 
@@ -103,4 +107,73 @@ async fn a_result_may_be_as_long_as_the_limit_and_not_longer() {
     Worker::new(&tenure).handle_any(long).drain().run().await.unwrap();
     assert_eq!(fits.wait().await.unwrap().as_str().map(str::len), Some(98));
     assert_eq!(over.state().await.unwrap(), Some(State::Dead));
+}
+
+/// Names may be made at run time, and places are paths.
+#[tokio::test]
+async fn what_a_program_says_may_be_owned_borrowed_or_a_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let file: PathBuf = directory.path().join("jobs.db");
+    let tenure = Tenure::open(&file).await.unwrap();
+    assert!(Tenure::open(file.to_str().unwrap().to_owned()).await.is_ok());
+    let month = 7;
+    let report = tenure.enqueue_kind(format!("report-{month}"), &month).key(format!("k-{month}"));
+    let report =
+        report.queue(String::from("slow")).tenant(format!("t{month}")).tag(format!("v{month}"));
+    let due = SystemTime::UNIX_EPOCH + Duration::from_millis(1_500);
+    let id = report.at(due).await.unwrap().id();
+    let kept = tenure.job(id).await.unwrap().unwrap().job;
+    assert_eq!((kept.kind.as_str(), kept.key.as_deref()), ("report-7", Some("k-7")));
+    assert_eq!((kept.run_at, Timestamp::from(due).as_millis()), (due.into(), 1_500));
+    let before = SystemTime::UNIX_EPOCH - Duration::from_millis(1_500);
+    assert_eq!(Timestamp::from(before).as_millis(), -1_500);
+
+    assert_eq!((JobId::from(7), "7".parse::<JobId>().unwrap()), (JobId(7), JobId(7)));
+    assert!("seven".parse::<JobId>().is_err());
+    assert!(Name::try_from("mail").is_ok() && Name::try_from("Mail").is_err());
+    assert!(Tenant::try_from("").is_ok() && Tenant::try_from("Acme").is_err());
+    assert!(Key::try_from("k 1").is_ok() && Key::try_from("").is_err());
+}
+
+/// Any error, anyhow's too, and a text: what `?` meets most.
+#[test]
+fn an_error_that_a_handler_meets_becomes_another_try_with_its_causes() {
+    fn fails(how: &str) -> Result<(), Fault> {
+        match how {
+            "anyhow" => Err(anyhow::anyhow!("no disk").context("cannot store"))?,
+            "text" => Err(format!("no {how}"))?,
+            _ => Err(std::io::Error::other("broken pipe"))?,
+        }
+        Ok(())
+    }
+    for (how, expected) in
+        [("anyhow", "cannot store: no disk"), ("text", "no text"), ("io", "broken pipe")]
+    {
+        let error = expected.to_owned();
+        assert_eq!(fails(how), Err(Fault::Retry { error }));
+    }
+}
+
+/// Logs and metrics at once.
+#[tokio::test]
+async fn every_observer_is_told_of_a_stores_and_of_a_workers() {
+    let told = Told::default();
+    let tell = |who: &'static str| {
+        let told = Arc::clone(&told);
+        move |event: &tenure::telemetry::Event| {
+            if event.fact.name() == "job_dead" {
+                told.lock().unwrap().push(who.to_owned());
+            }
+        }
+    };
+    let options = Tenure::options().observe(tell("first")).observe(tell("second"));
+    let tenure = options.open("sqlite::memory:").await.unwrap();
+    tenure.enqueue(Tell).max_attempts(1).await.unwrap();
+    let worker = Worker::new(&tenure).handle(tell_nobody).observe(tell("third"));
+    worker.observe(tell("fourth")).drain().run().await.unwrap();
+    assert_eq!(*told.lock().unwrap(), ["first", "second", "third", "fourth"]);
+}
+
+async fn tell_nobody(_: Tell, _: Context) -> Result<(), Fault> {
+    Err(Fault::fatal("no"))
 }

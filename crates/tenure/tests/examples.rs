@@ -21,13 +21,22 @@ fn example(name: &str) -> Command {
     command
 }
 
-/// What it prints, once it has ended well.
-fn printed(command: &mut Command) -> String {
+/// What a worker says once if its events go nowhere.
+const UNHEARD: &str = "tenure: nothing listens to the events of this worker; set up a subscriber of `tracing`, or call Worker::observe\n";
+
+/// What it prints, once it has ended well, and what it writes to stderr.
+fn ran(command: &mut Command) -> (String, String) {
     let output = command.output().unwrap();
-    let (said, complained) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    let [said, complained] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
-    assert_eq!(complained, "");
+    (said, complained)
+}
+
+/// What it prints, once it has ended well and has not complained.
+fn printed(command: &mut Command) -> String {
+    let (said, complained) = ran(command);
+    assert_eq!(complained.replace(UNHEARD, ""), "");
     said
 }
 
@@ -42,9 +51,19 @@ fn the_first_example_of_the_readme_works_also_when_it_is_run_again() {
     assert!(include_str!("../../../README.md").contains(program), "they differ");
     let directory = tempfile::tempdir().unwrap();
     for _ in 0..2 {
-        let ran = printed(example("quickstart").current_dir(&directory));
-        assert_eq!(lines(&ran), ["job 1 says: Hello, Ann!"]);
+        let (said, events) = ran(example("quickstart").current_dir(&directory));
+        assert_eq!(lines(&said), ["job 1 says: Hello, Ann!"]);
+        assert!(
+            events.starts_with("worker_started ") && events.contains("\nworker_exit "),
+            "{events}"
+        );
     }
+}
+
+#[test]
+fn a_worker_whose_events_go_nowhere_says_so_once() {
+    let (_, complained) = ran(&mut example("steps"));
+    assert_eq!(complained, UNHEARD);
 }
 
 #[test]

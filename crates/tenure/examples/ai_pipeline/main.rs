@@ -87,7 +87,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let tenure = Tenure::open(&file).await?;
     let soon = RetryPolicy::Exponential { base_ms: 50, cap_ms: 500 };
     let jobs = (1..=DOCUMENTS).map(|document| {
-        let job = tenure.enqueue(Digest { document }).key(&format!("document-{document}"));
+        let job = tenure.enqueue(Digest { document }).key(format!("document-{document}"));
         job.retry(soon.clone()).max_attempts(30)
     });
     let jobs = tenure.enqueue_many(jobs).await?;

@@ -41,23 +41,23 @@ impl<T> Enqueue<T> {
     }
 
     /// The queue that it waits in.
-    pub fn queue(self, queue: &str) -> Enqueue<T> {
-        self.with(|job| Ok(job.queue(Name::check("queue", queue)?)))
+    pub fn queue(self, queue: impl AsRef<str>) -> Enqueue<T> {
+        self.with(|job| Ok(job.queue(Name::check("queue", queue.as_ref())?)))
     }
 
     /// Whose job it is. Tenants have their turns, however much one of them has to do.
-    pub fn tenant(self, tenant: &str) -> Enqueue<T> {
-        self.with(|job| Ok(job.tenant(Tenant::check(tenant)?)))
+    pub fn tenant(self, tenant: impl AsRef<str>) -> Enqueue<T> {
+        self.with(|job| Ok(job.tenant(Tenant::check(tenant.as_ref())?)))
     }
 
     /// At most once under this key, for 24 hours: a second time is given the first one's job.
-    pub fn key(self, key: &str) -> Enqueue<T> {
-        self.with(|job| Ok(job.key(Key::check(key)?)))
+    pub fn key(self, key: impl AsRef<str>) -> Enqueue<T> {
+        self.with(|job| Ok(job.key(Key::check(key.as_ref())?)))
     }
 
     /// The same for another length of time.
-    pub fn key_for(self, key: &str, window: Duration) -> Enqueue<T> {
-        self.with(|job| Ok(job.key(Key::check(key)?.window(window))))
+    pub fn key_for(self, key: impl AsRef<str>, window: Duration) -> Enqueue<T> {
+        self.with(|job| Ok(job.key(Key::check(key.as_ref())?.window(window))))
     }
 
     /// Lower numbers run first.
@@ -77,8 +77,8 @@ impl<T> Enqueue<T> {
     }
 
     /// Due at this time.
-    pub fn at(self, time: Timestamp) -> Enqueue<T> {
-        self.with(|job| Ok(job.at(time)))
+    pub fn at(self, time: impl Into<Timestamp>) -> Enqueue<T> {
+        self.with(|job| Ok(job.at(time.into())))
     }
 
     /// How often it may be tried; at least once.
@@ -102,17 +102,17 @@ impl<T> Enqueue<T> {
     }
 
     /// A word to find it by. A job has up to 16.
-    pub fn tag(self, tag: &str) -> Enqueue<T> {
+    pub fn tag(self, tag: impl AsRef<str>) -> Enqueue<T> {
         self.with(|job| {
             let mut tags = job.extras.tags.clone();
-            tags.push(Name::check("tag", tag)?);
+            tags.push(Name::check("tag", tag.as_ref())?);
             job.tags(tags)
         })
     }
 
     /// The trace that it continues, such as a W3C `traceparent`.
-    pub fn trace(self, trace: &str) -> Enqueue<T> {
-        self.with(|job| job.trace(trace))
+    pub fn trace(self, trace: impl AsRef<str>) -> Enqueue<T> {
+        self.with(|job| job.trace(trace.as_ref()))
     }
 
     pub(crate) fn into_parts(self) -> Result<(Tenure, NewJob)> {

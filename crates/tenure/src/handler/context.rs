@@ -419,7 +419,7 @@ impl Context {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn progress(&self, fraction: f64, note: &str) -> Result<(), Fault> {
+    pub async fn progress(&self, fraction: f64, note: impl AsRef<str>) -> Result<(), Fault> {
         const PAUSE: Duration = Duration::from_millis(250);
         if self.is_cancelled() {
             return Err(stopped());
@@ -433,7 +433,7 @@ impl Context {
             *told = Some(now);
         }
         let fence = self.shown();
-        let report = Report { fence, progress: Progress::new(fraction, note) };
+        let report = Report { fence, progress: Progress::new(fraction, note.as_ref()) };
         let answers = self
             .insist(|| {
                 let report = report.clone();

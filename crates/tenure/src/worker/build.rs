@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -57,7 +57,7 @@ pub struct Worker {
     pub(crate) lease: Duration,
     grace: Duration,
     drain: bool,
-    observer: Option<Observer>,
+    observer: Observer,
     #[cfg(feature = "drill")]
     stalled: bool,
     /// The first thing that makes no sense; it is told when the worker is run.
@@ -77,7 +77,7 @@ impl Worker {
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(25),
             drain: false,
-            observer: None,
+            observer: Observer::default(),
             #[cfg(feature = "drill")]
             stalled: false,
             problem: None,
@@ -244,9 +244,10 @@ impl Worker {
         Worker { drain: true, ..self }
     }
 
-    /// Who wants to know what happens, instead of the one that the store was opened with.
+    /// Calls this for each event of this worker, besides `tracing` and what the store was opened with. It may be said more
+    /// than once, and all are called.
     pub fn observe(self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Worker {
-        Worker { observer: Some(Observer::new(observe)), ..self }
+        Worker { observer: self.observer.and(observe), ..self }
     }
 
     /// Takes no care of its leases, as a process that stood still and does not know it. For the proof alone: it shows that
@@ -315,6 +316,9 @@ impl Worker {
     /// # }
     /// ```
     pub async fn start(self) -> Result<Running> {
+        if !self.tenure.0.observer.is_heard() && !self.observer.is_heard() {
+            say_once_that_nothing_listens();
+        }
         let (plan, desk) = (Arc::new(self.plan()?), Arc::new(self.desk()));
         let tasks = Tasks {
             runtime: tokio::runtime::Handle::current(),
@@ -382,13 +386,10 @@ impl Worker {
             let why = "a worker works from at least one queue".into();
             return Err(Invalid::Value { field: "queues", why }.into());
         }
-        // Whoever waits for a job that ends here is woken before anybody is told.
-        let (inner, told) = (Arc::clone(&self.tenure.0), self.observer.clone());
-        let told = told.unwrap_or_else(|| inner.observer.clone());
-        let observer = Observer::new(move |event| {
-            inner.waiters.hear(event);
-            told.tell(event);
-        });
+        // A caller that waits for a job which ends here is woken before anything else is told.
+        let inner = Arc::clone(&self.tenure.0);
+        let observer = Observer::new(move |event| inner.waiters.hear(event));
+        let observer = observer.and_all_of(&self.tenure.0.observer).and_all_of(&self.observer);
         Ok(Plan {
             worker: WorkerId::unique(),
             queues: self.queues.clone(),
@@ -421,6 +422,16 @@ impl fmt::Debug for Worker {
             .field("concurrency", &self.slots)
             .finish_non_exhaustive()
     }
+}
+
+/// A worker whose events go nowhere looks as if it did nothing.
+fn say_once_that_nothing_listens() {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        eprintln!(
+            "tenure: nothing listens to the events of this worker; set up a subscriber of `tracing`, or call Worker::observe"
+        );
+    });
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::clock::{Clock, millis, monotonic};
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::store::Result;
-use tenure::store::postgres::{self, Address, Postgres};
+use tenure::store::postgres::{self, Address, Postgres, Timeouts};
 use tenure::store::sqlite::{Options, Sqlite};
 
 use super::alone;
@@ -481,10 +481,11 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     (store, clock)
 }
 
-/// Nothing that is done to it is committed.
+/// Nothing that is done to it is committed. A mutant that hangs in a statement is broken off.
 fn postgres(address: &Address) -> Stand {
     let clock = Clock::manual(START);
-    let options = postgres::Options::default();
+    let timeouts = Timeouts { statement: HANGS / 2, ..Timeouts::default() };
+    let options = postgres::Options { timeouts, ..postgres::Options::default() };
     let mut store =
         Postgres::with_test_clock(address, &options, clock.clone()).expect("a store opens");
     store.rehearse();

@@ -260,7 +260,10 @@ fn a_killed_worker_leaves_nothing_behind_and_another_runs_its_job(shell: &Shell)
     let args = ["worker", "--lease", "10m", "--", "sh", "-c", &script];
     let mut worker = Worker::start(shell, &args);
     let processes = noted(shell);
-    assert_eq!(who_is_left(shell).len(), 4, "the worker, its shim, the command and its child");
+    // What the script has run to note them may still be there for a moment.
+    until("the worker, its shim, the command and its child to be left", || {
+        (who_is_left(shell).len() == 4).then_some(())
+    });
     worker.signal(Signal::KILL);
     assert_eq!(worker.ends(), None);
     processes.iter().for_each(Process::ends);

@@ -175,11 +175,11 @@ BEGIN
         WHEN o.key_window_ms < 0 THEN 'key_window' END AS field) f
      WHERE f.field IS NOT NULL LIMIT 1;
     CASE bad
-        WHEN 'max_attempts' THEN PERFORM tenure.invalid(bad, 'outside 1 to 65535', 'Leave it out for 6.');
-        WHEN 'max_crashes' THEN PERFORM tenure.invalid(bad, 'outside 1 to 65535', 'Leave it out for 5.');
-        WHEN 'max_runtime' THEN PERFORM tenure.invalid(bad, 'a runtime is at least 1 ms', 'Leave it out for no limit.');
+        WHEN 'max_attempts' THEN PERFORM tenure.invalid('max_attempts', 'outside 1 to 65535', 'Leave it out for 6.');
+        WHEN 'max_crashes' THEN PERFORM tenure.invalid('max_crashes', 'outside 1 to 65535', 'Leave it out for 5.');
+        WHEN 'max_runtime' THEN PERFORM tenure.invalid('max_runtime', 'a runtime is at least 1 ms', 'Leave it out for no limit.');
         WHEN 'key_window' THEN
-            PERFORM tenure.invalid(bad, 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
+            PERFORM tenure.invalid('key_window', 'a key cannot be remembered for less than no time', 'Leave it out for 24 hours.');
         ELSE NULL;
     END CASE;
     PERFORM tenure.check_retry(o.retry) FROM unnest(options) o WHERE o.retry IS NOT NULL;

@@ -1,4 +1,4 @@
-//! Who runs the servers. PostgreSQL refuses to be root, so that root hands it to `nobody`.
+//! The user that servers run as. PostgreSQL refuses to run as root, so root starts it as `nobody`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -33,19 +33,19 @@ impl Account {
         Ok(nobody)
     }
 
-    /// A command as this user, in a directory that is everybody's, speaking English, without settings for
-    /// another server.
+    /// A command as this user, in a directory that every user can read, with English messages, and
+    /// without settings for another server.
     pub(crate) fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = without_settings(program);
         command.current_dir("/").env("LC_ALL", "C");
         if let Account::Nobody { user, group } = self {
-            // Supplementary groups go with the user.
+            // Setting the user also clears the supplementary groups.
             command.uid(user).gid(group);
         }
         command
     }
 
-    /// Whether `test -x path`, or another such question, is true for this user.
+    /// Whether `test -x path`, or another such test, is true for this user.
     pub(crate) fn may(self, question: &str, path: &Path) -> bool {
         let mut command = self.command("sh");
         command.args(["-c", "test \"$1\" \"$2\"", "sh", question]).arg(path);
@@ -53,7 +53,7 @@ impl Account {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Makes a file this user's.
+    /// Makes this user the owner of a file.
     pub(crate) fn own(self, path: &Path) -> io::Result<()> {
         match self {
             Account::Own => Ok(()),
@@ -74,7 +74,7 @@ pub(crate) fn is_root() -> bool {
     *ROOT.get_or_init(|| run(Command::new("id").arg("-u")).is_ok_and(|id| id == "0"))
 }
 
-/// A command that does not see what the reader's environment says about servers of theirs.
+/// A command without the environment's settings for other PostgreSQL servers.
 pub(crate) fn without_settings(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {

@@ -1,4 +1,5 @@
-//! Where a server is: as an address of the form `postgres://…`, and as the variables that `psql` reads.
+//! Where a server is: as an address of the form `postgres://…`, and as the variables that `psql`
+//! reads.
 
 use std::fmt;
 
@@ -7,16 +8,16 @@ use crate::error::Error;
 
 const PORT: u16 = 5432;
 
-/// A database, and who asks for it.
+/// A database, and the user that connects to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     user: String,
     password: Option<String>,
-    /// A name, or the directory of a socket.
+    /// A host name, or the directory of a socket.
     host: String,
     port: u16,
     database: String,
-    /// Parameters that are not about the place, such as `sslmode`.
+    /// Other parameters, such as `sslmode`.
     others: Vec<(String, String)>,
 }
 
@@ -33,11 +34,11 @@ impl Address {
         }
     }
 
-    /// Reads an address such as `postgres://user:password@host:port/database?sslmode=require` or
+    /// Parses an address such as `postgres://user:password@host:port/database?sslmode=require` or
     /// `postgres://user@/database?host=/directory/of/a/socket`.
     ///
     /// # Errors
-    /// If it is not of this form, or says no user, no host or no database.
+    /// If it is not of this form, or has no user, no host or no database.
     pub fn parse(text: &str) -> Result<Address, Error> {
         parse(text).ok_or_else(|| {
             Error::new(
@@ -59,16 +60,16 @@ impl Address {
         Address { user: user.to_owned(), password: None, ..self.clone() }
     }
 
-    /// Runs SQL there by `psql`, each statement by itself, and gives what it prints, bare: a line for each row, with
-    /// `|` between the columns.
+    /// Runs SQL there by `psql`, each statement by itself, and returns its unaligned output: a line
+    /// for each row, with `|` between the columns.
     ///
     /// # Errors
-    /// If a statement fails, or `psql` is nowhere to be had.
+    /// If a statement fails, or `psql` cannot be found or fetched.
     pub fn psql(&self, sql: &str) -> Result<String, Error> {
         query(&psql()?, self, sql)
     }
 
-    /// The variables by which `psql` and other clients find this database.
+    /// The environment variables by which `psql` and other clients find this database.
     pub fn variables(&self) -> Vec<(String, String)> {
         let mut variables = vec![
             ("PGHOST".to_owned(), self.host.clone()),
@@ -105,7 +106,7 @@ impl fmt::Display for Address {
                 parameters.push(format!("port={}", self.port));
             }
         } else {
-            // The brackets keep the colons of an IPv6 address from those of the port.
+            // The brackets separate the colons of an IPv6 address from that of the port.
             let host =
                 if self.host.contains(':') { &format!("[{}]", self.host) } else { &self.host };
             write!(f, "{host}:{}", self.port)?;
@@ -153,7 +154,7 @@ fn parse(text: &str) -> Option<Address> {
     complete.iter().all(|part| !part.is_empty()).then_some(address)
 }
 
-/// Keeps what needs no escape in any part of an address.
+/// Percent-encodes everything that could need it in some part of an address.
 fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Packages of Debian and its relatives.
+//! Packages of Debian and its derivatives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::error::{Error, run};
 
-/// Debian starts a server of its own as soon as one is installed, unless this file says not to.
+/// Debian starts a server of its own after installing one, unless this file says not to.
 const NO_SERVER: (&str, &str) =
     ("/etc/postgresql-common/createcluster.conf", "create_main_cluster = false\n");
 
@@ -15,30 +15,31 @@ pub(crate) fn install_postgresql() -> Result<(), Error> {
     let (file, text) = NO_SERVER;
     let file = Path::new(file);
     if !file.exists() {
-        // Only a convenience: the tests do not care about another server.
+        // Only a convenience: another server does not disturb the tests.
         let _ = file.parent().map(fs::create_dir_all);
         let _ = fs::write(file, text);
     }
     let install = || {
         let mut apt = apt(&[]);
-        // Others may be installing too, and the file above is to stay as it is.
+        // Another process may be installing too, and the file above must not be replaced.
         apt.args(["-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Options::=--force-confold"]);
         run(apt.args(["install", "--yes", "--no-install-recommends", "postgresql"])).map(drop)
     };
-    // A fresh machine has no list of packages yet, and an old list names versions that are gone.
+    // A new machine has no list of packages yet, and an old list names versions that are gone.
     install().or_else(|_| {
         run(apt(&[]).arg("update"))?;
         install()
     })
 }
 
-/// Unpacks a package, and those it needs and the machine lacks, below a directory: nothing is installed, no
-/// service started, and anybody may.
+/// Unpacks a package, and its dependencies that the machine lacks, below a directory: nothing is
+/// installed, no service is started, and it needs no root.
 pub(crate) fn unpack(package: &str, directory: &Path) -> Result<(), Error> {
     let with = |options: &[String]| {
         let simulate = ["install", "--simulate", "--no-install-recommends", package];
         let plan = run(apt(options).args(simulate))?;
-        // `Inst libc-ares2 (1.18.1-3 Debian:12/stable [amd64])`. What is installed is unpacked nevertheless.
+        // `Inst libc-ares2 (1.18.1-3 Debian:12/stable [amd64])`. The package itself is unpacked
+        // even if it is installed.
         let mut packages: Vec<&str> = plan
             .lines()
             .filter_map(|line| line.strip_prefix("Inst ")?.split_whitespace().next())
@@ -49,7 +50,8 @@ pub(crate) fn unpack(package: &str, directory: &Path) -> Result<(), Error> {
         run(apt(options).arg("download").args(packages).current_dir(directory)).map(drop)
     };
     with(&[]).or_else(|_| {
-        // The machine's list of packages is missing or old, and only root may renew it: have one of our own.
+        // The machine's list of packages is missing or old, and only root may renew it: use a
+        // private one.
         let own = private(directory)?;
         run(apt(&own).arg("update"))?;
         with(&own)
@@ -88,7 +90,7 @@ fn private(directory: &Path) -> Result<Vec<String>, Error> {
     Ok(vec![
         format!("-oDir::State::Lists={}", apt.join("lists").display()),
         format!("-oDir::Cache={}", apt.join("cache").display()),
-        // Another user that root would download as may not write here.
+        // As root, apt would download as another user, who may not write here.
         "-oAPT::Sandbox::User=".to_owned(),
     ])
 }

@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::error::{Error, answer, run};
 use crate::{apt, fetch};
 
-/// What is fetched where the machine has nothing, and may install nothing.
+/// The version that is fetched if the machine has none, and may install none.
 const FETCHED: u32 = 18;
 
 /// A directory with `initdb`, `pg_ctl` and `postgres`, all of one version.
@@ -24,21 +24,22 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// The newest PostgreSQL on this machine: on the `PATH`, where `pg_config` says, or where Debian puts it.
+    /// The newest PostgreSQL on this machine: on the `PATH`, where `pg_config` says, or where
+    /// Debian puts it.
     ///
     /// # Errors
-    /// If there is none whose server can be run by the user of the servers.
+    /// If there is none whose server the servers' user can run.
     pub fn find() -> Result<Binaries, Error> {
         installed()?.into_iter().next().ok_or_else(|| {
             Error::new("no PostgreSQL server found: put initdb, pg_ctl and postgres on the PATH")
         })
     }
 
-    /// The newest PostgreSQL on this machine. Where there is none, root installs Debian's, and everybody
-    /// else fetches binaries into a cache.
+    /// The newest PostgreSQL on this machine. If there is none, root installs Debian's, and other
+    /// users fetch binaries into a cache.
     ///
     /// # Errors
-    /// If there is none, and none can be had.
+    /// If there is none, and none can be installed or fetched.
     pub fn find_or_install() -> Result<Binaries, Error> {
         if let Ok(found) = Binaries::find() {
             return Ok(found);
@@ -69,10 +70,10 @@ impl Binaries {
     /// The PostgreSQL in this directory.
     ///
     /// # Errors
-    /// If a program is missing or cannot be run by the user of the servers.
+    /// If a program is missing, or the servers' user cannot run it.
     pub fn in_directory(directory: &Path) -> Result<Binaries, Error> {
         let account = Account::of_servers()?;
-        // Only running them shows that their libraries are there, and that the user may.
+        // Only running them shows that their libraries exist, and that the user may run them.
         for program in ["initdb", "pg_ctl"] {
             run(account.command(directory.join(program)).arg("--version"))?;
         }
@@ -97,7 +98,8 @@ impl Binaries {
         self.major
     }
 
-    /// A client program: from here, or another that is not older. Ready binaries come without some.
+    /// A client program: from this directory, or another one that is not older. The fetched
+    /// packages lack some.
     pub fn client(&self, name: &str) -> Result<PathBuf, Error> {
         let here = self.directory.join(name);
         if here.is_file() { Ok(here) } else { client(name, self.major) }
@@ -117,17 +119,18 @@ pub fn psql() -> Result<PathBuf, Error> {
     Ok(FOUND.get_or_init(|| found).clone())
 }
 
-/// Runs SQL by `psql` and gives what it prints, bare: a line for each row, with `|` between the columns.
+/// Runs SQL by `psql` and returns its unaligned output: a line for each row, with `|` between the
+/// columns.
 pub(crate) fn query(psql: &Path, address: &Address, sql: &str) -> Result<String, Error> {
     let mut command = without_settings(psql);
-    // Nobody is there to be asked for a password.
+    // There is no person to ask for a password.
     command.args(["-X", "-w", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-f", "-"]);
     command.envs(address.variables());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = command.spawn().and_then(|mut child| {
         let input = child.stdin.take();
         thread::scope(|scope| {
-            // Both ends may be waiting for the other to read.
+            // Written on a thread, because both sides may wait for the other to read.
             scope.spawn(move || input.map(|mut input| input.write_all(sql.as_bytes())));
             child.wait_with_output()
         })
@@ -137,11 +140,11 @@ pub(crate) fn query(psql: &Path, address: &Address, sql: &str) -> Result<String,
 
 /// Servers on this machine, the newest first.
 fn installed() -> Result<Vec<Binaries>, Error> {
-    // Not being able to run any server at all is another trouble than finding none.
+    // That no server can be run at all is a different error from finding none.
     Account::of_servers()?;
     let mut directories = Vec::new();
     for directory in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
-        // Only a link may be on the PATH, and then the other programs are where it leads.
+        // The PATH may have only a link; then the other programs are where it leads.
         if let Ok(initdb) = fs::canonicalize(directory.join("initdb")) {
             directories.extend(initdb.parent().map(Path::to_owned));
         }
@@ -162,7 +165,7 @@ fn debian() -> Vec<PathBuf> {
     majors.map(|major| major.path().join("bin")).collect()
 }
 
-/// A client program on this machine, the newest where Debian has several; else a fetched one.
+/// A client program on this machine, the newest if Debian has several; otherwise a fetched one.
 fn client(name: &str, at_least: u32) -> Result<PathBuf, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = debian().into_iter().chain(std::env::split_paths(&path));

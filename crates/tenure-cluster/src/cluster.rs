@@ -1,4 +1,4 @@
-//! One PostgreSQL server with its data, from `initdb` to the last trace.
+//! One PostgreSQL server with its data, from `initdb` to the removal of its directory.
 
 use std::fs;
 use std::io::Write;
@@ -19,19 +19,19 @@ use crate::settings::Settings;
 /// A primary is ready for connections, a standby for read-only ones.
 const READY: &str = "database system is ready to accept";
 
-/// Ends the server of a directory for which nobody else is left to care. A frozen one must wake up for it, and
-/// one that waits for a silent client is not waited for.
+/// Ends the server of a directory whose owner is gone. A frozen server must be woken to end, and a
+/// server that waits for a silent client is killed after a while.
 const STOP: &str = r#"server=$(sed 1q "$1/data/postmaster.pid") || server=
     if [ -n "$server" ]; then
         kill -CONT "$server"
         "$2" stop -D "$1/data" -m immediate -w -t 20 || kill -KILL "$server"
     fi"#;
 
-/// How often another free port is tried: somebody may take it before the server does.
+/// How many free ports are tried: another process may take a port before the server does.
 const PORTS_TRIED: u32 = 5;
 
-/// A running PostgreSQL with a superuser `tenure` and a database `tenure`. It is stopped and its directory
-/// removed when this value is dropped, or when the process that has it ends in whatever way.
+/// A running PostgreSQL with a superuser `tenure` and a database `tenure`. It is stopped and its
+/// directory removed when this value is dropped, or when the owning process ends in whatever way.
 #[derive(Debug)]
 pub struct Cluster {
     binaries: Binaries,
@@ -62,17 +62,17 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The address of the database `tenure`, by the socket.
+    /// The address of the database `tenure`, through the socket.
     pub fn url(&self) -> String {
         self.address().to_string()
     }
 
-    /// The address of a database for a user, by the socket.
+    /// The address of a database for a user, through the socket.
     pub fn url_as(&self, user: &str, database: &str) -> String {
         self.address().with_user(user).with_database(database).to_string()
     }
 
-    /// The address of the database `tenure` by TCP, if the settings asked for it.
+    /// The address of the database `tenure` over TCP, if the settings ask for it.
     pub fn tcp_url(&self) -> Option<String> {
         self.tcp.then(|| Address::new("127.0.0.1", self.port).to_string())
     }
@@ -110,16 +110,16 @@ impl Cluster {
         server::text(&self.log_file())
     }
 
-    /// Runs SQL in the database `tenure` by `psql`, and gives what it prints, bare: a line for each row, with `|`
-    /// between the columns.
+    /// Runs SQL in the database `tenure` by `psql`, and returns its unaligned output: a line for
+    /// each row, with `|` between the columns.
     ///
     /// # Errors
-    /// If a statement fails, or `psql` is nowhere to be had.
+    /// If a statement fails, or `psql` cannot be found or fetched.
     pub fn psql(&self, sql: &str) -> Result<String, Error> {
         self.address().psql(sql)
     }
 
-    /// Stops the server in order, disconnecting its clients, and starts it.
+    /// Stops the server in order, disconnecting its clients, and starts it again.
     ///
     /// # Errors
     /// If it does not start.
@@ -128,10 +128,10 @@ impl Cluster {
         self.launch()
     }
 
-    /// Stops the server as a crash does: without a checkpoint, so that the next start has to recover.
+    /// Stops the server like a crash: without a checkpoint, so that the next start has to recover.
     ///
     /// # Errors
-    /// If it cannot be told to.
+    /// If it cannot be signalled.
     pub fn stop_immediately(&mut self) -> Result<(), Error> {
         self.stop("QUIT")
     }
@@ -144,7 +144,7 @@ impl Cluster {
         if self.server.is_some() { Ok(()) } else { self.launch() }
     }
 
-    /// Sets the server's clock to `seconds` after the machine's, or before it if negative.
+    /// Sets the server's clock to `seconds` ahead of the machine's, or behind it if negative.
     ///
     /// # Errors
     /// If the server was started without [`Settings::settable_clock`].
@@ -169,7 +169,7 @@ impl Cluster {
         Ok(Cluster { binaries, account, port, tcp, faketime, server: None, keeper })
     }
 
-    /// Starts the server on the data that is there.
+    /// Starts the server on the existing data.
     pub(crate) fn launch(&mut self) -> Result<(), Error> {
         let first = !self.log_file().exists();
         let mut tried = 1;
@@ -179,7 +179,7 @@ impl Cluster {
                     self.server = Some(server);
                     return Ok(());
                 }
-                // Once the address is known to others it must stay.
+                // Once other processes know the address it must not change.
                 Err(_) if self.tcp && first && tried < PORTS_TRIED => {
                     self.port = free_port()?;
                     tried += 1;
@@ -189,7 +189,7 @@ impl Cluster {
         }
     }
 
-    /// A program of this cluster, as the user of the servers.
+    /// A command for a program of this cluster, as the servers' user.
     pub(crate) fn program(&self, path: impl AsRef<Path>) -> Command {
         self.account.command(self.binaries.directory().join(path))
     }
@@ -200,7 +200,7 @@ impl Cluster {
             initdb.arg("-D").arg(self.data_dir()).args(["-U", "tenure", "-A", "trust"]);
             run(initdb.args(["-E", "UTF8", "--no-sync", locale])).map(drop)
         };
-        // Not every machine has the first.
+        // Not every machine has the first locale.
         init("--locale=C.UTF-8").or_else(|_| init("--locale=C"))
     }
 
@@ -219,15 +219,16 @@ impl Cluster {
         }
     }
 
-    /// Makes the database before the server runs, because ready binaries come without `psql`.
+    /// Creates the database before the server runs, because the fetched packages come without
+    /// `psql`.
     fn create_database(&self) -> Result<(), Error> {
         let mut postgres = self.program("postgres");
-        // Nothing is lost if the machine fails now.
+        // No fsync: nothing is lost if the machine fails now.
         postgres.args(["--single", "-F", "-D"]).arg(self.data_dir()).arg("postgres");
         postgres.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = postgres.spawn().and_then(|mut child| {
             if let Some(mut input) = child.stdin.take() {
-                // If it does not listen, what it says tells why.
+                // If it does not read its input, its output tells why.
                 let _ = input.write_all(b"CREATE DATABASE tenure;\n");
             }
             child.wait_with_output()
@@ -235,7 +236,7 @@ impl Cluster {
         answer(&postgres, output).map(drop)
     }
 
-    /// What holds for this place alone is said here and not in the files, which a standby copies.
+    /// Settings for this location are given here and not in the files, which a standby copies.
     fn postgres(&self) -> Command {
         let mut postgres = self.program("postgres");
         postgres.arg("-D").arg(self.data_dir()).arg("-k").arg(self.socket_dir());
@@ -246,7 +247,7 @@ impl Cluster {
             if self.tcp { "127.0.0.1" } else { "" },
         ]);
         if let Some(library) = &self.faketime {
-            // What waits for a length of time must go on waiting for that long.
+            // Waits for a length of time must not be changed.
             postgres.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             postgres
                 .env("FAKETIME_TIMESTAMP_FILE", self.clock_file())
@@ -277,7 +278,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A port that nobody listens on at this moment.
+/// A port that no process listens on at this moment.
 fn free_port() -> Result<u16, Error> {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     port.map(|address| address.port())

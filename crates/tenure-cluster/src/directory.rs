@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::account::Account;
 use crate::error::Error;
 
-/// The system allows about 100 bytes for the path of a socket, and its own name needs some of them.
+/// The system allows about 100 bytes for the path of a socket, and the socket's own name needs some
+/// of them.
 const LONGEST: usize = 60;
 
-/// Makes a new directory that belongs to the user of the servers and is closed to all others.
+/// Makes a new directory that belongs to the servers' user and is closed to all others.
 pub(crate) fn create(account: Account) -> Result<PathBuf, Error> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let parent = parent(account);
@@ -21,7 +22,7 @@ pub(crate) fn create(account: Account) -> Result<PathBuf, Error> {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = parent.join(format!("tenure-{}-{n}", process::id()));
         match DirBuilder::new().mode(0o700).create(&path) {
-            // Left behind by a process of the same number, long ago.
+            // Left behind by an earlier process with the same id.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => {
                 made.and_then(|()| account.own(&path))
@@ -32,7 +33,7 @@ pub(crate) fn create(account: Account) -> Result<PathBuf, Error> {
     }
 }
 
-/// The temporary directory, unless its name is too long or the user of the servers cannot write there.
+/// The temporary directory, unless its name is too long or the servers' user cannot write there.
 fn parent(account: Account) -> PathBuf {
     let chosen = std::env::temp_dir();
     let short = chosen.is_absolute() && chosen.as_os_str().len() <= LONGEST;

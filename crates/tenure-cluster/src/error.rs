@@ -1,11 +1,11 @@
-//! The one error of this crate. A test that meets it can only show it, so it is a text.
+//! The only error of this crate. A test can only show it, so it is a text.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What could not be done, and what the programs said.
+/// What could not be done, and what the programs printed.
 pub struct Error(String);
 
 impl Error {
@@ -13,7 +13,7 @@ impl Error {
         Error(text.into())
     }
 
-    /// The file system refused something.
+    /// An error of the file system.
     pub(crate) fn at(doing: &str, path: &Path, error: &io::Error) -> Error {
         Error(format!("cannot {doing} {}: {error}", path.display()))
     }
@@ -25,7 +25,7 @@ impl fmt::Display for Error {
     }
 }
 
-// Tests unwrap. A log with its line ends escaped helps nobody.
+// Tests unwrap, and a log with escaped line ends is unreadable.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -34,13 +34,13 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Runs a command to its end and gives what it printed, or an error with everything it said.
+/// Runs a command to its end and returns its stdout, or an error with everything it printed.
 pub(crate) fn run(command: &mut Command) -> Result<String, Error> {
     let output = command.stdin(Stdio::null()).output();
     answer(command, output)
 }
 
-/// What a command that ended printed.
+/// The output of a command that has ended.
 pub(crate) fn answer(command: &Command, output: io::Result<Output>) -> Result<String, Error> {
     let program = command.get_program().to_string_lossy();
     let output = output.map_err(|error| Error(format!("cannot run {program}: {error}")))?;

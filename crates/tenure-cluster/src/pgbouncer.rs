@@ -1,4 +1,5 @@
-//! A pool between the tests and a server, which hands a connection to another client after each transaction.
+//! A connection pooler between the tests and a server, which gives a connection to another client
+//! after each transaction.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,10 +18,11 @@ const PORT: u16 = 6432;
 
 const READY: &str = "process up:";
 
-/// The first version that keeps prepared statements, and so knows the setting.
+/// The first version that supports prepared statements, and so has the setting.
 const PREPARES: (u32, u32) = (1, 21);
 
-/// A running PgBouncer in transaction mode, in front of a [`Cluster`]. It goes as a cluster goes.
+/// A running PgBouncer in transaction mode, in front of a [`Cluster`]. It is stopped and removed as
+/// a cluster is.
 #[derive(Debug)]
 pub struct PgBouncer {
     server: Server,
@@ -28,7 +30,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one that keeps no prepared statements.
+    /// Starts a pooler that supports no prepared statements.
     ///
     /// # Errors
     /// If there is none on the machine and none can be fetched, or it does not start.
@@ -36,7 +38,8 @@ impl PgBouncer {
         PgBouncer::start_with(cluster, &[])
     }
 
-    /// Starts one with further settings, which come last: `("max_prepared_statements", "100")`.
+    /// Starts a pooler with further settings, which come last: `("max_prepared_statements",
+    /// "100")`.
     ///
     /// # Errors
     /// If there is none on the machine and none can be fetched, or it does not start.
@@ -56,7 +59,7 @@ impl PgBouncer {
         Ok(PgBouncer { server, keeper })
     }
 
-    /// The address of the database `tenure` through the pool.
+    /// The address of the database `tenure` through the pooler.
     pub fn url(&self) -> String {
         self.address().to_string()
     }
@@ -75,12 +78,12 @@ impl PgBouncer {
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        // It has nothing but connections, and the keeper takes the directory.
+        // It has only connections to lose, and the keeper removes the directory.
         self.server.kill();
     }
 }
 
-/// Clients are not asked who they are, and all of them are `tenure` to the server.
+/// Clients are not authenticated, and all of them connect to the server as `tenure`.
 fn configuration(
     cluster: &Cluster,
     directory: &Path,
@@ -95,7 +98,7 @@ fn configuration(
     let place = directory.display();
     lines += &format!("unix_socket_dir = {place}\nlisten_port = {PORT}\npidfile = {place}/pid\n");
     lines += "auth_type = any\npool_mode = transaction\nmax_client_conn = 1000\n";
-    // Some drivers send it at the start and mean nothing by it. What else a client asks for is refused.
+    // Some drivers always send this at the start. Other startup parameters are refused.
     lines += "ignore_startup_parameters = extra_float_digits\n";
     if version >= PREPARES {
         lines += "max_prepared_statements = 0\n";
@@ -106,7 +109,7 @@ fn configuration(
     lines
 }
 
-/// The program, its version, and where its libraries are if the machine does not know them.
+/// The program, its version, and the path of its libraries if they are not installed.
 struct Program {
     path: PathBuf,
     version: (u32, u32),

@@ -1,6 +1,6 @@
 //! One server process: its log, the moment it is ready, and its end.
 //!
-//! The log arrives through a pipe, so that waiting for the server means reading what it says.
+//! The log arrives through a pipe, so that waiting for the server means reading its log.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
@@ -15,13 +15,13 @@ use std::time::Duration;
 use crate::account::Account;
 use crate::error::{Error, run};
 
-/// A server that says nothing for so long will not start.
+/// A server that logs nothing for this long will not start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How much of a log an error shows.
 const SHOWN_LINES: usize = 30;
 
-/// A line of our own in the log's pipe: what is before it has arrived once it has.
+/// A line of our own in the log's pipe: when it arrives, everything before it has arrived too.
 const FENCE: &[u8] = b"=tenure-cluster-fence=\n";
 
 /// A running server.
@@ -39,7 +39,7 @@ enum Event {
 }
 
 impl Server {
-    /// Starts a server, adds what it says to the file `log`, and waits until it says `ready`.
+    /// Starts a server, appends its log to the file `log`, and waits until it logs `ready`.
     pub(crate) fn start(command: Command, log: &Path, ready: &str) -> Result<Server, Error> {
         let program = command.get_program().to_string_lossy().into_owned();
         let file = OpenOptions::new().create(true).append(true).open(log);
@@ -63,9 +63,9 @@ impl Server {
 
     fn spawn(mut command: Command, file: File) -> io::Result<(Server, Receiver<Event>)> {
         let (reader, log) = io::pipe()?;
-        // Servers print nothing there. That it is closed tells that the last of their processes ended.
+        // Servers print nothing on stdout. When it closes, the last of their processes has ended.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
-        // What is typed at a terminal is meant for the tests.
+        // Ctrl-C at a terminal is meant for the tests.
         command.process_group(0);
         let mut child = command.spawn()?;
         let (event, events) = channel();
@@ -81,7 +81,7 @@ impl Server {
         Ok((Server { child, log, fences: Mutex::new(fences) }, events))
     }
 
-    /// Waits until everything that the server has said is in the file.
+    /// Waits until everything that the server has logged is in the file.
     pub(crate) fn catch_up(&self) {
         if let Ok(fences) = self.fences.lock()
             && (&self.log).write_all(FENCE).is_ok()
@@ -92,9 +92,10 @@ impl Server {
 
     /// Sends a signal and waits for the end.
     pub(crate) fn stop(&mut self, account: Account, signal: &str) -> Result<(), Error> {
-        // A server that has ended already is waited for here, so that its number cannot be another's.
+        // A server that has ended already is reaped here, so that its process id cannot be
+        // another's.
         if let Ok(None) = self.child.try_wait() {
-            // One that a test has frozen must wake up to end.
+            // A server that a test has frozen must be woken to end.
             let kill = format!("kill -{signal} {0} && kill -CONT {0}", self.child.id());
             run(account.command("sh").args(["-c", &kill]))?;
         }
@@ -103,20 +104,21 @@ impl Server {
         waited.map(drop).map_err(|error| Error::new(format!("cannot wait for a server: {error}")))
     }
 
-    /// Ends a server that has nothing to lose.
+    /// Kills a server that has nothing to lose.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Copies lines into a file, and sends them for as long as somebody listens. Ends with the last who can write.
+/// Copies lines into a file, and sends them while there is a receiver. Ends when the last writer
+/// has closed the pipe.
 fn copy(from: PipeReader, mut file: File, event: &Sender<Event>, fence: &Sender<()>) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
         let said = line.strip_suffix(FENCE);
-        // The server must be read to its end, even if the disk is full.
+        // The server's output must be read to its end, even if the disk is full.
         let _ = file.write_all(said.unwrap_or(&line));
         if said.is_some() {
             let _ = fence.send(());

@@ -1,6 +1,6 @@
-//! What a test may ask of its server.
+//! The settings of a test's server.
 
-/// How a cluster is set up. The default is a server on a Unix socket that trusts whoever reaches it.
+/// How a cluster is set up. The default is a server on a Unix socket that trusts every client.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub(crate) config: Vec<(String, String)>,
@@ -22,15 +22,17 @@ impl Settings {
         }
     }
 
-    /// Adds a line to `postgresql.conf`. What it says about logging must leave the log on standard error.
+    /// Adds a line to `postgresql.conf`. A setting about logging must keep the log on standard
+    /// error.
     #[must_use]
     pub fn config(mut self, name: &str, value: &str) -> Settings {
         self.config.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Replaces the lines of `pg_hba.conf`. Without one that lets `tenure` in by the socket, [`Cluster::psql`] does
-    /// not work, and without one for replication no [`Cluster::standby`].
+    /// Replaces the lines of `pg_hba.conf`. Without one that lets `tenure` in through the socket,
+    /// [`Cluster::psql`] does not work, and without one for replication [`Cluster::standby`] does
+    /// not.
     ///
     /// [`Cluster::psql`]: crate::Cluster::psql
     /// [`Cluster::standby`]: crate::Cluster::standby
@@ -56,14 +58,14 @@ impl Settings {
         self
     }
 
-    /// How many connections the server accepts; 100 unless said otherwise.
+    /// How many connections the server accepts; the default is 100.
     #[must_use]
     pub fn max_connections(mut self, max_connections: u32) -> Settings {
         self.max_connections = max_connections;
         self
     }
 
-    /// The lines for `postgresql.conf`. The last of a name holds.
+    /// The lines for `postgresql.conf`. If a name occurs twice, the last one counts.
     pub(crate) fn lines(&self) -> String {
         let mut lines = format!(
             "\nlc_messages = 'C'\nmax_connections = {}\nmax_prepared_transactions = 9\n",

@@ -4,8 +4,8 @@ use crate::cluster::Cluster;
 use crate::error::{Error, run};
 
 impl Cluster {
-    /// A hot standby of this server, made by `pg_basebackup`, once it accepts connections. It replays what the
-    /// primary commits, a moment later.
+    /// A hot standby of this server, made by `pg_basebackup`. Returns once it accepts connections.
+    /// It replays what the primary commits, a moment later.
     ///
     /// # Errors
     /// If the copy cannot be made, or the standby does not start.

@@ -68,7 +68,7 @@ fn a_standby_follows_and_refuses_writes() {
     assert_eq!(standby.psql("SELECT pg_is_in_recovery(), count(*) FROM seen").unwrap(), "t|0");
     let refused = standby.psql("INSERT INTO seen VALUES (1)").unwrap_err().to_string();
     assert!(refused.contains("read-only"), "{refused}");
-    // The primary answers only once the standby shows what it did.
+    // The primary answers only once the standby shows the change.
     let sync = "ALTER SYSTEM SET synchronous_standby_names = '*';
         ALTER SYSTEM SET synchronous_commit = 'remote_apply'; SELECT pg_reload_conf()";
     primary.psql(sync).unwrap();
@@ -99,11 +99,11 @@ fn a_cluster_whose_process_is_killed_is_gone_too() {
     let mut data = String::new();
     BufReader::new(holder.stdout.as_mut().unwrap()).read_line(&mut data).unwrap();
     let data = Path::new(data.trim_end());
-    // A process that ended and that nobody has asked about yet has no program any more.
+    // A process that has ended but is not reaped yet has no executable any more.
     let program = format!("/proc/{}/exe", server_pid(data));
     assert!(Path::new(&program).exists());
 
-    // The standard library's kill is the one that nobody can catch.
+    // The standard library's kill is SIGKILL, which a process cannot catch.
     holder.kill().unwrap();
     holder.wait().unwrap();
 
@@ -112,7 +112,7 @@ fn a_cluster_whose_process_is_killed_is_gone_too() {
     assert!(gone(data.parent().unwrap()));
 }
 
-/// Whether a path goes within a minute.
+/// Whether a path disappears within a minute.
 fn gone(path: &Path) -> bool {
     let script = "while test -e \"$1\"; do sleep 0.05; done";
     let mut wait = Command::new("timeout");

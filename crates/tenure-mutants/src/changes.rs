@@ -1,9 +1,9 @@
 //! The changes of one source file: which there are, and the edits that put each behind a switch.
 //!
-//! Conditions, guards and predicates are made true and false, comparisons and logical operators are turned, negations are
-//! taken away, statements are left out, and functions return a simple value at once. What does not compile is found
-//! by the compiler, so nothing is known here of types that are not written down. Tests, constants, code of the drill alone,
-//! and what is only printed are left as they are.
+//! Conditions, guards and predicates are made true and false, comparisons and logical operators are
+//! inverted, negations are removed, statements are left out, and functions return a simple value at
+//! once. The compiler finds the changes that do not compile, so this file needs no type inference.
+//! Tests, constants, code that only the drill uses, and code that only prints are left unchanged.
 
 use std::ops::Range;
 
@@ -22,13 +22,13 @@ use crate::values::instead_of;
 /// One change of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
-    /// The function that it is in, with its type.
+    /// The function that contains it, with its type.
     pub(crate) function: String,
     /// Where that function is in the source.
     pub(crate) within: Range<usize>,
-    /// What is changed, in words.
+    /// A description of the change.
     pub(crate) what: String,
-    /// How.
+    /// The edits that make it.
     pub(crate) edits: Vec<Edit>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn changes(source: &str) -> syn::Result<Vec<Change>> {
     Ok(visitor.changes)
 }
 
-/// The modules that a file declares in files of their own, and which are for tests or the drill alone.
+/// The modules that a file declares in separate files, and which are only for tests or the drill.
 pub(crate) fn modules_left_alone(source: &str) -> syn::Result<Vec<String>> {
     let file = syn::parse_file(source)?;
     let modules = file.items.iter().filter_map(|item| match item {
@@ -59,7 +59,7 @@ pub(crate) fn modules_left_alone(source: &str) -> syn::Result<Vec<String>> {
     Ok(alone.map(|module| module.ident.to_string()).collect())
 }
 
-/// Whether what has this attribute is not part of what people run here.
+/// Whether code with this attribute is not part of the product.
 fn is_left_alone(attribute: &Attribute) -> bool {
     if !attribute.path().is_ident("cfg") {
         return attribute.path().is_ident("test");
@@ -136,7 +136,7 @@ impl Visitor<'_> {
             self.make_false(condition);
             return;
         }
-        // A chain begins with the switch, so that its first pattern is not looked at.
+        // A chain begins with the switch, so that its first pattern is not evaluated.
         let what = format!("`{keyword} {}` does not match", self.short(condition));
         self.wrap(what, condition, "!§ && ", "");
     }
@@ -164,7 +164,7 @@ impl Visitor<'_> {
         self.wrap(what, statement, &open, " }");
     }
 
-    /// The arms of a match that is a statement: what an arm does is left out.
+    /// The arms of a match that is a statement: the action of an arm is left out.
     fn arms(&mut self, arms: &[Arm]) {
         for arm in arms.iter().filter(|arm| !arm.attrs.iter().any(is_left_alone)) {
             if is_action(&arm.body) {
@@ -188,7 +188,7 @@ impl Visitor<'_> {
             for value in instead_of(&signature.output) {
                 self.return_at_once(block, &value);
             }
-            // What the last statement of a function comes to is unit like the others.
+            // The function returns unit, so its last match is a statement too.
             if matches!(signature.output, syn::ReturnType::Default)
                 && let Some(Stmt::Expr(Expr::Match(last), None)) = block.stmts.last()
             {
@@ -200,7 +200,7 @@ impl Visitor<'_> {
     }
 
     fn return_at_once(&mut self, block: &Block, value: &str) {
-        // A body that is this value already.
+        // The body is this value already.
         if let [Stmt::Expr(only, None)] = block.stmts.as_slice()
             && tokens(only) == tokens_of(value)
         {
@@ -266,7 +266,8 @@ impl Visitor<'_> {
         }
     }
 
-    /// Leaves out the operands that are not such an operation themselves: those have operands of their own.
+    /// Applies `leave_out` to the operands of a chain. An operand with the same operator is part of
+    /// the chain, and its own operands are visited instead.
     fn operands(&mut self, binary: &ExprBinary, leave_out: fn(&mut Self, &Expr)) {
         for operand in [&*binary.left, &*binary.right] {
             let is_same = matches!(operand, Expr::Binary(inner)
@@ -364,7 +365,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
                 if local.attrs.iter().any(is_left_alone) {
                     return;
                 }
-                // The action, not its answer, is what such a statement is for.
+                // Such a statement is there for its action, not for its result.
                 if let (Pat::Wild(_), Some(init)) = (&local.pat, &local.init)
                     && init.diverge.is_none()
                 {
@@ -415,7 +416,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
                     self.visit_expr(&asked.subject);
                 }
             }
-            // Their length is a constant.
+            // The length of an array is a constant.
             Expr::Repeat(it) => return self.visit_expr(&it.expr),
             Expr::Const(_) => return,
             _ => {}
@@ -445,7 +446,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_path(&mut self, _: &'ast syn::Path) {}
 }
 
-/// What stands in the brackets of `matches!`.
+/// The arguments of `matches!`.
 struct Matches {
     subject: Expr,
     pattern: Pat,
@@ -462,7 +463,8 @@ impl Parse for Matches {
     }
 }
 
-/// Whether an expression is there for what it does: a call or an assignment, asked for its error or awaited.
+/// Whether an expression is there for its action: a call or an assignment, perhaps with `?` or
+/// `.await`.
 fn is_action(expression: &Expr) -> bool {
     match expression {
         Expr::Try(it) => is_action(&it.expr),
@@ -478,7 +480,7 @@ fn is_compound(operator: &BinOp) -> bool {
         && !matches!(operator, BinOp::Eq(_) | BinOp::Ne(_) | BinOp::Le(_) | BinOp::Ge(_))
 }
 
-/// Whether a condition binds names: then it is a chain, in which no part can be put into brackets with another.
+/// Whether a condition binds names: then it is a chain, whose parts cannot be grouped in brackets.
 fn has_let(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,
@@ -507,7 +509,7 @@ fn attributes(expression: &Expr) -> &[Attribute] {
     }
 }
 
-/// The text of something on one line, without its comments.
+/// The text of a syntax node on one line, without its comments.
 fn tokens(of: &impl ToTokens) -> String {
     of.to_token_stream().to_string()
 }
@@ -520,10 +522,10 @@ fn turned_to(operator: &BinOp, turned: &str) -> String {
     format!("`{}` turned to {turned}", tokens(operator))
 }
 
-/// At most so much of the text around a change is in its name.
+/// The most text around a change that is used in its name.
 const SHORT: usize = 70;
 
-/// A text on one line, without its comments, and cut.
+/// A text on one line, without its comments, and shortened.
 fn short(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();

@@ -1,4 +1,4 @@
-//! The compiler: which mutants it takes, and the test programs of the changed copy.
+//! The compiler: which mutants it accepts, and the test programs of the changed copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,16 +30,16 @@ pub(crate) struct Program {
 pub(crate) struct Compiler<'a> {
     /// The copy.
     pub(crate) tree: &'a Tree,
-    /// Where cargo puts what it makes.
+    /// Cargo's target directory.
     pub(crate) target: &'a Path,
 }
 
-/// How often the compiler is asked at most. Each time tells of the errors of one of its stages.
+/// How often the compiler runs at most. Each run reports the errors of one of its stages.
 const ROUNDS: usize = 60;
 
 impl Compiler<'_> {
-    /// Writes the sources with all mutants that compile, and returns those that do not. What was found of a file before
-    /// is remembered for as long as the file is the same.
+    /// Writes the sources with all mutants that compile, and returns those that do not. The result
+    /// for a file is remembered until the file changes.
     pub(crate) fn sort_out(&self, sources: &[Source], memory: &Path) -> Result<BTreeSet<u32>> {
         let mut dropped = recall(sources, memory);
         let mut doubtful = Vec::new();
@@ -69,8 +69,8 @@ impl Compiler<'_> {
         bail!("the compiler still does not take the copy after {ROUNDS} rounds")
     }
 
-    /// An error about borrows shows at another place than the statement left out that it comes from. So each mutant that
-    /// was dropped because of one gets another chance, the first first.
+    /// A borrow error may show at another place than the left-out statement that causes it. So each
+    /// mutant that was dropped because of one is tried again, in order.
     fn take_back(
         &self,
         sources: &[Source],
@@ -130,7 +130,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Runs cargo, which tells a line of JSON for each thing it has done or found.
+/// Runs cargo, which prints a line of JSON for each thing it has done or found.
 fn messages(cargo: &mut Command) -> Result<(bool, Vec<Value>)> {
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     let lines = String::from_utf8_lossy(&output.stdout);
@@ -144,7 +144,7 @@ fn error(message: &Value) -> Option<&Value> {
     (message["level"] == "error" && has_place).then_some(message)
 }
 
-/// Whether it is about something that is moved, borrowed, or not set yet.
+/// Whether an error is about a value that is moved, borrowed, or not initialised.
 fn is_about_borrows(error: &Value) -> bool {
     let code = error["code"]["code"].as_str().unwrap_or_default();
     ["E0381", "E0382", "E0384", "E0499", "E05"].iter().any(|start| code.starts_with(start))
@@ -166,8 +166,9 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { id, path: path.into(), directory })
 }
 
-/// The mutants that an error comes from: those at the place it tells first, or at another that it mentions, or, if it is
-/// about none of them, the statements left out in the same function, and last all mutants of that function.
+/// The mutants that cause an error: those at its primary place, or at another place that it
+/// mentions; if there are none, the left-out statements in the same function; and last all mutants
+/// of that function.
 fn blame(
     error: &Value,
     sources: &[Source],
@@ -201,7 +202,7 @@ struct Place<'a> {
     line: usize,
 }
 
-/// Where an error is, those places first that it is about.
+/// The places of an error, the primary ones first.
 fn places(error: &Value) -> Vec<Place<'_>> {
     let mut all: Vec<&Value> = error["spans"].as_array().into_iter().flatten().collect();
     all.sort_by_key(|span| span["is_primary"] != true);
@@ -225,7 +226,7 @@ fn hash(text: &str) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// What an earlier run found that the compiler does not take.
+/// The mutants that did not compile in an earlier run.
 fn recall(sources: &[Source], memory: &Path) -> BTreeSet<u32> {
     let text = fs::read_to_string(memory).unwrap_or_default();
     let known: Value = serde_json::from_str(&text).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Edits of a source text, and the text that they make together.
 //!
-//! An edit puts text before and after a range, or in the place of a range. Ranges nest as the syntax does, so that all
-//! mutants of a file stand in one text, each behind its own switch. No edit adds or removes a line.
+//! An edit puts text around a range, or replaces it. Ranges nest as the syntax does, so that one
+//! text contains all mutants of a file, each behind its own switch. No edit adds or removes a line.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub(crate) const SWITCH: &str = "§";
 pub(crate) enum Edit {
     /// Puts text around a range.
     Wrap { range: Range<usize>, open: String, close: String },
-    /// Puts text in the place of a range that no other edit touches.
+    /// Replaces a range that no other edit touches.
     Replace { range: Range<usize>, text: String },
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Edited {
     pub(crate) places: Vec<(u32, Range<usize>)>,
 }
 
-/// Where an insertion stands among others at the same place: what closes comes before what opens, inner before outer where
-/// they close, outer before inner where they open.
+/// The order of insertions at the same position: closing before opening; closing inner before
+/// outer, opening outer before inner.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Close(std::cmp::Reverse<usize>),
@@ -38,13 +38,13 @@ enum Rank {
 struct Piece {
     at: usize,
     rank: Rank,
-    /// Where the replaced text ends; the same place if nothing is replaced.
+    /// Where the replaced text ends; the same position if nothing is replaced.
     end: usize,
     text: String,
     mutant: u32,
 }
 
-/// Makes the edits of all these mutants.
+/// Applies the edits of all these mutants.
 pub(crate) fn apply(source: &str, mutants: &[(u32, &[Edit])]) -> Edited {
     let mut pieces = Vec::new();
     let mut order = 0;
@@ -89,7 +89,7 @@ fn join(source: &str, pieces: &[Piece]) -> Edited {
 }
 
 impl Edited {
-    /// The mutants at a place where the compiler found an error: those of the smallest edit around it.
+    /// The mutants at the place of a compiler error: those of the smallest edit around it.
     pub(crate) fn blamed(&self, error: &Range<usize>) -> BTreeSet<u32> {
         let around = |place: &Range<usize>| place.start <= error.start && error.end <= place.end;
         let smallest = self

@@ -1,7 +1,9 @@
-//! The hunt: for each mutant the tests that come to it, the likeliest and quickest first, until one fails.
+//! The hunt: for each mutant the tests that reach it run, the likeliest and quickest first, until
+//! one fails.
 //!
-//! A failure counts if the same test passes on the library as it is. If it does not, an earlier mutant may have left
-//! something behind on the server that tests share: then its databases are dropped.
+//! A failure counts if the same test passes on the unchanged library. If it does not, an earlier
+//! mutant may have left something behind on the server that tests share: then its databases are
+//! dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -16,14 +18,14 @@ use crate::say;
 use crate::suite::{Settings, Slot, Test, lock};
 use crate::survivors::End;
 
-/// How long a test that passes on the library as it is is trusted to do so.
+/// For how long a test that passed on the unchanged library is trusted.
 const TRUSTED: Duration = Duration::from_secs(300);
 
-/// A mutant's end, and how long it took.
+/// The result for a mutant.
 pub(crate) struct Fate {
     /// The mutant's name.
     pub(crate) name: String,
-    /// What became of it.
+    /// How it ended.
     pub(crate) end: End,
     /// How long that took.
     pub(crate) took: Duration,
@@ -31,7 +33,7 @@ pub(crate) struct Fate {
     pub(crate) tests: usize,
 }
 
-/// Hunts these, and tells of each as it ends.
+/// Hunts these, and reports each as it ends.
 pub(crate) fn hunt(
     mutants: Vec<Mutant>,
     tests: &[Test],
@@ -66,7 +68,7 @@ pub(crate) fn hunt(
     Ok(fates.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-/// The places of the tests that come to each mutant, the quickest first.
+/// The indexes of the tests that reach each mutant, the quickest first.
 fn by_mutant(tests: &[Test]) -> BTreeMap<u32, Vec<usize>> {
     let mut by_mutant: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (at, test) in tests.iter().enumerate() {
@@ -84,7 +86,7 @@ struct Hunt<'a> {
     queue: Mutex<VecDeque<Mutant>>,
     /// How often each test has noticed a mutant of a function or of a file.
     kills: Mutex<BTreeMap<(String, usize), u32>>,
-    /// When each test last passed on the library as it is.
+    /// When each test last passed on the unchanged library.
     passed: Mutex<BTreeMap<usize, Instant>>,
 }
 
@@ -134,8 +136,8 @@ impl Hunt<'_> {
         Ok(End::Survived)
     }
 
-    /// The tests in the order in which they are asked: by their time, which counts less for those that have noticed
-    /// mutants of the same function or file.
+    /// The order in which the tests run: by their time, which counts less for tests that have
+    /// noticed mutants of the same function or file.
     fn order(&self, mutant: &Mutant, candidates: &[usize]) -> Vec<usize> {
         let kills = lock(&self.kills);
         let noticed =
@@ -184,7 +186,7 @@ impl Hunt<'_> {
     }
 }
 
-/// Drops the databases that tests keep on the server, and lets them make new ones.
+/// Drops the databases that tests keep on the server, so that they make new ones.
 fn drop_databases() {
     let Ok(url) = std::env::var("TENURE_TEST_POSTGRES") else { return };
     let dropped = tenure_cluster::Address::parse(&url).and_then(|server| {

@@ -1,12 +1,14 @@
-//! Mutants of the library's Rust code: every condition, comparison, guard, statement and simple function is changed, one at
-//! a time, and some test must fail.
+//! Mutants of the library's Rust code: every condition, comparison, guard, statement and simple
+//! function is changed, one at a time, and some test must fail.
 //!
-//! All mutants are compiled into one copy of the library, each behind a switch that an environment variable turns on, so
-//! that thousands of them cost one build. Each test tells once which switches it comes to; a mutant is then hunted by
-//! those tests only. What survives is listed in `survivors.txt`, each with a reason.
+//! All mutants are compiled into one copy of the library, each behind a switch that an environment
+//! variable turns on, so that thousands of them cost one build. Each test runs once to record which
+//! switches it reaches; only those tests are then run against a mutant. Survivors are listed in
+//! `survivors.txt`, each with a reason.
 //!
-//! `changes` finds the changes, `edits` puts them into the text, `compile` sorts out those that do not compile, `suite` runs
-//! the tests as they are, and `hunt` runs them against each mutant. This crate knows Rust; it knows nothing of jobs.
+//! `changes` finds the changes, `edits` puts them into the text, `compile` sorts out those that do
+//! not compile, `suite` runs the tests on the unchanged library, and `hunt` runs them against each
+//! mutant. This crate knows Rust; it knows nothing of jobs.
 
 mod changes;
 mod compile;
@@ -128,7 +130,7 @@ fn run(options: &Options) -> Result<bool> {
     hunted(&place, chosen(&sources, &dropped, options), &tests, goes_on, options)
 }
 
-/// The mutants that this run is about.
+/// The mutants of this run.
 fn chosen(sources: &[Source], dropped: &BTreeSet<u32>, options: &Options) -> Vec<Mutant> {
     let all = sources.iter().flat_map(|source| &source.mutants);
     let asked = all.filter(|it| {
@@ -141,7 +143,7 @@ fn chosen(sources: &[Source], dropped: &BTreeSet<u32>, options: &Options) -> Vec
     asked.skip(k - 1).step_by(n).cloned().collect()
 }
 
-/// The tests that pass, with their times and what they come to.
+/// The tests that pass, with their times and the mutants they reach.
 fn measured(
     place: &Path,
     sources: &[Source],
@@ -150,7 +152,7 @@ fn measured(
     goes_on: bool,
     options: &Options,
 ) -> Result<Vec<Test>> {
-    // Numbers mean something else when the sources have changed.
+    // The numbers change with the sources.
     let mut hasher = DefaultHasher::new();
     for mutant in sources.iter().flat_map(|source| &source.mutants) {
         (&mutant.name, dropped.contains(&mutant.number)).hash(&mut hasher);
@@ -235,7 +237,7 @@ fn read(record: &Value) -> End {
     }
 }
 
-/// A file that has a value on each line.
+/// A file with one JSON value on each line.
 struct Log(Mutex<fs::File>);
 
 impl Log {
@@ -251,13 +253,14 @@ impl Log {
     }
 }
 
-/// Prints a line of ours. That it cannot be printed is no reason to stop.
+/// Prints a line. A failure to print is ignored.
 fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The root of the workspace. Cargo tells it at run time; a binary started by hand remembers where it was built.
+/// The root of the workspace. Cargo gives it at run time; a binary started by hand uses where it
+/// was built.
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

@@ -1,4 +1,4 @@
-//! All mutants of the library, each with a number and a name, and the sources that hold them.
+//! All mutants of the library, each with a number and a name, and the sources that contain them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,9 +30,9 @@ const CHANGED: [&str; 10] = [
 /// One change of one file.
 #[derive(Debug, Clone)]
 pub(crate) struct Mutant {
-    /// What switches it on. It changes with the sources.
+    /// The number that switches it on. It changes with the sources.
     pub(crate) number: u32,
-    /// The file, the function, and what is changed. It stays the same when something else is edited.
+    /// The file, the function, and what is changed. It stays the same when other code is edited.
     pub(crate) name: String,
     /// The file, below the sources.
     pub(crate) file: String,
@@ -46,7 +46,7 @@ pub(crate) struct Mutant {
 pub(crate) struct Source {
     /// Its path below the sources.
     pub(crate) file: String,
-    /// As it is.
+    /// The unchanged text.
     pub(crate) text: String,
     /// In the order of the text.
     pub(crate) mutants: Vec<Mutant>,
@@ -79,7 +79,7 @@ pub(crate) fn read(root: &Path, files: &BTreeSet<String>) -> Result<Vec<Source>>
     Ok(sources)
 }
 
-/// The modules in files of their own that are not part of what people run, as paths without `.rs`.
+/// The modules in separate files that are not part of the product, as paths without `.rs`.
 fn left_alone(texts: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let mut alone = Vec::new();
     for (file, text) in texts {
@@ -90,7 +90,7 @@ fn left_alone(texts: &BTreeMap<String, String>) -> Result<Vec<String>> {
     Ok(alone)
 }
 
-/// Names the changes of a file. Those that would have one name are numbered, so that each has its own.
+/// Names the changes of a file. Changes that would have the same name are numbered.
 fn name(file: &str, changes: Vec<Change>, number: &mut u32) -> Vec<Mutant> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let stem = file.trim_end_matches(".rs");
@@ -109,7 +109,7 @@ fn name(file: &str, changes: Vec<Change>, number: &mut u32) -> Vec<Mutant> {
 }
 
 impl Source {
-    /// The text with all mutants but these.
+    /// The text with all mutants except these.
     pub(crate) fn edited(&self, without: &BTreeSet<u32>) -> Edited {
         let kept = self.mutants.iter().filter(|mutant| !without.contains(&mutant.number));
         let edits: Vec<_> =
@@ -117,7 +117,7 @@ impl Source {
         edits::apply(&self.text, &edits)
     }
 
-    /// The mutants of the function that a line of the source is in. Edits add no lines.
+    /// The mutants of the function that contains a line of the source. Edits add no lines.
     pub(crate) fn of_function_at(&self, line: usize) -> BTreeSet<u32> {
         let line_of = |at: usize| self.text.get(..at).map_or(0, |it| it.matches('\n').count() + 1);
         let is_there = |mutant: &&Mutant| {

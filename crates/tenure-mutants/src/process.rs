@@ -16,14 +16,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 pub(crate) enum Ended {
     /// It succeeded.
     Passed,
-    /// It failed, and this is what it said.
+    /// It failed, with this output.
     Failed(String),
-    /// It was killed, because its time was over.
+    /// It was killed after its time limit.
     OutOfTime,
 }
 
-/// Runs a command to its end, but not for longer than this. What it has started and left behind ends with it. What it
-/// says goes to a file.
+/// Runs a command to its end, but not for longer than this. Processes that it leaves behind are
+/// killed. Its output goes to a file.
 pub(crate) fn run(
     command: &mut Command,
     limit: Duration,
@@ -40,7 +40,7 @@ pub(crate) fn run(
     });
     let in_time = told.recv_timeout(limit);
     if let Some(group) = group {
-        // In most cases no process is left there.
+        // Usually no process is left there.
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = waits.join();
@@ -53,7 +53,7 @@ pub(crate) fn run(
     Ok((ended, now() - began))
 }
 
-/// The first complaint in the output of a test, on one line.
+/// The first panic in the output of a test, on one line.
 fn said(output: &[u8]) -> String {
     let output = String::from_utf8_lossy(output);
     let mut lines = output.lines().skip_while(|line| !line.contains("panicked at"));
@@ -63,7 +63,7 @@ fn said(output: &[u8]) -> String {
     line.chars().take(300).collect()
 }
 
-/// The one clock here.
+/// The only clock here.
 #[expect(clippy::disallowed_methods, reason = "it times tests for people, and no job sees it")]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -94,7 +94,7 @@ mod tests {
         let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         let path = pipe.clone();
-        // The end of the pipe is told when the last that could write to it has gone.
+        // The pipe ends when the last process that could write to it is gone.
         let reads = thread::spawn(move || fs::read(path).unwrap());
         let script = format!("exec 3> {}; sleep 600 & echo started >&3", pipe.display());
         assert_eq!(bash(&script, Duration::from_secs(60)), Ended::Passed);

@@ -1,4 +1,5 @@
-//! The tests: what there is, how long each takes, and which mutants it comes to. Each runs in a process of its own.
+//! The tests: which there are, how long each takes, and which mutants it reaches. Each runs in a
+//! process of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,30 +20,30 @@ use crate::say;
 /// One test.
 #[derive(Debug, Clone)]
 pub(crate) struct Test {
-    /// The program's and its own name.
+    /// The name of its program and its own.
     pub(crate) id: String,
     name: String,
     program: PathBuf,
     directory: PathBuf,
     /// How long it takes.
     pub(crate) took: Duration,
-    /// The mutants that it comes to.
+    /// The mutants that it reaches.
     pub(crate) reached: BTreeSet<u32>,
 }
 
-/// Where one test at a time runs: its temporary files, and what it says.
+/// Where one test at a time runs: its temporary files, and its output.
 pub(crate) struct Slot {
     directory: tempfile::TempDir,
 }
 
 impl Slot {
-    /// A new one, below the machine's temporary directory: paths of sockets must be short.
+    /// A new slot, below the machine's temporary directory: paths of sockets must be short.
     pub(crate) fn new() -> Result<Slot> {
         let directory = tempfile::Builder::new().prefix("tm").tempdir()?;
         Ok(Slot { directory })
     }
 
-    /// Removes what tests that were killed have left behind.
+    /// Removes what killed tests have left behind.
     pub(crate) fn clean(&self) -> Result<()> {
         let files = self.files();
         if files.exists() {
@@ -58,7 +59,7 @@ impl Slot {
 }
 
 impl Test {
-    /// Runs it, with one mutant or none.
+    /// Runs the test, with one mutant or none.
     pub(crate) fn run(
         &self,
         mutant: Option<u32>,
@@ -84,7 +85,7 @@ impl Test {
         Ok(command)
     }
 
-    /// Runs it as it is, and notes how long it takes and what it comes to.
+    /// Runs the test without a mutant, and records its time and the mutants it reaches.
     fn measure(&mut self, limit: Duration, slot: &Slot) -> Result<Ended> {
         let notes = slot.directory.path().join("reached");
         let _ = fs::remove_file(&notes);
@@ -128,12 +129,12 @@ pub(crate) fn list(programs: &[Program]) -> Result<Vec<Test>> {
 pub(crate) struct Settings {
     /// How many at a time.
     pub(crate) jobs: usize,
-    /// How long the tests of one mutant may take. One that takes longer by itself is not used.
+    /// The time limit for all tests of one mutant. A test that alone takes longer is not used.
     pub(crate) limit: Duration,
 }
 
-/// Runs all tests as they are, and returns those that pass. What `known` has of a test is taken from there; `tell` is told
-/// of the others.
+/// Runs all tests without a mutant, and returns those that pass. Results in `known` are reused; new
+/// ones are passed to `tell`.
 pub(crate) fn measure(
     tests: &[Test],
     known: &BTreeMap<String, Value>,
@@ -151,7 +152,7 @@ pub(crate) fn measure(
                 None => {
                     let mut ended = test.measure(limit, &slot)?;
                     if let Ended::Failed(_) = ended {
-                        // The machine may be busy: it counts if it fails twice.
+                        // The machine may be busy: a failure counts only if it happens twice.
                         ended = test.measure(limit, &slot)?;
                     }
                     tell(&record(&test, &ended))?;
@@ -176,7 +177,7 @@ pub(crate) fn measure(
     Ok(passed)
 }
 
-/// A lock that a panic elsewhere does not spoil.
+/// Locks a mutex, even if a panic has poisoned it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -202,7 +203,7 @@ fn read(record: &Value, test: &mut Test) -> Ended {
     }
 }
 
-/// The values of a file that has one on each line, by what they have under `key`; the last of each counts.
+/// The values of a file with one value on each line, by their field `key`; the last of each counts.
 pub(crate) fn records(file: &Path, key: &str) -> BTreeMap<String, Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let values = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

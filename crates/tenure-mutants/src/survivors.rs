@@ -1,16 +1,17 @@
-//! The list of mutants that may live, each with its reason, and what a run came to when it is held against the list.
+//! The list of accepted survivors, each with its reason, and the result of a run compared with the
+//! list.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Context, Result, ensure};
 
-/// Why a survivor may live.
+/// Why a survivor is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// No caller can tell the difference.
     Equivalent,
-    /// Only time, space or the order of work differ, which is no part of what is promised.
+    /// Only time, space or the order of work differ, which is not promised.
     OnlyCost,
     /// It should be noticed, and is not yet.
     NotYetTested,
@@ -22,10 +23,10 @@ const REASONS: [(Reason, &str); 3] = [
     (Reason::NotYetTested, "not yet tested"),
 ];
 
-/// Names, each with its reason in words below it.
+/// The list: each name is followed by its reason in words.
 const SURVIVORS: &str = include_str!("../survivors.txt");
 
-/// The mutants that may live, by name.
+/// The accepted survivors, by name.
 pub(crate) fn listed() -> Result<BTreeMap<&'static str, Reason>> {
     parse(SURVIVORS)
 }
@@ -47,18 +48,18 @@ fn parse(text: &str) -> Result<BTreeMap<&str, Reason>> {
     Ok(listed)
 }
 
-/// How a mutant fared.
+/// The result of a hunt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Which test noticed, and what it said.
+    /// Which test noticed, and its message.
     Killed { by: String, said: String },
     /// No test noticed.
     Survived,
-    /// No test comes to the changed place.
+    /// No test reaches the changed code.
     NotReached,
 }
 
-/// What a run came to.
+/// The totals of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     all: usize,
@@ -67,14 +68,14 @@ pub(crate) struct Figures {
     equivalent: usize,
     only_cost: usize,
     not_yet_tested: usize,
-    /// Survivors that the list does not have.
+    /// Survivors that are not listed.
     pub(crate) unlisted: Vec<String>,
-    /// Those of the list that do not survive any more.
+    /// Listed mutants that no longer survive.
     pub(crate) dead: Vec<String>,
 }
 
 impl Figures {
-    /// Counts one, and holds it against the list.
+    /// Counts one result, and compares it with the list.
     pub(crate) fn count(&mut self, name: &str, end: &End, listed: &BTreeMap<&str, Reason>) {
         self.all += 1;
         let reason = listed.get(name);
@@ -94,13 +95,13 @@ impl Figures {
         }
     }
 
-    /// Of those that could be noticed, how many were, in thousandths.
+    /// The share of the noticeable mutants that were killed, in thousandths.
     fn permille(&self) -> usize {
         let could = self.all - self.equivalent - self.only_cost;
         (self.killed * 1_000).checked_div(could).unwrap_or(1_000)
     }
 
-    /// Whether the list is right.
+    /// Whether the run agrees with the list.
     pub(crate) fn agree(&self) -> bool {
         self.unlisted.is_empty() && self.dead.is_empty()
     }

@@ -1,5 +1,5 @@
-//! The switches of the mutants, as they stand in the changed copy of the library: which one is on, and which a test has
-//! come to.
+//! The switches of the mutants, compiled into the changed copy of the library: which one is on, and
+//! which a test has reached.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ struct Setting {
     reached: Option<Reached>,
 }
 
-/// Where the numbers of the switches that were come to are written, each once by each process.
+/// Where the numbers of the reached switches are written, each once by each process.
 struct Reached {
     seen: Vec<AtomicBool>,
     file: File,

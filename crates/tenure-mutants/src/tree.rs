@@ -1,5 +1,5 @@
-//! The copy of the workspace in which the library is changed. Files that are the same are not written again, so that only
-//! what has changed is compiled again.
+//! The copy of the workspace in which the library is changed. Unchanged files are not written
+//! again, so that cargo only compiles what has changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::mutants::SOURCES;
 
-/// The switches, as the copy has them.
+/// The source of the switches, for the copy.
 const SWITCH: &str = include_str!("switch.rs");
 
-/// The files of a workspace, as paths below its root: those that git knows, and those that are new.
+/// The files of a workspace, as paths below its root: those that git tracks, and new ones.
 pub(crate) fn files(root: &Path) -> Result<BTreeSet<String>> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
@@ -31,7 +31,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Makes the copy what the workspace is, but for the files named, which are written later.
+    /// Makes the copy equal to the workspace, except for the named files, which are written later.
     pub(crate) fn copy(
         from: &Path,
         to: &Path,
@@ -53,7 +53,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Writes a file, unless it is so already.
+    /// Writes a file, unless it has this content already.
     pub(crate) fn write(&self, file: &str, bytes: &[u8]) -> Result<()> {
         let path = self.root.join(file);
         if fs::read(&path).is_ok_and(|there| there == bytes) {
@@ -65,7 +65,7 @@ impl Tree {
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes the files that an earlier copy had and the workspace has no more.
+    /// Removes files of an earlier copy that the workspace no longer has.
     fn remove_others(&self, directory: &Path, is_kept: &dyn Fn(&str) -> bool) -> Result<()> {
         let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
         for entry in entries {

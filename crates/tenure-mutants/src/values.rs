@@ -1,8 +1,10 @@
-//! Simple values of a return type, by what is written: a function that returns one of them at once is a mutant.
+//! Simple values of a return type, by its text: a function that returns one of them at once is a
+//! mutant.
 
 use syn::{GenericArgument, PathArguments, ReturnType, Type};
 
-/// What a function may return at once instead of doing its work; none if its type is not a simple one.
+/// What a function may return at once instead of doing its work; none if its type is not a simple
+/// one.
 pub(crate) fn instead_of(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec![String::new()],

@@ -1,4 +1,5 @@
-//! Starts a cluster, prints its data directory, and waits for the end of its input. A test kills it meanwhile.
+//! Starts a cluster, prints its data directory, and waits for the end of its input. A test kills it
+//! meanwhile.
 
 use std::io::{self, Write};
 
@@ -7,7 +8,7 @@ use tenure_cluster::{Binaries, Cluster, Error, Settings};
 fn main() -> Result<(), Error> {
     let cluster = Cluster::start(&Binaries::find_or_install()?, &Settings::new())?;
     let mut out = io::stdout();
-    // Whoever reads this may have left; then the input ends too.
+    // The reader may be gone; then the input ends too.
     let _ = writeln!(out, "{}", cluster.data_dir().display()).and_then(|()| out.flush());
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     Ok(())

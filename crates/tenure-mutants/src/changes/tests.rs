@@ -1,4 +1,4 @@
-//! Sources, the mutants that they have, and the texts that hold them all.
+//! Sources, their mutants, and the texts that contain all of them.
 
 use super::*;
 use crate::edits;

@@ -1,7 +1,7 @@
 //! Calls of cargo, and how many tests they ran.
 //!
-//! What children print reaches the reader as it comes. Where tests are counted, their output passes
-//! through here on its way, one thread for each pipe, so that neither can fill up and block the child.
+//! The output of child processes is shown as it arrives. Where tests are counted, it passes through
+//! here, with one thread for each pipe, so that neither pipe can fill up and block the child.
 
 use std::fmt::{self, Display};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
@@ -24,7 +24,7 @@ pub(crate) struct Cargo {
 }
 
 impl Cargo {
-    /// Arguments as one would type them; none of ours holds a space.
+    /// The arguments as one would type them; none of ours contains a space.
     pub(crate) fn new(command: &str) -> Cargo {
         let arguments = command.split_whitespace().map(str::to_owned).collect();
         Cargo { arguments, env: None, counted: None }
@@ -37,18 +37,19 @@ impl Cargo {
 
     /// Counts the tests in the output.
     pub(crate) fn counted(self) -> Cargo {
-        // nextest repeats what a failed test printed, and that ends with a summary in the other style.
+        // nextest repeats the output of a failed test, which ends with a summary in the other
+        // style.
         let nextest = self.arguments.first().is_some_and(|first| first == "nextest");
         Cargo { counted: Some(if nextest { in_nextest } else { in_harness }), ..self }
     }
 
-    /// Whether the call succeeds, without showing it.
+    /// Whether the call succeeds; shows no output.
     pub(crate) fn works(&self) -> bool {
         let status = self.command().stdout(Stdio::null()).stderr(Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs it in the repository, with one variable more where a step has a server.
+    /// Runs it in the repository, with one more variable if the step has a server.
     pub(crate) fn run(&self, root: &Path, variable: Option<(&str, String)>) -> Count {
         let mut command = self.command();
         command.current_dir(root).envs(variable);
@@ -77,7 +78,7 @@ impl Cargo {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(&self.arguments).stdin(Stdio::null());
-        // A child behind a pipe cannot see the terminal that its output ends up in.
+        // A child behind a pipe cannot see that its output ends on a terminal.
         let chosen = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if std::io::stdout().is_terminal() && !chosen("NO_COLOR") && !chosen("CARGO_TERM_COLOR") {
             command.env("CARGO_TERM_COLOR", "always");
@@ -96,7 +97,7 @@ impl Display for Cargo {
     }
 }
 
-/// Runs a command, passes its output on, and adds up the summaries of tests in it, if there are any.
+/// Runs a command, passes its output on, and adds up the test summaries in it, if there are any.
 fn run_counted(
     command: &mut Command,
     summary: fn(&str) -> Option<Count>,
@@ -109,14 +110,15 @@ fn run_counted(
     pass_on(child.stderr.take(), err, summary, sender);
     let success = child.wait()?.success();
     let mut total: Option<Count> = None;
-    // A process that the tests left behind may hold the pipes open for ever, so their end is not waited for.
+    // A process that the tests left behind may hold the pipes open for ever, so this does not wait
+    // for their end.
     while let Ok(count) = counts.recv_timeout(GRACE) {
         *total.get_or_insert_default() += count;
     }
     Ok((success, total))
 }
 
-/// Copies lines on a thread of their own, and sends what they count.
+/// Copies lines on a thread of its own, and sends the counts in them.
 fn pass_on(
     from: Option<impl Read + Send + 'static>,
     mut to: impl Write + Send + 'static,
@@ -128,7 +130,7 @@ fn pass_on(
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         while from.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-            // Whoever reads us may have left; the child must be read to its end all the same.
+            // Our own reader may be gone; the child's output must be read to its end nevertheless.
             let _ = to.write_all(&line).and_then(|()| to.flush());
             if let Some(count) = summary(&without_colour(&String::from_utf8_lossy(&line))) {
                 let _ = counts.send(count);

@@ -1,7 +1,9 @@
-//! The project's own commands. This file is their table of contents: what each one runs, in which order.
+//! The project's own commands. This file is their table of contents: what each one runs, in which
+//! order.
 //!
-//! Only the standard library is used here, and a crate of ours that uses nothing else either, so that a fresh
-//! machine starts testing within seconds. This crate knows the tree and the tools; it knows nothing of jobs.
+//! It uses only the standard library and one of our crates that does the same, so that a new
+//! machine starts testing within seconds. This crate knows the tree and the tools; it knows nothing
+//! of jobs.
 
 mod cargo;
 mod markdown;
@@ -17,7 +19,7 @@ use cargo::Cargo;
 use postgres::Wanted;
 use run::{Step, say};
 
-/// What `cargo xtask` answers to. The README may only speak of these.
+/// The commands of `cargo xtask`. The README may only mention these.
 const COMMANDS: [(&str, &str); 7] = [
     ("quick", "format, house rules, lints, unit tests and the promises on SQLite, in minutes"),
     ("test", "everything that must hold before a change is shared"),
@@ -66,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The daily suite. What is quick and often wrong comes first.
+/// The daily suite. Checks that are quick and often fail come first.
 fn test() -> Vec<Step> {
     vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
@@ -75,7 +77,7 @@ fn test() -> Vec<Step> {
             "lints",
             Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
         ),
-        // Not run every day, and so not among all targets; but it must not rot.
+        // Not run every day, and so not among all targets; but it must keep compiling.
         Step::cargo(
             "lints of the long proofs",
             Cargo::new("clippy -p tenure-drill --all-features --test prove -- -D warnings"),
@@ -104,7 +106,7 @@ fn test() -> Vec<Step> {
     ]
 }
 
-/// What tells most within minutes, while one works on something.
+/// The most informative checks that take minutes, for use during work.
 fn quick() -> Vec<Step> {
     vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
@@ -123,7 +125,7 @@ type Proof = fn() -> Vec<Step>;
 /// All parts, in the order in which they run.
 const PROOFS: [(&str, Proof); 3] = [("kernel", kernel), ("mutants", mutants), ("newest", newest)];
 
-/// The long suite, or these parts of it. An error is the name of a part that there is not.
+/// The long suite, or these parts of it. The error is the name of an unknown part.
 fn prove<'a>(parts: &[&'a str]) -> Result<Vec<Step>, &'a str> {
     let is_part = |name: &str| PROOFS.iter().any(|(part, _)| *part == name);
     if let Some(unknown) = parts.iter().find(|part| !is_part(part)) {
@@ -139,7 +141,7 @@ fn kernel() -> Vec<Step> {
     vec![Step::cargo("the proofs of the drill", Cargo::new(proofs).counted()).on(Wanted::Any)]
 }
 
-/// The mutants that a machine makes, and the options that choose them.
+/// The generated mutants, and the options that choose them.
 fn mutants() -> Vec<Step> {
     const HUNTS: [(&str, &str); 2] = [
         ("every change of PostgreSQL's SQL is noticed, or listed with a reason", "--of postgres"),
@@ -149,7 +151,7 @@ fn mutants() -> Vec<Step> {
     HUNTS.map(|(title, of)| Step::cargo(title, Cargo::new(&format!("{hunt} {of}")))).into()
 }
 
-/// What the daily suite shows on the machine's PostgreSQL, shown on the newest as well.
+/// What the daily suite shows on the machine's PostgreSQL, repeated on the newest.
 fn newest() -> Vec<Step> {
     const TESTS: [(&str, &str); 3] = [
         ("the promises on PostgreSQL 18", "--test conformance -- postgres"),
@@ -163,7 +165,8 @@ fn newest() -> Vec<Step> {
 /// The suite that every engine passes.
 const CONFORMANCE: &str = "-p tenure-drill --all-features --test conformance";
 
-/// Tests of these packages and targets whose names contain some words, by nextest where it is installed.
+/// Tests of these packages and targets whose names contain these words, by nextest if it is
+/// installed.
 fn tests(targets: &str, words: &str) -> Cargo {
     let command = if Cargo::new("nextest --version").works() {
         format!("nextest run {targets} --no-fail-fast {words}")
@@ -183,7 +186,8 @@ fn usage() {
     }
 }
 
-/// The root of the repository. Cargo tells it at run time; a binary started by hand remembers where it was built.
+/// The root of the repository. Cargo gives it at run time; a binary started by hand uses where it
+/// was built.
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

@@ -1,4 +1,5 @@
-//! A Markdown page as its fenced blocks and the lines between them: as much of Markdown as our checks need.
+//! Splits a Markdown page into its fenced blocks and the lines between them: as much of Markdown as
+//! our checks need.
 
 /// A piece of a page. Lines are numbered from 1.
 #[derive(Debug, PartialEq, Eq)]
@@ -9,7 +10,7 @@ pub(crate) enum Piece<'a> {
     Block { line: usize, language: &'a str, body: Vec<&'a str> },
 }
 
-/// Takes a page apart.
+/// Splits a page.
 pub(crate) fn pieces(page: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut lines = page.lines().enumerate();
@@ -56,7 +57,7 @@ impl<'a> Fence<'a> {
         line.len() >= self.length && line.chars().all(|c| c == self.mark)
     }
 
-    /// A block within a list is indented as its fence is.
+    /// Removes the indentation of the fence: a block within a list is indented.
     fn dedent<'l>(&self, line: &'l str) -> &'l str {
         let blank = line.len() - line.trim_start_matches(' ').len();
         &line[blank.min(self.indent)..]

@@ -1,5 +1,5 @@
-//! The PostgreSQL that tests and documents run on: the one that `TENURE_TEST_POSTGRES` names, or a throw-away
-//! one that is started here and ends with us, however we end.
+//! The PostgreSQL that tests and documents run on: the one that `TENURE_TEST_POSTGRES` names, or a
+//! throw-away one that is started here and ends with this process, however it ends.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,13 +12,13 @@ use tenure_cluster::{Address, Binaries, Cluster, Error, Settings};
 
 use crate::run::say;
 
-/// Tests find the server by this variable.
+/// The variable by which tests find the server.
 const VARIABLE: &str = "TENURE_TEST_POSTGRES";
 
-/// Which server is wanted.
+/// Which server a step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The reader's own, else what the machine has.
+    /// The user's own server, or else what the machine has.
     Any,
     /// One of this major version, whatever the machine has.
     Major(u32),
@@ -38,16 +38,16 @@ impl fmt::Display for Wanted {
 pub(crate) struct Server {
     wanted: Wanted,
     address: Address,
-    /// Where `psql` is. Tests can do without.
+    /// The directory of `psql`. Tests do not need it.
     programs: Option<PathBuf>,
-    /// For people.
+    /// Its name for people.
     name: String,
-    /// Unless the server is the reader's own. Only kept.
+    /// None if the server is the user's own. Held only to keep the server running.
     _cluster: Option<Cluster>,
 }
 
 impl Server {
-    /// The server that is there if it is the wanted one, else another in its place.
+    /// Keeps the current server if it is the wanted one, otherwise replaces it.
     pub(crate) fn keep_or_start(
         place: &mut Option<Server>,
         wanted: Wanted,
@@ -85,12 +85,12 @@ impl Server {
         Ok(Server { wanted, address, programs: programs(), name, _cluster: Some(cluster) })
     }
 
-    /// The variable that tells tests of this server.
+    /// The variable that gives tests the address of this server.
     pub(crate) fn variable(&self) -> (&'static str, String) {
         (VARIABLE, self.address.to_string())
     }
 
-    /// A new database, dropped in the end.
+    /// A new database, dropped with the value.
     pub(crate) fn fresh_database(&self) -> Result<Database, Error> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -111,12 +111,12 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// By which tests and `psql` find it.
+    /// The variables by which tests and `psql` find it.
     pub(crate) fn variables(&self) -> Vec<(String, String)> {
         variables(&self.address)
     }
 
-    /// Where `psql` is.
+    /// The directory of `psql`.
     pub(crate) fn programs(&self) -> Option<PathBuf> {
         self.programs.clone()
     }
@@ -151,13 +151,13 @@ pub(crate) fn with_server(words: &[&str]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // What the command prints may be for another program to read.
+    // On stderr, because another program may read the command's stdout.
     eprintln!("{}", server.name);
     match words {
         [] => {
             say(format_args!("{VARIABLE}='{}'", server.address));
             eprintln!("It lives until you press Enter.");
-            // The end of the input is as good as a line.
+            // The end of the input counts as a line.
             let _ = io::stdin().read_line(&mut String::new());
             ExitCode::SUCCESS
         }
@@ -170,7 +170,7 @@ fn run(server: &Server, program: &str, arguments: &[&str]) -> ExitCode {
     let path = std::env::split_paths(&path).chain(server.programs.clone());
     let mut command = Command::new(program);
     command.args(arguments);
-    // What the reader says about another server does not hold for this one.
+    // The user's settings for another server must not apply to this one.
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_about_servers(name)) {
         command.env_remove(name);
     }
@@ -179,7 +179,7 @@ fn run(server: &Server, program: &str, arguments: &[&str]) -> ExitCode {
         command.env("PATH", path);
     }
     match command.status() {
-        // Killed by a signal, it has no code.
+        // A process that was killed by a signal has no exit code.
         Ok(status) => ExitCode::from(status.code().map_or(1, |code| code.to_le_bytes()[0])),
         Err(error) => {
             say(format_args!("cannot run {program}: {error}"));
@@ -194,7 +194,7 @@ fn variables(address: &Address) -> Vec<(String, String)> {
     variables
 }
 
-/// Whether clients of PostgreSQL, or tests, look at this variable.
+/// Whether clients of PostgreSQL, or tests, read this variable.
 pub(crate) fn is_about_servers(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with("PG") || name == VARIABLE

@@ -1,8 +1,10 @@
-//! The console blocks of README.md and docs/*.md, run as a reader would type them, in a directory of their own.
+//! The console blocks of README.md and docs/*.md, run as a reader would type them, in a directory
+//! of their own.
 //!
-//! `cargo run --release -- …` becomes a call of the binary that `cargo build --release` made just before, because
-//! the directory is not the repository. Commands that fetch something, and our own, are not run from here. Each
-//! page has a PostgreSQL database of its own, which `psql` finds by itself.
+//! `cargo run --release -- …` becomes a call of the binary that `cargo build --release` made just
+//! before, because the directory is not the repository. Commands that fetch something, and our own,
+//! are not run here. Each page has its own PostgreSQL database, which `psql` finds through the
+//! environment.
 
 mod console;
 mod shell;
@@ -29,7 +31,8 @@ pub(crate) fn check(root: &Path, server: Option<&Server>) -> Count {
     check_files(root, server, &pages)
 }
 
-/// Checks these pages, named as seen from the root of the repository, on this server or one of their own.
+/// Checks these pages, given as paths below the root of the repository, on this server or one of
+/// their own.
 pub(crate) fn check_files(root: &Path, server: Option<&Server>, pages: &[&str]) -> Count {
     let mut total = Count::default();
     let mut scripts = Vec::new();
@@ -78,8 +81,8 @@ pub(crate) fn check_files(root: &Path, server: Option<&Server>, pages: &[&str]) 
     total
 }
 
-/// Runs the commands of one page in order, in one shell and one directory, as its reader would. Tells
-/// how many went as written, and what is wrong with the others.
+/// Runs the commands of one page in order, in one shell and one directory, as its reader would.
+/// Returns how many behaved as written, and what is wrong with the others.
 fn run_page(
     page: &str,
     commands: &[Command],
@@ -108,10 +111,10 @@ fn run_page(
     Ok((passed, complaints))
 }
 
-/// What the commands of a page find around them.
+/// The environment of a page's commands.
 #[derive(Default)]
 struct Surroundings {
-    /// Where programs are looked for first.
+    /// The directories that are searched for programs first.
     programs: Vec<PathBuf>,
     variables: Vec<(String, String)>,
 }
@@ -125,7 +128,7 @@ impl Surroundings {
     }
 }
 
-/// What becomes of a command.
+/// How a command is treated.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     Run(String),
@@ -140,22 +143,23 @@ fn plan(command: &str) -> Plan {
             Plan::Trust
         }
         ["cargo", "xtask", ..] => Plan::Refuse("  there is no such command of cargo xtask".into()),
-        // They need the network, or change a project of the reader's.
+        // These need the network, or change the user's own project.
         ["git", "clone", ..] | ["cargo", "add", ..] => Plan::Trust,
         ["cargo", "run", "--release"] => Plan::Run("tenure".into()),
-        // Done before anything else was.
+        // Done before everything else.
         ["cargo", "build", "--release"] => Plan::Trust,
         _ => Plan::Run(command.replace("cargo run --release -- ", "tenure ")),
     }
 }
 
-/// Where `cargo build --release` puts the binary: beside the directory that this one was built into.
+/// Where `cargo build --release` puts the binary: beside the directory that this binary was built
+/// into.
 fn binaries() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.ancestors().nth(2).unwrap_or(Path::new("target")).join("release")
 }
 
-/// An empty directory, removed in the end.
+/// An empty directory, removed with the value.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -182,7 +186,8 @@ impl Drop for Scratch {
 mod tests {
     use super::*;
 
-    /// How many commands of a block go as written, and the first lines of what is said of the others.
+    /// How many commands of a block behave as written, and the first lines of the complaints about
+    /// the others.
     fn run(block: &[&str]) -> (usize, Vec<String>) {
         run_in(&Surroundings::default(), block)
     }

@@ -1,4 +1,5 @@
-//! The steps of a command: each one announced, timed and counted, and the first that fails ends it.
+//! The steps of a command: each is announced, timed and counted, and the first that fails ends the
+//! command.
 
 use std::fmt::{self, Display};
 use std::io::Write;
@@ -44,7 +45,7 @@ enum Work {
     Own { repeat: &'static str, check: Check },
 }
 
-/// What a step of our own does, with the server if it asked for one.
+/// A check of our own, with the server if the step asked for one.
 type Check = fn(&Path, Option<&Server>) -> Count;
 
 impl Step {
@@ -58,7 +59,7 @@ impl Step {
         Step { title, work: Work::Own { repeat, check }, wanted: None }
     }
 
-    /// Has a PostgreSQL while it runs, the same that an earlier step had if it wanted the same.
+    /// Gives the step a PostgreSQL: the one of an earlier step if that wanted the same.
     pub(crate) fn on(self, wanted: Wanted) -> Step {
         Step { wanted: Some(wanted), ..self }
     }
@@ -76,7 +77,7 @@ impl Display for Step {
         match (&self.work, self.wanted) {
             (Work::Cargo(cargo), None) => cargo.fmt(f),
             (Work::Cargo(cargo), Some(wanted)) => write!(f, "{wanted} {cargo}"),
-            // It gets its server itself when it runs alone.
+            // Run alone, it starts its server itself.
             (Work::Own { repeat, .. }, _) => f.write_str(repeat),
         }
     }
@@ -111,13 +112,13 @@ pub(crate) fn steps(root: &Path, steps: &[Step]) -> ExitCode {
     total.exit_code()
 }
 
-/// Prints a line of ours. Nobody may be reading, which is no reason to stop.
+/// Prints a line. A failure to print is ignored.
 pub(crate) fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The one clock here.
+/// The only clock here.
 #[expect(clippy::disallowed_methods, reason = "it times steps for people, and no job sees it")]
 pub(crate) fn now() -> Instant {
     Instant::now()

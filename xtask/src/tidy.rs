@@ -1,8 +1,10 @@
-//! The house rules: what this project agreed on and no compiler checks.
+//! The house rules: conventions of this project that no compiler checks.
 //!
-//! Forbidden words are spelled in two halves here, so that this file needs no exception from its own rules.
+//! Forbidden words are written in two halves here, so that this file needs no exception from its
+//! own rules.
 
 mod links;
+mod states;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use crate::run::{Count, say};
 
-/// Checks every file of the repository and prints what breaks a rule.
+/// Checks every file of the repository and prints violations.
 pub(crate) fn check(root: &Path) -> Count {
     let files = match list(root) {
         Ok(files) => files,
@@ -23,11 +25,14 @@ pub(crate) fn check(root: &Path) -> Count {
         }
     };
     let mut findings = in_tree(&files);
+    let numbers = fs::read_to_string(root.join(states::NUMBERS)).unwrap_or_default();
+    let names = states::Names::read(&numbers);
     for file in &files {
-        // What is not UTF-8 is not ours to read.
+        // A file that is not UTF-8 is skipped.
         if let Ok(text) = fs::read_to_string(root.join(file)) {
             findings.extend(in_text(file, &text));
             findings.extend(links::in_page(file, &text, &files));
+            findings.extend(bare_states(file, &text, &names));
             if file == DECISIONS {
                 findings.extend(unlisted_decisions(&text, &files));
             }
@@ -40,7 +45,7 @@ pub(crate) fn check(root: &Path) -> Count {
     Count { passed: 0, failed: findings.len() }
 }
 
-/// A place that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     file: String,
@@ -106,7 +111,7 @@ const BANS: [Ban; 5] = [
     },
 ];
 
-/// Directories that exist on somebody's machine only.
+/// Directories that exist on one person's machine only.
 const MACHINE_PATHS: [&str; 3] =
     [concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
@@ -118,7 +123,8 @@ fn is_code(file: &str) -> bool {
     file.ends_with(".rs") || file.ends_with(".sql")
 }
 
-/// What people run that is not the drill. The library itself has the feature `drill`, and cargo keeps it shut.
+/// The product without the drill. The library itself has the feature `drill`, which is off unless
+/// cargo is told otherwise.
 fn is_product(file: &str) -> bool {
     let drill = "crates/tenure-cli/src/commands/drill";
     file.starts_with("crates/tenure-cli/src/") && !file.starts_with(drill)
@@ -165,7 +171,7 @@ fn machine_path(line: &str) -> Option<&'static str> {
         .find(|path| line.match_indices(path).any(|(at, _)| !line[..at].ends_with(is_within_path)))
 }
 
-/// A rule that a line of SQL breaks; comments may say what they like.
+/// The rule that a line of SQL breaks, if any; comments are not checked.
 fn in_sql(line: &str) -> Option<&'static str> {
     let code = line.split_once("--").map_or(line, |(code, _)| code).to_lowercase();
     let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -176,7 +182,8 @@ fn in_sql(line: &str) -> Option<&'static str> {
             !before.ends_with(|c| is_name(c) || may_follow(c)) && !after.starts_with(is_name)
         })
     };
-    // A schema of its own makes it another function: `tenure.now()` reads the clock that tests own.
+    // With a schema in front it is another function: `tenure.now()` reads the clock that tests
+    // control.
     let after_dot = |c| c == '.';
     if word("now()", after_dot) || word("now ()", after_dot) || word("pg_catalog.now()", |_| false)
     {
@@ -193,6 +200,20 @@ fn in_sql(line: &str) -> Option<&'static str> {
         return Some("`SELECT *` changes its meaning with the schema: name the columns");
     }
     None
+}
+
+/// States without their names. A schema says beside each column what its numbers mean.
+fn bare_states(file: &str, text: &str, names: &states::Names) -> Vec<Finding> {
+    let is_checked = file.starts_with("crates/tenure/sql/")
+        && file.ends_with(".sql")
+        && !file.contains("/schema/")
+        && !file.contains("/versions/");
+    let lines = text.lines().enumerate().filter(|_| is_checked);
+    let finding = |(index, line)| {
+        let rule = names.check(line)?;
+        Some(Finding { file: file.to_owned(), line: index + 1, rule })
+    };
+    lines.filter_map(finding).collect()
 }
 
 /// The rules about which files there are.
@@ -234,11 +255,11 @@ fn unlisted_decisions(list: &str, files: &BTreeSet<String>) -> Vec<Finding> {
         .collect()
 }
 
-/// The files that are in the repository or about to be: what git tracks, and what it would add. Where
-/// the tree came without git, all but what cargo builds.
+/// The files that are in the repository or about to be: what git tracks, and what it would add. If
+/// the tree came without git, all files except for cargo's output.
 fn list(root: &Path) -> io::Result<BTreeSet<String>> {
     let git = Command::new("git")
-        // The tree may belong to another user than the one who tests it.
+        // The tree may belong to another user than the one who runs the tests.
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
         .args(["--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -250,7 +271,7 @@ fn list(root: &Path) -> io::Result<BTreeSet<String>> {
         return Ok(files);
     };
     let names = String::from_utf8_lossy(&git.stdout);
-    // A file may be deleted, and git not told yet.
+    // A file may be deleted while git still lists it.
     let names = names.split('\0').filter(|name| root.join(name).is_file());
     Ok(names.map(str::to_owned).collect())
 }

@@ -1,5 +1,5 @@
-//! What people type, turned into checked values: names, ids, states, times. Every rule is the
-//! library's; this file only makes it speak on the command line.
+//! Command line arguments, turned into checked values: names, ids, states, times. The library has
+//! every rule; this file only applies it to the command line.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use tenure::inspect::Filter;
 use tenure::job::{Invalid, JobId, Name, State, Tenant};
 use tenure::ledger::effect_name;
 
-/// Input that makes no sense, and what would.
+/// Invalid input, and what would be valid.
 #[derive(Debug)]
 pub(crate) struct BadInput(pub(crate) String);
 
@@ -38,7 +38,7 @@ pub(crate) struct Only {
 }
 
 impl Only {
-    /// The same for the store.
+    /// The same filter for the store.
     pub(crate) fn filter(&self, state: Option<State>) -> Filter {
         Filter {
             state,
@@ -49,7 +49,7 @@ impl Only {
         }
     }
 
-    /// Whether it leaves anything out.
+    /// Whether it excludes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_none() && self.tenant.is_none() && self.kind.is_none()
     }
@@ -79,12 +79,12 @@ pub(crate) fn job_id(text: &str) -> Result<JobId, Invalid> {
     JobId::parse(text)
 }
 
-/// A state by its name. The names are listed, so that help and completions know them.
+/// A state by its name. The names are listed, so that help and completions can show them.
 pub(crate) fn state() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(State::ALL.map(State::name)).try_map(|name| name.parse::<State>())
 }
 
-/// A moment with its offset from UTC, so that it means the same on every machine.
+/// A time with its offset from UTC, so that it means the same on every machine.
 pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     let parsed: Result<jiff::Timestamp, _> = text.parse();
     match parsed {
@@ -95,8 +95,7 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     }
 }
 
-/// Each id once, in the order given: an operation on a job that is named twice is still one
-/// operation.
+/// Each id once, in the order given: a job that is named twice gets one operation.
 pub(crate) fn distinct(ids: &[JobId]) -> Vec<JobId> {
     let mut seen = std::collections::BTreeSet::new();
     ids.iter().copied().filter(|id| seen.insert(*id)).collect()

@@ -1,4 +1,4 @@
-//! The commands, one file each. All have the same shape: what may be said to it, then `run`.
+//! The commands, one file each. All have the same shape: the arguments, then `run`.
 
 pub(crate) mod changes;
 pub(crate) mod completions;

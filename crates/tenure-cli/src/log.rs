@@ -1,4 +1,4 @@
-//! What happens, on stderr: one line for each event, for people or for programs.
+//! Events on stderr: one line each, for people or for programs.
 
 use std::io::{self, Write};
 
@@ -30,7 +30,7 @@ pub(crate) enum Least {
     Warn,
 }
 
-/// How and which events are told.
+/// Which events are logged, and how.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Log {
     pub(crate) format: Format,
@@ -46,18 +46,18 @@ struct Line<'a> {
 }
 
 impl Log {
-    /// Somebody who writes events to stderr.
+    /// An observer that writes events to stderr.
     pub(crate) fn observer(self) -> Observer {
         let clock = Clock::system();
         Observer::new(move |event| {
             if event.fact.level() >= self.least.level() {
-                // There is no one to complain to when stderr is closed.
+                // If stderr is closed, there is nowhere to report that.
                 let _ = writeln!(io::stderr().lock(), "{}", self.line(event, clock.now()));
             }
         })
     }
 
-    /// Tells programs of jobs that were stored; people have the answer itself.
+    /// Logs stored jobs for programs; people see the answer itself.
     pub(crate) fn enqueued(self, jobs: &[NewJob], answers: &[Enqueued]) {
         if self.format == Format::Text {
             return;

@@ -1,8 +1,8 @@
-//! The command line of Tenure. This file is its table of contents: what may be asked, who answers,
-//! and with which exit code.
+//! The command line of Tenure. This file is its table of contents: the commands, the code that runs
+//! each, and the exit codes.
 //!
-//! Answers go to stdout, talk goes to stderr. The commands know nothing of SQL or files: they speak
-//! to a store through the library's port, so that another engine is a change in [`target`] alone.
+//! Answers go to stdout, messages go to stderr. The commands know nothing of SQL or files: they use
+//! a store through the library's port, so that another engine is a change in [`target`] alone.
 
 mod args;
 mod commands;
@@ -105,7 +105,7 @@ enum Command {
     },
 }
 
-/// What a command has to go by: where the store is, and where the answer goes.
+/// What a command needs: where the store is, and where the answer goes.
 struct Session {
     db: Option<OsString>,
     out: Output,
@@ -113,7 +113,8 @@ struct Session {
 }
 
 impl Session {
-    /// Where the store is. Asked for late, so that a command that needs none is not refused for it.
+    /// Where the store is. Parsed late, so that a command that needs no store is not refused
+    /// because of it.
     fn target(&self) -> Result<Target> {
         Target::parse(self.db.as_deref())
     }
@@ -121,7 +122,7 @@ impl Session {
     /// The same as text, for a command that opens it more than once.
     fn url(&self) -> Result<String> {
         let url = match self.target()? {
-            // Whole, because a command of a job's may be elsewhere.
+            // An absolute path, because a job's command may run in another directory.
             Target::File(file) => std::path::absolute(file)?.into_os_string(),
             Target::Server(_) => self.db.clone().unwrap_or_default(),
         };
@@ -136,18 +137,18 @@ impl Session {
     }
 }
 
-/// How a command ended that did its work. What nobody could expect is an error instead.
+/// How a command ended that did its work. Unexpected problems are errors instead.
 enum Answer {
     /// Done.
     Yes,
     /// Not found, not possible, a conflict: why, and what to do next.
     No(String),
-    /// No as well, and the answer itself says why.
+    /// Also a no, but the answer itself says why.
     NoAsSaid,
 }
 
 fn main() -> ExitCode {
-    // Started for every job of a worker, so nothing else comes before it.
+    // The shim is started for every job of a worker, so nothing else comes before it.
     if let Some(code) = shim::play() {
         return code;
     }
@@ -178,14 +179,14 @@ fn run(cli: Cli) -> Result<Answer> {
         Command::Drill(command) => drill::run(&command, &mut session),
         Command::Completions(args) => completions::run(&args, &mut session),
     };
-    // What was answered before a failure is still an answer: it goes out either way.
+    // What was answered before a failure is still an answer: it is written in either case.
     let written = session.out.flush();
     let answer = answer?;
     written?;
     Ok(answer)
 }
 
-/// The one place that picks the exit code.
+/// The only place that picks the exit code.
 fn exit_code(outcome: &Result<Answer>) -> u8 {
     const DONE: u8 = 0;
     const NO: u8 = 1;
@@ -207,7 +208,7 @@ fn exit_code(outcome: &Result<Answer>) -> u8 {
     }
 }
 
-/// Says why it was not done.
+/// Prints why it was not done.
 fn explain(outcome: &Result<Answer>) {
     match outcome {
         Ok(Answer::Yes | Answer::NoAsSaid) => {}
@@ -219,7 +220,7 @@ fn explain(outcome: &Result<Answer>) {
     }
 }
 
-/// The error and its causes. An error of the store says all there is to say, and ends with the next
+/// The error and its causes. An error of the store is complete by itself, and ends with the next
 /// step.
 fn describe(error: &anyhow::Error) -> String {
     let mut layers = Vec::new();

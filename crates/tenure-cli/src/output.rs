@@ -1,8 +1,7 @@
-//! The way out: the only place that writes to stdout and stderr.
+//! The only place that writes to stdout and stderr.
 //!
-//! Text that a store returns was written by strangers: an error message may hold escape sequences
-//! that repaint a terminal. So every line passes [`harmless`] here, and no command need think of
-//! it.
+//! Text from a store may come from anywhere: an error message may contain escape sequences that
+//! repaint a terminal. So every line passes [`harmless`] here, and no command has to think of it.
 
 mod table;
 
@@ -18,8 +17,8 @@ pub(crate) use self::table::{Column, Table};
 pub(crate) struct Output {
     json: bool,
     stdout: BufWriter<Stdout>,
-    /// The reader has gone, as `head` does when it has seen enough. Then there is no one to answer,
-    /// but what a command was asked to do is still done.
+    /// The reader has closed the pipe, as `head` does when it has seen enough. Then no answer is
+    /// written, but the command still does its work.
     closed: bool,
 }
 
@@ -52,27 +51,27 @@ impl Output {
         self.json_text(&text)
     }
 
-    /// JSON text that somebody else wrote.
+    /// JSON text from the store.
     pub(crate) fn json_text(&mut self, text: &str) -> Result<()> {
         let mut text = harmless_json(text);
         text.push('\n');
         self.put(text.as_bytes())
     }
 
-    /// Bytes that this program made itself.
+    /// Bytes that this program produced itself.
     pub(crate) fn verbatim(&mut self, bytes: &[u8]) -> Result<()> {
         self.put(bytes)
     }
 
-    /// A line of talk about the answer so far, which goes out first: on a terminal the two share a
-    /// screen.
+    /// Prints a message about the answer so far, which is written first: on a terminal the two
+    /// share a screen.
     pub(crate) fn say(&mut self, text: &str) -> Result<()> {
         self.flush()?;
         say(text);
         Ok(())
     }
 
-    /// Sends on what was written so far.
+    /// Writes out what is buffered.
     pub(crate) fn flush(&mut self) -> Result<()> {
         if self.closed {
             return Ok(());
@@ -100,27 +99,28 @@ impl Output {
     }
 }
 
-/// Talk. Further lines are indented, so that a text from the store cannot pass for ours.
+/// Prints a message to stderr. Further lines are indented, so that a text from the store cannot
+/// pass for ours.
 pub(crate) fn say(text: &str) {
     let lines: Vec<String> = text.lines().map(harmless).collect();
-    // There is no one to complain to when stderr is closed.
+    // If stderr is closed, there is nowhere to report that.
     let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n  "));
 }
 
-/// Help, or what is wrong with the usage. The words of the command line are repeated in it, so it
-/// passes the same filter, line by line; help contains only our own words and keeps its style.
+/// Prints help, or what is wrong with the usage. A usage error repeats the user's arguments, so it
+/// passes the same filter, line by line; help contains only our own text and keeps its style.
 pub(crate) fn usage(error: &clap::Error) {
     if error.use_stderr() {
         let text = error.render().to_string();
         text.trim_end().lines().for_each(say);
     } else {
-        // A closed pipe is no reason to fail.
+        // A closed pipe is not a failure.
         let _ = error.print();
     }
 }
 
-/// A bar for long work, drawn on stderr if a person is there to see it. `None`: nobody knows how
-/// much there is.
+/// A progress bar for long work, drawn on stderr if a person is there to see it. `None`: the total
+/// is unknown.
 pub(crate) fn progress(total: Option<u64>, doing: &'static str) -> ProgressBar {
     const LONG: u64 = tenure::job::BATCH_LIMIT as u64;
     if !io::stderr().is_terminal() || total.is_some_and(|total| total <= LONG) {
@@ -136,13 +136,13 @@ pub(crate) fn progress(total: Option<u64>, doing: &'static str) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(doing)
 }
 
-/// The text with every character escaped that a terminal would obey instead of show.
+/// The text with every character escaped that a terminal would interpret instead of show.
 pub(crate) fn harmless(text: &str) -> String {
     escape(text, |c| c.escape_default().to_string())
 }
 
-/// The same for JSON, which stays the same value: such characters occur only within its strings,
-/// but for the white space between values.
+/// The same for JSON, whose value does not change: such characters occur only within its strings,
+/// except for the white space between values.
 fn harmless_json(text: &str) -> String {
     escape(text, |c| match c {
         '\n' | '\t' => c.to_string(),

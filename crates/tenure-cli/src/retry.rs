@@ -1,5 +1,5 @@
-//! Retry policies as people type and read them: `fixed:5s`, `exponential:1s..5m`,
-//! `list:1s,5s,1m`. What is shown can be typed again. What a policy means is the library's business.
+//! Retry policies as people type and read them: `fixed:5s`, `exponential:1s..5m`, `list:1s,5s,1m`.
+//! What is shown can be typed again. The library defines what a policy means.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::time::{duration, exact_millis, positive_duration};
 
 const SHAPE: &str = "write fixed:5s, exponential:1s..5m or list:1s,5s,1m";
 
-/// Reads a policy.
+/// Parses a policy.
 pub(crate) fn policy(text: &str) -> Result<RetryPolicy, String> {
     let Some((name, delays)) = text.split_once(':') else {
         return Err(format!("not a retry policy; {SHAPE}"));

@@ -1,6 +1,6 @@
-//! Where the store is, and all that depends on which engine keeps it: the only place that knows which
-//! engines there are. A store is in a [`file`] or on a [`server`]; each says the same things in the
-//! same order.
+//! Where the store is, and everything that depends on its engine: the only place that knows which
+//! engines there are. A store is in a [`file`] or on a [`server`]; both modules have the same
+//! functions in the same order.
 
 mod file;
 mod server;
@@ -17,7 +17,7 @@ use tenure::store::postgres::{Address, Brought, Contents, Durability, Newer, Rol
 use crate::args::BadInput;
 use crate::commands::doctor::Examined;
 
-/// The file that is used when nobody names one.
+/// The default file.
 const DEFAULT: &str = "tenure.db";
 
 /// A store that can be opened.
@@ -27,19 +27,18 @@ pub(crate) enum Target {
     Server(Box<Address>),
 }
 
-/// What there is to remove.
+/// What a removal would find.
 pub(crate) enum Removable {
     /// A store with these jobs.
     Store(Contents),
     /// There is none.
     Nothing,
-    /// It is not removed by a command: why, and what to do instead.
+    /// A command does not remove it: why, and what to do instead.
     No(String),
 }
 
 impl Target {
-    /// Reads what `--db` or `TENURE_DB` says. What it is read from is not repeated: it may hold a
-    /// password.
+    /// Parses `--db` or `TENURE_DB`. Errors do not repeat the text: it may contain a password.
     pub(crate) fn parse(db: Option<&OsStr>) -> Result<Target> {
         let db = db.unwrap_or(OsStr::new(DEFAULT));
         let text = db.to_string_lossy();
@@ -47,7 +46,7 @@ impl Target {
             let text = db.to_str().ok_or(BadInput("--db: the address is not UTF-8".into()))?;
             return Ok(Target::Server(Box::new(Address::parse(text)?)));
         }
-        // What is not UTF-8 cannot be a URL, but may well be a file.
+        // A name that is not UTF-8 cannot be a URL, but may be a file.
         let Some(text) = db.to_str() else { return Ok(Target::File(db.into())) };
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         if let Some(other) = scheme.filter(|scheme| *scheme != "sqlite") {
@@ -70,7 +69,7 @@ impl Target {
         }
     }
 
-    /// The store's name for people, without what is secret.
+    /// The store's name for people, without secrets.
     pub(crate) fn name(&self) -> String {
         match self {
             Target::File(file) => file.display().to_string(),
@@ -78,7 +77,7 @@ impl Target {
         }
     }
 
-    /// Opens the store. One in a file is created where there is none.
+    /// Opens the store. A file is created if it does not exist.
     pub(crate) fn open(&self) -> Result<Box<dyn Store>> {
         match self {
             Target::File(file) => file::open(file),
@@ -86,7 +85,7 @@ impl Target {
         }
     }
 
-    /// Where the schema stands. It changes nothing.
+    /// The state of the schema. Changes nothing.
     pub(crate) fn status(&self) -> Result<Vec<Status>> {
         match self {
             Target::File(file) => file::status(file),
@@ -94,7 +93,7 @@ impl Target {
         }
     }
 
-    /// Brings the schema up to date, also beside the tables of somebody else.
+    /// Brings the schema up to date, also beside another application's tables.
     pub(crate) fn migrate_up(&self, roles: Roles, newer: Newer) -> Result<Brought> {
         match self {
             Target::File(file) => file::migrate_up(file, roles, newer),
@@ -102,7 +101,7 @@ impl Target {
         }
     }
 
-    /// The statements that give others their rights, where there are others.
+    /// The statements that grant other roles their rights, if there are other roles.
     pub(crate) fn grants(&self) -> Option<String> {
         match self {
             Target::File(_) => None,
@@ -110,7 +109,7 @@ impl Target {
         }
     }
 
-    /// What a removal would take away. It changes nothing.
+    /// What a removal would delete. Changes nothing.
     pub(crate) fn removable(&self) -> Result<Removable> {
         match self {
             Target::File(file) => Ok(file::removable(file)),
@@ -126,7 +125,7 @@ impl Target {
         }
     }
 
-    /// Says whether commits wait for the disk, and answers what was said before.
+    /// Sets whether commits wait for the disk, and returns the previous setting.
     pub(crate) fn set_durability(&self, durability: Durability) -> Result<Durability> {
         match self {
             Target::File(_) => {
@@ -138,7 +137,7 @@ impl Target {
         }
     }
 
-    /// What is due, by queue and kind; nothing where this role may not look.
+    /// What is due, by queue and kind; none if this role may not read it.
     pub(crate) fn due(&self) -> Result<Option<Vec<Due>>> {
         match self {
             Target::File(file) => file::due(file),
@@ -146,7 +145,7 @@ impl Target {
         }
     }
 
-    /// What the promises of this store rest on, looked at.
+    /// Examines what the promises of this store rest on.
     pub(crate) fn examine(&self) -> Result<Examined> {
         match self {
             Target::File(file) => file::examine(file),

@@ -1,5 +1,5 @@
-//! Times and durations as people type and read them: the only parser of durations, and their only
-//! spelling.
+//! Times and durations as people type and read them: the only parser and the only formatter of
+//! durations.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use tenure::clock::{Clock, Timestamp};
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Longer is a slip of the finger: no store keeps time for ever.
+/// A longer duration is a typo.
 const LONGEST: Duration = Duration::from_millis(36_500 * 86_400_000);
 
 const SHAPE: &str =
     "write a whole number and a unit, such as 500ms, 5s, 10m, 2h or 7d, or several: 1h30m";
 
-/// Reads a duration such as `500ms`, `5s`, `10m`, `2h`, `7d` or `1h30m`.
+/// Parses a duration such as `500ms`, `5s`, `10m`, `2h`, `7d` or `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.starts_with('-') {
         return Err(format!("a duration cannot be negative; {SHAPE}"));
@@ -28,7 +28,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The same for what takes some time.
+/// The same, but not zero.
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!("zero is too short; {SHAPE}")),
@@ -53,7 +53,7 @@ fn millis(text: &str) -> Result<u64, String> {
         }
         let (_, length) =
             UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(not_a_duration)?;
-        // Too long for 64 bits is too long altogether.
+        // What exceeds 64 bits is too long anyway.
         let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*length));
         total = part.and_then(|part| total.checked_add(part)).unwrap_or(u64::MAX);
         if tail.is_empty() || total == u64::MAX {
@@ -69,7 +69,7 @@ pub(crate) fn show(length: Duration) -> String {
     let place = UNITS.iter().rposition(|(_, unit)| millis >= *unit).unwrap_or(0);
     let (name, unit) = UNITS[place];
     let whole = format!("{}{name}", millis / unit);
-    // Milliseconds beside seconds are noise to a person.
+    // Milliseconds beside seconds only distract a person.
     let finer = place.checked_sub(1).filter(|finer| *finer > 0).map(|finer| UNITS[finer]);
     match finer.map(|(name, finer)| (millis % unit / finer, name)) {
         Some((part, name)) if part > 0 => format!("{whole} {part}{name}"),
@@ -82,7 +82,7 @@ pub(crate) fn show_millis(millis: i64) -> String {
     show(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
 }
 
-/// A number of milliseconds in all its units, as [`duration`] reads them: `1h30m`, `1s500ms`.
+/// A number of milliseconds in all its units, as [`duration`] parses them: `1h30m`, `1s500ms`.
 pub(crate) fn exact_millis(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();
@@ -95,13 +95,13 @@ pub(crate) fn exact_millis(millis: u64) -> String {
     if text.is_empty() { "0ms".to_owned() } else { text }
 }
 
-/// The time now, for a person who reads "3m ago". It decides nothing: what is due is the store's
-/// business.
+/// The time now, for a person who reads "3m ago". It decides nothing: the store decides what is
+/// due.
 pub(crate) fn now() -> Timestamp {
     Clock::system().now()
 }
 
-/// How far a moment is from `now`: `3m 2s ago`, `in 5m`, `now`.
+/// How far a time is from `now`: `3m 2s ago`, `in 5m`, `now`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     const SECOND: Duration = Duration::from_secs(1);
     let (past, future) = (now.since(at), at.since(now));

@@ -1,8 +1,8 @@
 //! Jobs as programs see them under `--json`: ids and tokens as strings, times as RFC 3339, args and
 //! results as the JSON that they are.
 //!
-//! The library's own records spell times as numbers and keep JSON as text; a script should not have
-//! to know.
+//! The library's own records have times as numbers and JSON as text; a script should not have to
+//! know.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -83,7 +83,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// A job with its story.
+/// A job with its timeline.
 #[derive(Serialize)]
 pub(crate) struct Detail<'a> {
     #[serde(flatten)]
@@ -114,7 +114,7 @@ struct Entry<'a> {
     from: Option<Rfc3339>,
     became: State,
     note: Option<&'a str>,
-    /// How many older lines of this verb have been dropped by then.
+    /// How many older entries of this verb have been dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     earlier: Option<u64>,
 }
@@ -182,7 +182,7 @@ pub(crate) fn effect_key(EffectView { effect, .. }: &EffectView, store: &Identit
     EffectKey { installation, job, effect }.to_string()
 }
 
-/// What holds for a queue.
+/// The settings of a queue.
 #[derive(Serialize)]
 pub(crate) struct Queue<'a> {
     queue: &'a Name,
@@ -202,7 +202,7 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// A time as programs of any language read it.
+/// A time in a format that programs of any language can parse.
 #[derive(Clone, Copy)]
 pub(crate) struct Rfc3339(pub(crate) Timestamp);
 
@@ -212,8 +212,8 @@ impl Serialize for Rfc3339 {
     }
 }
 
-/// The JSON itself, on one line and with its numbers as written. Going through a value would round
-/// them.
+/// The JSON itself, on one line and with its numbers as written. Parsing it into a value would
+/// round them.
 fn raw(json: &Json) -> Option<Box<RawValue>> {
     RawValue::from_string(json.canonical()).ok()
 }

@@ -1,4 +1,4 @@
-//! What a command refuses: with which exit code, in which words, and that nothing is half done.
+//! What commands refuse: with which exit code and message, and that nothing is half done.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -38,7 +38,7 @@ const fn case(
 
 const LONG_NAME: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
-/// Each is run where job 1 is stored under the key `taken`.
+/// Each case runs in a store where job 1 is stored under the key `taken`.
 const CASES: &[Case] = &[
     case("a kind with capitals", &["enqueue", "Kind"], 2, "kind \"Kind\" is not a valid name"),
     case("an empty kind", &["enqueue", ""], 2, "kind \"\" is not a valid name"),
@@ -308,12 +308,12 @@ fn deleting_all_dead_jobs_is_asked_for_twice(shell: &Shell) {
     assert_eq!(shell.jobs().len(), 1);
 }
 
-/// Commands that read, write or migrate: all must refuse a file that is not theirs.
+/// Commands that read, write or migrate: all must refuse a file that is not Tenure's.
 const OPENERS: [&[&str]; 4] =
     [&["stats"], &["enqueue", "k"], &["jobs", "list", "--json"], &["doctor"]];
 
-/// Runs every opener on `file`, and asserts that each is refused and leaves the directory as it
-/// was.
+/// Runs every opener on `file`, and asserts that each is refused and leaves the directory
+/// unchanged.
 #[track_caller]
 fn refuses(shell: &Shell, file: &str, says: &str) {
     let path = shell.path(file);
@@ -398,6 +398,19 @@ fn a_schema_from_the_future_is_left_alone() {
     rusqlite(&shell.path("next.db"), "UPDATE tenure_migrations SET min_client = 99");
     refuses(&shell, "next.db", "needs a newer tenure");
     shell.run(&["--db", "next.db", "migrate", "up"]).refused(3, "upgrade this binary");
+}
+
+#[test]
+fn a_schema_that_was_made_from_another_text_is_left_alone() {
+    let shell = Shell::new();
+    shell.ok(&["--db", "other.db", "enqueue", "k"]);
+    rusqlite(&shell.path("other.db"), "UPDATE tenure_migrations SET checksum = 'of another text'");
+    let words = "its migration 1 (first) differs from this binary's; use the binary that this store was made with";
+    refuses(&shell, "other.db", words);
+    for args in [&["migrate", "up"][..], &["worker", "--drain", "--", "cat"], &["dev"]] {
+        shell.run(&[&["--db", "other.db"], args].concat()).refused(3, words);
+    }
+    assert!(shell.ok(&["--db", "other.db", "migrate", "status"]).contains("differs"));
 }
 
 #[test]

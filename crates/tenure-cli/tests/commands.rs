@@ -1,4 +1,5 @@
-//! What each command does when all is well, as a person at a shell sees it. Every claim holds on both engines.
+//! What each command does in the normal case, as a user at a shell sees it. Every claim holds on
+//! both engines.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -60,7 +61,7 @@ fn complete(result: &str) -> Outcome {
     Outcome::Complete { result: Some(result) }
 }
 
-// ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── enqueue ──────────────────────────────────────────────────────────────────────────────────────
 
 fn enqueue_prints_the_id_alone(shell: &Shell) {
     let ran = shell.run(&["enqueue", "send_email", r#"{"to":"a@b.c"}"#]);
@@ -149,7 +150,7 @@ fn many_copies_are_as_many_jobs_each_with_its_id(shell: &Shell) {
     assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], json!(2_500));
 }
 
-/// The store takes a thousand jobs and no more.
+/// The store accepts a thousand jobs and no more.
 fn a_part_that_fails_tells_what_became_of_every_job(shell: &Shell) {
     shell.ok(&["stats"]);
     match &shell.database {
@@ -190,7 +191,7 @@ fn the_same_key_prints_the_same_id_and_says_that_the_job_existed(shell: &Shell) 
     assert_eq!(shell.jobs().len(), 1);
 }
 
-// ── seeing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── seeing ───────────────────────────────────────────────────────────────────────────────────────
 
 fn an_empty_store_says_what_to_do_first(shell: &Shell) {
     let ran = shell.run(&["stats"]);
@@ -256,7 +257,7 @@ fn show_tells_the_facts_and_the_story_of_a_job(shell: &Shell) {
     let order = ["enqueue", "retry", "connection refused", "complete"];
     let places: Vec<usize> = order.iter().map(|word| story.find(word).unwrap()).collect();
     assert!(places.is_sorted(), "{story}");
-    // A worker has one short form for people, and its whole identity is for programs.
+    // People see a short form of a worker's id, programs the whole id.
     let worker = shell.json(&["jobs", "show", "1"])["worker"].as_str().unwrap().to_owned();
     let (short, rest) = worker.split_at(8);
     assert!(text.contains(&format!("worker        {short}\n")), "{text}");
@@ -273,7 +274,7 @@ fn how_far_a_running_job_is_stands_in_the_list_and_among_the_facts(shell: &Shell
         progress: Progress::new(0.4, note),
     };
     let reports = [tell(&held[0], "embedding"), tell(&held[2], "waiting\x1b[2J")];
-    assert_eq!(store.progress(&reports).unwrap(), [Reported::Yes; 2]);
+    assert_eq!(store.progress(&reports).unwrap(), [Reported::Noted; 2]);
     while store.overdue(1, Duration::ZERO).unwrap().is_empty() {
         std::thread::yield_now();
     }
@@ -361,12 +362,12 @@ fn every_command_answers_in_json(shell: &Shell) {
     }
 }
 
-// ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── waiting ──────────────────────────────────────────────────────────────────────────────────────
 
 fn wait_blocks_until_another_process_has_completed_the_job(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
-    // It says that it waits once it has seen that the job has not ended.
+    // It prints that it waits once it has seen that the job has not ended.
     let mut said = String::new();
     let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
     stderr.read_line(&mut said).unwrap();
@@ -414,13 +415,13 @@ fn wait_for_a_job_that_is_deleted_at_once_ends_too(shell: &Shell) {
     assert_eq!(waiting.wait().unwrap().code(), Some(1));
 }
 
-// ── operating ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── operating ────────────────────────────────────────────────────────────────────────────────────
 
 fn a_cancelled_job_can_be_requeued(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     assert_eq!(shell.ok(&["jobs", "cancel", "1"]), "job 1 cancelled\n");
     assert_eq!(shell.jobs()[0].state, State::Cancelled);
-    // Named twice, it is still one job.
+    // A job that is named twice is still one job.
     assert_eq!(shell.ok(&["jobs", "requeue", "1", "1"]), "job 1 requeued\n");
     assert_eq!(shell.jobs()[0].state, State::Queued);
 }
@@ -451,9 +452,9 @@ fn several_jobs_in_json_are_each_answered(shell: &Shell) {
     assert_eq!(
         answer,
         json!([
-            {"id": "1", "verdict": "no", "state": "succeeded"},
-            {"id": "2", "verdict": "yes"},
-            {"id": "99", "verdict": "gone"},
+            {"id": "1", "verdict": "refused", "state": "succeeded"},
+            {"id": "2", "verdict": "applied"},
+            {"id": "99", "verdict": "not_found"},
         ])
     );
 }
@@ -495,7 +496,7 @@ fn all_dead_jobs_that_a_filter_leaves_are_requeued_or_purged(shell: &Shell) {
     assert_eq!(left, [State::Queued; 3]);
 }
 
-/// Claims and buries so many jobs of the default queue.
+/// Claims and buries this many jobs of the default queue.
 fn bury_all(store: &mut dyn Store, count: usize) {
     let mut buried = 0;
     while buried < count {

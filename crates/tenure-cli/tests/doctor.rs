@@ -1,4 +1,4 @@
-//! What the doctor says of what is in a store, as a person at a shell sees it.
+//! What the doctor reports about the content of a store, as a user at a shell sees it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -27,7 +27,7 @@ on_both_engines!(
     a_sound_store_of_any_size_is_found_sound,
 );
 
-/// What the doctor says of one thing: its verdict and its words.
+/// One finding of the doctor: whether it is well, and its text.
 fn line(shell: &Shell, check: &str) -> (bool, String) {
     let ran = shell.run(&["doctor", "--json"]);
     let findings: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -99,7 +99,7 @@ fn doctor_sees_a_lease_that_is_over(shell: &Shell) {
     is_ill(shell, "leases", &["1 lease is overdue", "tenure jobs show 1"]);
 }
 
-// ── who works ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── workers ──────────────────────────────────────────────────────────────────────────────────────
 
 fn due_jobs_need_a_living_worker_for_their_queue_and_kind(shell: &Shell) {
     is_well(shell, "kinds", "nothing is due");
@@ -143,7 +143,7 @@ fn a_worker_that_is_gone_is_named(shell: &Shell) {
     is_well(shell, "workers", "none has made itself known");
 }
 
-// ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────
+// ── what happened ────────────────────────────────────────────────────────────────────────────────
 
 fn effects_in_doubt_wait_for_a_person_unless_their_jobs_go_on(shell: &Shell) {
     is_well(shell, "effects", "none is in doubt");
@@ -161,7 +161,7 @@ fn effects_in_doubt_wait_for_a_person_unless_their_jobs_go_on(shell: &Shell) {
     is_ill(shell, "effects", &says);
 }
 
-// ── epochs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── epochs ───────────────────────────────────────────────────────────────────────────────────────
 
 fn a_raised_epoch_says_what_follows_and_is_remembered(shell: &Shell) {
     is_well(shell, "epoch", "0: it has never gone back in time");
@@ -206,7 +206,7 @@ fn the_files_beside_a_store_are_named() {
     is_well(&shell, "clock", "this machine's own");
 }
 
-// ── the reconciler ───────────────────────────────────────────────────────────────────────────────────────────────
+// ── the reconciler ───────────────────────────────────────────────────────────────────────────────
 
 fn a_sound_store_of_any_size_is_found_sound(shell: &Shell) {
     assert_eq!(shell.ok(&["doctor", "--check"]), "checked 0 jobs, nothing is wrong\n");

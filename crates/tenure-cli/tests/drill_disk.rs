@@ -1,4 +1,4 @@
-//! `tenure drill disk` through the binary: what holds, and what is not there to be looked at.
+//! `tenure drill disk` through the binary: runs that hold, and points that do not exist.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! `tenure drill explore`, as a person at a shell sees it: small scopes, and schedules that are repeated.
+//! `tenure drill explore`, as a user at a shell sees it: small scopes, and replayed schedules.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! `tenure drill mutants` through the binary: the matrix, and which mutants there are.
+//! `tenure drill mutants` through the binary: the matrix, and the list of mutants.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

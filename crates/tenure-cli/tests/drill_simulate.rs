@@ -1,4 +1,5 @@
-//! `tenure drill simulate`, as a person at a shell sees it. It needs no store, and leaves none behind.
+//! `tenure drill simulate`, as a user at a shell sees it. It needs no store, and leaves none
+//! behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

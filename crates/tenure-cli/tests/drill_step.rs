@@ -1,4 +1,4 @@
-//! `tenure drill step`, as a person at a shell sees it: on a server that `--db` names.
+//! `tenure drill step`, as a user at a shell sees it: on a server that `--db` names.
 
 #![cfg(feature = "drill")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]

@@ -1,5 +1,5 @@
-//! The stories of `tenure drill`, played by the real binary on both engines: what they show, what they answer, and that
-//! nothing is left of them.
+//! The stories of `tenure drill`, run by the real binary on both engines: what they show, what they
+//! answer, and that they leave nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -26,7 +26,7 @@ on_both_engines!(
     a_story_that_is_interrupted_leaves_nothing_behind,
 );
 
-/// A story, with a temporary directory of the test's own.
+/// A story, with a temporary directory that only this test uses.
 fn story(shell: &Shell, args: &[&str]) -> Command {
     std::fs::create_dir_all(temporary(shell)).unwrap();
     let mut command = shell.command(&[&["drill"], args].concat());
@@ -38,7 +38,7 @@ fn temporary(shell: &Shell) -> PathBuf {
     shell.path("tmp")
 }
 
-/// Neither a file nor a schema of it, and nothing in the store that was there before.
+/// Asserts that neither a file nor a schema is left, and that the existing store is unchanged.
 #[track_caller]
 fn leaves_nothing(shell: &Shell) {
     let files: Vec<_> = std::fs::read_dir(temporary(shell)).unwrap().map(Result::unwrap).collect();
@@ -50,7 +50,7 @@ fn leaves_nothing(shell: &Shell) {
     assert_eq!(shell.jobs(), []);
 }
 
-/// Plays a story that must end well, and answers with its document.
+/// Runs a story that must end well, and returns its document.
 #[track_caller]
 fn played(shell: &Shell, args: &[&str]) -> Value {
     let ran = Ran::of(story(shell, &[args, &["--json"]].concat()).output().unwrap());
@@ -65,7 +65,7 @@ fn played(shell: &Shell, args: &[&str]) -> Value {
     told
 }
 
-/// The events of this name, in their order.
+/// The events of this name, in order.
 fn events<'a>(told: &'a Value, name: &str) -> Vec<&'a Value> {
     let trace = told["trace"].as_array().unwrap();
     trace.iter().filter(|event| event["event"] == name).collect()
@@ -126,7 +126,7 @@ fn several_races_are_summed_up(shell: &Shell) {
 }
 
 fn the_job_of_a_killed_worker_goes_on_elsewhere(shell: &Shell) {
-    // The long proof asks for a second, on a machine that does nothing else.
+    // The long proof demands a second, on a machine that does nothing else.
     let told = played(shell, &["crash", "--within", "30s"]);
     assert_eq!(events(&told, "job_succeeded").len(), 1);
     assert_eq!(events(&told, "holder_vanished")[0]["who"], "B");
@@ -158,7 +158,7 @@ fn an_effect_that_was_cut_off_is_in_doubt_and_not_repeated(shell: &Shell) {
 fn a_poison_job_is_buried_and_those_beside_it_succeed(shell: &Shell) {
     let told = played(shell, &["poison"]);
     assert_eq!(events(&told, "job_dead").len(), 1);
-    // The verdict counts successes in the store: a worker may be killed before it tells of one.
+    // The verdict counts successes in the store: a worker may be killed before it reports one.
     assert!(events(&told, "job_succeeded").len() <= 5);
 }
 
@@ -210,7 +210,7 @@ fn a_server_that_does_not_answer_is_said_so() {
     shell.run(&["drill", "race", "--db", "postgres://me@127.0.0.1:1/x"]).refused(3, "127.0.0.1:1");
 }
 
-/// A worker without its safeguards exists in a drill and nowhere else.
+/// A worker without its safeguards exists only in a drill.
 #[test]
 fn no_option_variable_or_word_takes_the_safeguards_from_a_worker() {
     let shell = Shell::new();

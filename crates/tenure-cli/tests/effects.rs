@@ -1,5 +1,5 @@
-//! What jobs did to the world, as a person at a shell sees it and decides where it is in doubt. Every claim holds on both
-//! engines.
+//! The effects of jobs, as a user at a shell sees them and resolves those in doubt. Every claim
+//! holds on both engines.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -47,7 +47,8 @@ fn settle(store: &mut dyn Store, fence: Fence, outcome: Outcome) {
     store.settle(&[Settlement::new(fence, outcome)]).unwrap();
 }
 
-/// A job that ended so after it had written these intents and no outcome.
+/// A job that ended with this outcome after it had opened these effects, without recording how they
+/// ended.
 fn in_doubt(shell: &Shell, effects: &[&str], outcome: Outcome) -> JobId {
     let mut store = shell.store();
     let fence = begin(shell, &mut *store);
@@ -58,7 +59,7 @@ fn in_doubt(shell: &Shell, effects: &[&str], outcome: Outcome) -> JobId {
     fence.job
 }
 
-/// The rows of a table, in words.
+/// The rows of a table, as words.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect()
 }
@@ -169,7 +170,7 @@ fn a_job_is_shown_with_its_effects(shell: &Shell) {
     assert!(effects.contains("charge  in doubt"), "{text}");
 }
 
-// ── deciding ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── resolving ────────────────────────────────────────────────────────────────────────────────────
 
 fn an_effect_that_happened_is_not_done_again(shell: &Shell) {
     in_doubt(shell, &["charge"], park());
@@ -207,7 +208,7 @@ fn a_decision_can_be_repeated_and_corrected_until_an_attempt_goes_on_with_it(she
     for _ in 0..2 {
         let ran = decide(&["--resend"]);
         let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-        let yes = json!({"job": "1", "effect": "charge", "verdict": "yes", "detail": "queued"});
+        let yes = json!({"job": "1", "effect": "charge", "verdict": "applied", "detail": "queued"});
         assert_eq!((ran.code, answer), (0, yes));
     }
     for value in ["{\"receipt\":\"r-1\"}", "\"r-1\""] {
@@ -226,7 +227,10 @@ fn a_decision_can_be_repeated_and_corrected_until_an_attempt_goes_on_with_it(she
     ran.refused(1, "effect charge of job 1 is not in doubt: it is committed, and that is final");
     ran.refused(1, "what stands is \"r-1\": a person decided it, and the attempt with token");
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-    assert_eq!((&answer["verdict"], &answer["detail"]), (&json!("no"), &json!("committed")));
+    assert_eq!(
+        (&answer["verdict"], &answer["detail"]),
+        (&json!("not_in_doubt"), &json!("committed"))
+    );
     decide(&["--resend"]).refused(1, "what stands is \"r-1\"");
 }
 
@@ -261,7 +265,7 @@ fn what_is_not_in_doubt_cannot_be_decided(shell: &Shell) {
     resolve("9", "charge").refused(1, "there is no job 9");
     let gone = shell.run(&["effects", "resolve", "9", "charge", "--resend", "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&gone.stdout).unwrap();
-    assert_eq!(answer, json!({"job": "9", "effect": "charge", "verdict": "gone"}));
+    assert_eq!(answer, json!({"job": "9", "effect": "charge", "verdict": "not_found"}));
 }
 
 fn a_result_can_come_from_stdin(shell: &Shell) {

@@ -1,4 +1,5 @@
-//! An old binary beside a store that a newer release writes to: what it does not know, it shows by its name and passes by.
+//! An old binary beside a store that a newer release writes to: it shows unknown verbs and policies
+//! by their names, and ignores them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -22,14 +23,14 @@ on_both_engines!(
 /// Longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Also within async code, where the driver must not block.
+/// Works in async code too, where the driver must not block.
 fn execute(shell: &Shell, sql: &str) {
     let (url, sql) = (shell.database().url(), sql.to_owned());
     let work = move || ::postgres::Client::connect(&url, ::postgres::NoTls)?.batch_execute(&sql);
     std::thread::spawn(work).join().unwrap().unwrap();
 }
 
-/// Writes what only a newer release would: a line of a job's timeline, and how it is tried again.
+/// Writes what only a newer release would: an entry in a job's timeline, and a retry policy.
 fn plant(shell: &Shell, job: JobId) {
     let line = |table: &str| {
         format!(
@@ -118,7 +119,7 @@ fn block_on<T>(program: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, program).await.unwrap() })
 }
 
-/// A handler that completes its job by itself is looked up afterwards, and its timeline is not.
+/// A job that its handler completed itself is looked up afterwards, but its timeline is not.
 #[test]
 fn a_job_that_its_handler_completes_may_have_a_timeline_of_a_newer_release() {
     let shell = Shell::on_server();
@@ -133,7 +134,8 @@ fn a_job_that_its_handler_completes_may_have_a_timeline_of_a_newer_release() {
     });
 }
 
-/// Where jobs stand cannot be asked for a while. Everything else goes on, and it is told once.
+/// The lookup of jobs' states fails for a while. Everything else continues, and the failure is
+/// reported once.
 #[test]
 fn a_look_up_that_fails_holds_up_no_other_settlement() {
     let shell = Shell::on_server();
@@ -152,7 +154,8 @@ fn a_look_up_that_fails_holds_up_no_other_settlement() {
         let worker = worker.observe(move |event| names.lock().unwrap().push(event.fact.name()));
         let running = worker.start().await.unwrap();
         assert_eq!(tenure.enqueue(Ship { order: 1 }).await.unwrap().wait().await.unwrap(), 1);
-        // The first is known to the store and not to its worker; the others are claimed and settled.
+        // The store knows that the first job has ended, its worker does not; the others are claimed
+        // and settled.
         let (mut settled, mut after_the_caution) = (0, 0);
         while after_the_caution < 20 {
             tenure.enqueue(Plain).await.unwrap().wait().await.unwrap();
@@ -160,14 +163,14 @@ fn a_look_up_that_fails_holds_up_no_other_settlement() {
             after_the_caution += was_told("store_caution").min(1);
         }
         assert_eq!((was_told("store_caution"), was_told("store_lost")), (1, 0));
-        // A settlement is in the store a moment before its worker tells of it.
+        // A settlement is in the store a moment before its worker reports it.
         assert!(was_told("job_succeeded") <= settled);
         execute(
             &shell,
             "DROP FUNCTION tenure.current_many;
              ALTER FUNCTION tenure.moved_away RENAME TO current_many",
         );
-        // Now it is looked up, and the worker ends in order.
+        // Now the lookup succeeds, and the worker shuts down in order.
         assert_eq!(running.shut_down().await, Exit::Shutdown);
         assert_eq!(was_told("job_succeeded"), settled + 1);
     });

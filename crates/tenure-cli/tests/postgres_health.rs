@@ -1,5 +1,5 @@
-//! What the doctor looks at on a server, through the library: each thing as it is, and as a role sees it that may do
-//! little.
+//! What the doctor examines on a server, through the library: with all rights, and as a role with
+//! few rights.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -70,7 +70,7 @@ fn what_is_due_is_counted_by_queue_and_kind() {
         shell.ok(args);
     }
     let mut counted = Vec::new();
-    // The last one is due in a moment, and nobody promotes it.
+    // The last job becomes due in a moment, and no worker makes it ready.
     while counted.len() < 4 {
         let due = store.due().unwrap().unwrap();
         counted = due
@@ -105,6 +105,6 @@ fn a_role_that_may_not_look_at_the_jobs_is_told_so() {
     let mut owner = database.connect();
     owner.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").unwrap();
     let health = store.health().unwrap();
-    // And perhaps an autovacuum that happens to be here.
+    // Perhaps there is also an autovacuum running.
     assert!(health.hidden >= 1 && health.oldest.is_none(), "{health:?}");
 }

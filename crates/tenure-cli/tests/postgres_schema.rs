@@ -1,4 +1,5 @@
-//! The schema on a server: made, brought up to date by many at once, repaired, refused and removed.
+//! The schema on a server: created, updated by many processes at once, repaired, refused and
+//! removed.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +17,7 @@ fn at(shell: &Shell, db: &str, args: &[&str]) -> Ran {
     shell.run(&[&["--db", db], args].concat())
 }
 
-/// Commands that use the store: all must refuse a schema that is not whole.
+/// Commands that use the store: all must refuse an incomplete schema.
 const OPENERS: [&[&str]; 4] =
     [&["stats"], &["enqueue", "k"], &["jobs", "list", "--json"], &["doctor"]];
 
@@ -29,7 +30,7 @@ fn refuses(shell: &Shell, says: &str) {
     }
 }
 
-// ── up ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── up ───────────────────────────────────────────────────────────────────────────────────────────
 
 #[test]
 fn a_database_without_the_schema_says_how_to_make_it() {
@@ -66,7 +67,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
 fn each_role_may_do_its_own_work_and_no_more() {
     let shell = Shell::before_migrating();
     let database = shell.database();
-    // Roles are the server's, so these are named after a schema that no other test has.
+    // Roles belong to the whole server, so these are named after a schema that no other test has.
     let schema = format!("{} Jobs-2", database.value("current_database()"));
     let home = database.url_with(&format!("schema={}", schema.replace(' ', "%20")));
     let up = at(&shell, &home, &["migrate", "up", "--roles"]);
@@ -131,7 +132,7 @@ fn up_with_nothing_to_do_waits_for_nobody() {
     shell.ok(&["enqueue", "k"]);
     let mut other = shell.database().connect();
     let mut open = other.transaction().unwrap();
-    // Everything that an `up` could ask for, in the hands of somebody who does not let go.
+    // Another session holds every lock that an `up` could ask for, and does not release it.
     open.batch_execute(
         "LOCK TABLE tenure.jobs, tenure.done, tenure.record, tenure.job IN ROW EXCLUSIVE MODE;
          SELECT pg_advisory_xact_lock(hashtextextended('tenure schema tenure', 0))",
@@ -188,7 +189,7 @@ fn functions_of_a_newer_release_are_left_in_place_unless_forced() {
     assert_eq!(functions(), own);
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 
-    // Those that were written for other tables would not fit.
+    // Functions for other tables would not work with these.
     shell.database().execute(&format!("{newer}, functions_client = 99"));
     shell.run(&["migrate", "up", "--force"]).refused(3, "leave --force out");
     shell.run(&["migrate", "up"]).refused(0, "were left in place");
@@ -221,7 +222,7 @@ fn a_schema_under_another_name_is_a_store_of_its_own() {
     shell.ok(&["stats"]);
 }
 
-// ── down ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── down ─────────────────────────────────────────────────────────────────────────────────────────
 
 #[test]
 fn down_is_asked_for_twice_and_removes_everything() {
@@ -295,7 +296,7 @@ fn down_gives_up_on_tables_that_are_in_use() {
     shell.ok(&["stats"]);
 }
 
-// ── what is not whole, or not ours ───────────────────────────────────────────────────────────────────────────────
+// ── incomplete schemas, and other programs' ──────────────────────────────────────────────────────
 
 #[test]
 fn a_lost_table_is_told_and_not_made_up_for() {
@@ -370,7 +371,8 @@ fn an_empty_schema_that_was_made_beforehand_is_used() {
     let owner = shell.database().role("owner");
     shell.database().execute(&format!("CREATE SCHEMA tenure AUTHORIZATION {owner}"));
     refuses(&shell, "make it with: tenure migrate up");
-    // By a superuser, but for the owner: what is installed must not run with a superuser's rights.
+    // A superuser migrates on behalf of the owner: what is installed must not run with a
+    // superuser's rights.
     shell.ok(&["migrate", "up"]);
     let strangers = format!(
         "SELECT count(*) FROM pg_proc WHERE pronamespace = 'tenure'::regnamespace AND proowner <> '{owner}'::regrole"
@@ -390,6 +392,18 @@ fn a_schema_from_the_future_is_left_alone() {
         shell.run(args).refused(3, "needs a newer tenure than this one; upgrade this binary");
     }
     assert!(shell.ok(&["migrate", "status"]).contains("needs_upgrade"));
+}
+
+#[test]
+fn a_schema_that_was_made_from_another_text_is_left_alone() {
+    let shell = Shell::on_server();
+    shell.database().execute("UPDATE tenure.migrations SET checksum = 'of another text'");
+    let words = "its migration 1 (first) differs from this binary's; use the binary that this store was made with";
+    refuses(&shell, words);
+    for args in [&["migrate", "up"][..], &["migrate", "down", "--yes"], &["worker", "--", "cat"]] {
+        shell.run(args).refused(3, words);
+    }
+    assert!(shell.ok(&["migrate", "status"]).contains("differs"));
 }
 
 // ── rights ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -425,7 +439,7 @@ fn a_role_without_rights_is_told_whom_to_ask() {
     }
     at(&shell, &nobody, &["migrate", "status"]).refused(3, "may not use the schema");
     at(&shell, &nobody, &["migrate", "up"]).refused(3, "belongs to tenure, not to");
-    // Even with the schema open to it, no function answers it.
+    // Even with USAGE on the schema, it may call no function.
     shell.database().execute(&format!("GRANT USAGE ON SCHEMA tenure TO {role}"));
     at(&shell, &nobody, &["stats"]).refused(3, "this role may not look at the schema");
     shell.database().execute(&format!("DROP OWNED BY {role}"));

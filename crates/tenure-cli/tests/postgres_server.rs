@@ -1,4 +1,5 @@
-//! Servers that cannot be used, each told apart and with the next step, and no password in any of it.
+//! Servers that cannot be used: each error is distinct, names the next step, and contains no
+//! password.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,7 +14,8 @@ use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 
 const SECRET: &str = "hunter2";
 
-/// Runs commands that look, write, examine and migrate on an address, and asserts how each is refused.
+/// Runs commands that read, write, examine and migrate on an address, and asserts how each is
+/// refused.
 #[track_caller]
 fn refuses(shell: &Shell, db: &str, says: &str) {
     let db = db.replace("PASSWORD", SECRET);
@@ -231,11 +233,11 @@ fn a_server_that_is_too_old() {
     );
 }
 
-/// A pretended server of an old version: it lets everybody in and answers the first question.
+/// A fake server of an old version: it accepts every connection and answers the first query.
 fn old_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // It ends with the test's process. A caller that hangs up is no fault of the server.
+    // The thread ends with the test's process. A caller that hangs up is not an error.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let _ = stream.and_then(|mut stream| answer(&mut stream));
@@ -248,7 +250,7 @@ fn answer(stream: &mut TcpStream) -> io::Result<()> {
     message(stream, 0)?;
     let let_in = [said(b'R', &[0; 4]), said(b'Z', b"I")].concat();
     stream.write_all(&let_in)?;
-    // The question is parsed, bound, described and executed, and ends with a sync.
+    // The query is parsed, bound, described and executed, and ends with a sync.
     while message(stream, 1)? != b'S' {}
     let columns: [(&str, u32, &[u8]); 6] = [
         ("version_number", 23, &120_022_u32.to_be_bytes()),
@@ -282,7 +284,7 @@ fn answer(stream: &mut TcpStream) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(drop)
 }
 
-/// Reads a message: its sort, unless it is the first, its length, and the rest.
+/// Reads a message: its type, unless it is the first, its length, and the rest.
 fn message(stream: &mut TcpStream, sort: usize) -> io::Result<u8> {
     let mut head = [0; 5];
     stream.read_exact(&mut head[..4 + sort])?;

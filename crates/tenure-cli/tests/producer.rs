@@ -1,4 +1,5 @@
-//! `tenure producer`: jobs in a steady rhythm, and what happens when the store goes or somebody has seen enough.
+//! `tenure producer`: jobs at a steady rate, and what happens when the store is unreachable or the
+//! user interrupts it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -50,7 +51,7 @@ fn kinds_and_tenants_come_in_turn_and_the_answer_counts_them(shell: &Shell) {
 fn a_producer_stops_after_its_time(shell: &Shell) {
     let answer = shell.json(&["producer", "--for", "300ms", "--rate", "2000"]);
     let enqueued = answer["enqueued"].as_u64().unwrap();
-    // At most what the rhythm allows in as long as it took; on a slow machine less.
+    // At most what the rate allows in that time; on a slow machine less.
     let allowed = answer["elapsed_ms"].as_u64().unwrap() * 2 + 1;
     assert!((1..=allowed).contains(&enqueued), "{answer}");
     assert!(answer["elapsed_ms"].as_u64().unwrap() >= 300, "{answer}");
@@ -70,7 +71,7 @@ fn a_producer_that_is_interrupted_says_what_it_did(shell: &Shell) {
     }
 }
 
-/// A producer that runs, and what it says.
+/// A running producer, and its stderr.
 struct Producer {
     child: Child,
     stderr: BufReader<ChildStderr>,
@@ -83,7 +84,7 @@ impl Producer {
         Producer { child, stderr }
     }
 
-    /// Waits until it says so.
+    /// Waits until it prints this.
     fn says(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {

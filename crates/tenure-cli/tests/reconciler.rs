@@ -1,5 +1,5 @@
-//! Stores that somebody has broken by writing to their tables, each in one way, and `tenure doctor --check`, which must
-//! find it.
+//! Stores that were broken by writing to their tables, each in one way, and `tenure doctor
+//! --check`, which must find it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ fn fill(shell: &Shell) {
     assert_eq!(shell.ok(&["doctor", "--check"]), "checked 5 jobs, nothing is wrong\n");
 }
 
-/// Writes to the tables as nobody should.
+/// Writes to the tables directly, which no user should do.
 fn break_it(shell: &Shell, sql: &str) {
     match &shell.database {
         Some(database) => database.execute(&sql.replace("tenure_", "tenure.")),

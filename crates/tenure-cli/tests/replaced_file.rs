@@ -1,5 +1,5 @@
-//! Real processes whose file is replaced or deleted while they work: every job that was acknowledged is in the file at the
-//! path, or its caller was told.
+//! Real processes whose file is replaced or deleted while they work: every acknowledged job is in
+//! the file at the path, or its caller got an error.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ use tenure::clock::monotonic;
 /// Longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process that runs, and what it says on stderr.
+/// A running process, and its stderr.
 struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -37,7 +37,7 @@ impl Running {
         Running { child, lines, seen: Vec::new() }
     }
 
-    /// Waits until it says so, and answers with the line.
+    /// Waits until it prints this, and returns the line.
     #[track_caller]
     fn says(&mut self, text: &str) -> String {
         let until = monotonic() + PATIENCE;
@@ -50,7 +50,7 @@ impl Running {
         panic!("it never said {text:?}, but: {:#?}", self.seen);
     }
 
-    /// How often it has said so until now.
+    /// How often it has printed this so far.
     fn has_said(&mut self, text: &str) -> usize {
         self.seen.extend(self.lines.try_iter());
         self.seen.iter().filter(|line| line.contains(text)).count()
@@ -61,7 +61,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end, and answers with its code, its answer and what it said.
+    /// Waits for its end, and returns its exit code, its answer and its messages.
     fn end(mut self) -> Ran {
         let stdout = std::io::read_to_string(self.child.stdout.take().unwrap()).unwrap();
         let code = self.child.wait().unwrap().code().unwrap();
@@ -70,7 +70,7 @@ impl Running {
     }
 }
 
-/// Does something to the file while nobody can write, with a sound copy of it at hand.
+/// Changes the file while no process can write to it, with a valid copy at hand.
 fn meanwhile(file: &Path, change: impl FnOnce(&Path)) {
     let copy = file.with_file_name("copy.db");
     let lock = Connection::open(file).unwrap();
@@ -88,8 +88,8 @@ fn remove_log(shell: &Shell) {
     }
 }
 
-/// A producer in the middle of its work, while somebody changes its file; how many jobs it has acknowledged, and what it
-/// said at its end.
+/// Runs a producer whose file is changed in the middle. Returns how many jobs it has acknowledged,
+/// and its last message.
 fn produce(shell: &Shell, change: impl FnOnce(&Path)) -> (u64, String) {
     let args = ["--json", "producer", "--rate", "500", "--for", "60s"];
     let mut producer = Running::start(shell, &args);
@@ -120,7 +120,7 @@ fn a_producer_whose_file_is_deleted_is_told_before_it_acknowledges_more() {
     let file = shell.path("tenure.db");
     let (acknowledged, told) = produce(&shell, |_| fs::remove_file(&file).unwrap());
     assert!(told.contains("the file was deleted or moved away while it was open"), "{told}");
-    // What was in it when it was deleted is in the copy.
+    // The copy has what was in the file when it was deleted.
     remove_log(&shell);
     fs::rename(shell.path("copy.db"), &file).unwrap();
     assert_eq!(shell.json(&["stats"])["lines"][0]["ready"], acknowledged);
@@ -137,7 +137,7 @@ fn an_idle_worker_tells_at_once_that_its_file_was_deleted_and_goes_on_when_it_is
     let began = monotonic();
     let told = worker.says("store_lost");
     assert!(told.contains("the file was deleted or moved away while it was open"), "{told}");
-    // It looks forty times a second; the rest is for a busy machine.
+    // The worker looks forty times a second; the rest is for a busy machine.
     assert!(monotonic() - began < Duration::from_secs(5), "{:?}", monotonic() - began);
     fs::rename(&aside, &file).unwrap();
     worker.says("store_back");
@@ -210,7 +210,7 @@ fn a_worker_tells_once_of_a_witness_that_cannot_be_written_and_the_doctor_says_w
     );
     let told = worker.says("store_caution");
     assert!(told.contains("tenure.db-witness cannot be written"), "{told}");
-    // Renewals go on, and with each round it could be told again.
+    // Renewals continue, and each round could report it again.
     worker.says("lease_renewed");
     worker.says("job_succeeded");
     assert_eq!(worker.has_said("store_caution"), 1, "{:#?}", worker.seen);

@@ -1,5 +1,6 @@
-//! What each role is for, run as that role: the programs of the README and of docs/worker.md, and the commands that
-//! docs/operations.md lists. And what becomes of a worker that lacks a right.
+//! The purpose of each role, run as that role: the programs of the README and of docs/worker.md,
+//! and the commands that docs/operations.md lists. Also what happens to a worker that lacks a
+//! right.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,7 +21,7 @@ use tokio::runtime::Runtime;
 /// Longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A database whose roles Tenure has made, with a member of one of them that may log in.
+/// A database with the roles that Tenure creates, and a member of one of them that may log in.
 struct Member {
     shell: Shell,
     role: String,
@@ -57,15 +58,15 @@ impl Member {
         ran.stdout
     }
 
-    /// Runs a program, which must not take for ever.
+    /// Runs a program with a timeout.
     fn block_on<T>(&self, program: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { tokio::time::timeout(PATIENCE, program).await.unwrap() })
     }
 
-    /// Gives this role the rights of a worker by itself, without one of them.
+    /// Grants this role the rights of a worker directly, except for one of them.
     fn revoke(&self, function: &str) {
         let database = self.shell.database();
-        // Roles belong to the whole server, so other tests go on with theirs.
+        // Roles belong to the whole server, so other tests keep theirs.
         database.execute(&format!("REVOKE tenure_worker FROM {}", self.role));
         let grants = self.shell.json(&["migrate", "up"])["grants"].as_str().unwrap().to_owned();
         let name = database.value("current_database()");
@@ -106,7 +107,7 @@ impl Job for Greet {
     type Output = String;
 }
 
-/// Where the handlers connect to.
+/// The address that the handlers connect to.
 struct Url(String);
 
 async fn connect(cx: &Context) -> Result<tokio_postgres::Client, Fault> {
@@ -161,7 +162,8 @@ fn a_worker_does_all_that_the_guide_shows_and_goes_on_claiming() {
             names.lock().unwrap().push(event.fact.name());
         });
         let running = worker.start().await.unwrap();
-        // One after the other: what follows a job that its handler completed is claimed too.
+        // One after the other: after a job that its handler completed, the next one must be claimed
+        // too.
         for order in 1..=3 {
             assert_eq!(tenure.enqueue(Ship { order }).await.unwrap().wait().await.unwrap(), order);
         }
@@ -186,7 +188,7 @@ fn a_worker_runs_the_commands_that_are_a_workers() {
     let found = member.ok(&["doctor"]);
     assert!(found.contains("has all of worker"), "{found}");
     assert!(member.ok(&["doctor", "--check"]).contains("nothing is wrong"));
-    // What is a reader's is told with what gives it.
+    // The refusal of a reader's right names the statement that grants it.
     let shown = member.run(&["jobs", "show", id.trim()]);
     let grant = format!("GRANT \"tenure_reader\" TO \"{}\"", member.role);
     shown.refused(3, &grant);
@@ -220,11 +222,11 @@ fn an_enqueuer_opens_the_store_enqueues_and_waits_and_may_do_no_more() {
         for (handle, order) in many.iter().zip(2..) {
             assert_eq!(handle.wait().await.unwrap(), order);
         }
-        // The whole job is a reader's to see, and an end to it the owner's to make.
+        // Only a reader may see the whole job, and only the owner may cancel it.
         assert!(tenure.job(handle.id()).await.unwrap_err().is_forbidden());
         assert!(handle.cancel().await.unwrap_err().is_forbidden());
         let missing = tenure.handle::<Ship>(JobId(404)).wait().await.unwrap_err();
-        assert!(matches!(missing, JobError::Gone { .. }), "{missing}");
+        assert!(matches!(missing, JobError::NotFound { .. }), "{missing}");
         let error = self::worker(&tenure, &owner).run().await.unwrap_err();
         assert!(error.is_forbidden(), "{error}");
         assert!(error.to_string().contains("GRANT \"tenure_worker\" TO"), "{error}");
@@ -258,7 +260,8 @@ fn a_reader_looks_with_every_command_that_looks() {
     member.run(&["enqueue", "hello"]).refused(3, "GRANT \"tenure_enqueuer\" TO");
 }
 
-/// Runs a worker that lacks the right to call a function, with a job that its handler completes and one that runs on.
+/// Runs a worker that may not call this function, with a job that its handler completes and one
+/// that keeps running.
 fn worker_without(function: &str) -> (Member, Error, Vec<(String, String)>, JobId) {
     let member = Member::of("worker");
     let url = member.url();
@@ -301,12 +304,12 @@ fn a_worker_that_lacks_a_right_says_what_mends_it_once_gives_back_its_jobs_and_e
         let jobs = member.shell.jobs();
         let released = jobs.iter().filter(|job| job.state == State::Queued);
         assert!(released.clone().all(|job| job.attempt == 0), "{function}: it cost no attempt");
-        // `tenure doctor` says the same to that role.
+        // `tenure doctor` reports the same to that role.
         let found = member.run(&["doctor"]);
         assert_eq!(found.code, 1, "{found:?}");
         assert!(found.stdout.contains(&format!("may not call {function}")), "{found:?}");
         assert!(found.stdout.contains(&grant), "{found:?}");
-        // And the statement does mend it.
+        // The suggested statement does repair it.
         member.shell.database().execute(&grant);
         assert_eq!(member.run(&["doctor"]).code, 0);
         member.ok(&["worker", "--kind", "long", "--drain", "--", "true"]);

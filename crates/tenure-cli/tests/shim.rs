@@ -1,4 +1,5 @@
-//! The process between a worker and a command, on its own: what is said to it, and who is still there afterwards.
+//! The process between a worker and a command, on its own: what is sent to it, and which processes
+//! are left afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -12,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use process::Process;
 use rustix::process::Signal;
 
-/// A shim that runs a script. The test is its worker.
+/// A shim that runs a script. The test plays its worker.
 struct Shim {
     child: Child,
     worker: UnixStream,
@@ -39,7 +40,7 @@ impl Shim {
         self.worker.write_all(&patience_ms.to_be_bytes()).unwrap();
     }
 
-    /// What the shim said last.
+    /// The last report of the shim.
     fn report(mut self) -> String {
         let mut said = String::new();
         self.worker.read_to_string(&mut said).unwrap();
@@ -52,7 +53,7 @@ impl Shim {
 fn tenure(script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
     command.args(["__run", "--", "sh", "-c", script]);
-    // A shell complains of what was killed below it.
+    // A shell prints a message about processes that were killed below it.
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
@@ -78,7 +79,7 @@ fn a_worker_that_hangs_up_takes_the_command_and_its_children_along() {
 fn a_worker_that_is_killed_takes_the_command_and_its_children_along() {
     let mut shim = Shim::start(WITH_A_CHILD);
     let processes = Process::all(&shim.line());
-    // Somebody else holds the worker's end, and is killed where nothing can be cleaned up.
+    // Another process holds the worker's end, and is killed so that it cannot clean up.
     let mut worker =
         Command::new("sleep").arg("1000").stdout(OwnedFd::from(shim.worker)).spawn().unwrap();
     assert!(!processes.iter().any(Process::has_ended));
@@ -92,7 +93,7 @@ fn a_worker_that_is_killed_takes_the_command_and_its_children_along() {
 fn a_shim_that_is_killed_at_once_with_its_worker_takes_the_command_along() {
     let mut shim = Shim::start("echo $$; exec sleep 1000");
     let command = Process::of(&shim.line());
-    // The worker's end stays open, so that nothing but the shim's death can be the cause.
+    // The worker's end stays open, so that only the shim's death can be the cause.
     shim.child.kill().unwrap();
     shim.child.wait().unwrap();
     command.ends();

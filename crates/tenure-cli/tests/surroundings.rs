@@ -1,4 +1,4 @@
-//! What surrounds the commands: the store they open, and the shell they are run from.
+//! The surroundings of the commands: the store they open, and the shell they run in.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,7 +20,7 @@ on_both_engines!(
     lines_that_arrive_slowly_are_still_whole_lines,
 );
 
-// ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the store ────────────────────────────────────────────────────────────────────────────────────
 
 #[test]
 fn migrate_status_changes_nothing_and_up_creates_the_store() {
@@ -76,7 +76,7 @@ fn the_store_is_named_by_option_or_by_environment() {
     assert!(shell.path("c.db").exists() && !shell.path("tenure.db").exists());
 }
 
-// ── the shell ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the shell ────────────────────────────────────────────────────────────────────────────────────
 
 #[test]
 fn there_are_completions_for_every_shell() {
@@ -85,7 +85,7 @@ fn there_are_completions_for_every_shell() {
         let script = shell.ok(&["completions", name]);
         assert!(script.contains("enqueue") && script.contains("requeue"), "{name}");
     }
-    // They need no store, not even a reachable one.
+    // Completions need no store, not even a reachable one.
     shell.ok(&["--db", "postgres://h/d", "completions", "bash"]);
     assert!(!shell.path("tenure.db").exists());
 }
@@ -111,7 +111,7 @@ fn a_reader_that_has_gone_is_no_reason_to_panic(shell: &Shell) {
         &["--help"],
     ] {
         let ran = run_without_a_reader(shell, args);
-        // That nobody takes these jobs is talk, and goes to those who listen.
+        // That no worker takes these jobs is a message, and goes to stderr.
         let talk = ran.stderr.lines().filter(|line| !line.contains("no known worker takes them"));
         assert_eq!((ran.code, talk.collect::<String>().as_str()), (0, ""), "{args:?}");
     }
@@ -131,7 +131,7 @@ fn run_without_a_reader(shell: &Shell, args: &[&str]) -> Ran {
 
 fn talk_about_an_answer_comes_after_it(shell: &Shell) {
     shell.settled(Outcome::Bury { reason: "no such address".into() });
-    // As on a terminal, where both share a screen.
+    // As on a terminal, where stdout and stderr share a screen.
     let (mut screen, writer) = std::io::pipe().unwrap();
     let mut command = shell.command(&["dead", "list"]);
     command.stdout(writer.try_clone().unwrap()).stderr(writer);

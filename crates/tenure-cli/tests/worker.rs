@@ -1,5 +1,5 @@
-//! `tenure worker`, from the job to what becomes of it: real workers, real commands, and what is left when they are
-//! asked to end or are killed.
+//! `tenure worker`, from the claim of a job to its end: real workers, real commands, and what is
+//! left when they are stopped or killed.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -36,13 +36,14 @@ on_both_engines!(
     a_worker_that_drains_says_what_it_left_in_a_paused_queue,
 );
 
-/// Longer than a busy machine needs, and shorter than the grace that nobody should wait for.
+/// Longer than a busy machine needs, and shorter than the grace periods that no test should wait
+/// for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Notes its processes, and waits for ever with a child of its own.
+/// Writes its process ids to a file, and waits for ever with a child of its own.
 const HANGS: &str = "sleep 1000 & echo $PPID $$ $! >pids.new; mv pids.new pids; wait";
 
-/// A worker that runs, and what it says.
+/// A running worker, and its stderr.
 struct Worker {
     child: Child,
     lines: Receiver<String>,
@@ -60,7 +61,7 @@ impl Worker {
         Worker { child, lines, seen: Vec::new() }
     }
 
-    /// Waits until it says so.
+    /// Waits until it prints this.
     fn says(&mut self, text: &str) {
         let until = monotonic() + PATIENCE;
         while let Ok(line) = self.lines.recv_timeout(until.saturating_duration_since(monotonic())) {
@@ -90,7 +91,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -105,23 +106,23 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(monotonic() < end, "waited in vain for {what}");
-        // Not in a tight loop: those who are waited for need the processor.
+        // Not in a tight loop: the processes that are waited for need the processor.
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
-/// The processes that a command has noted: its shim, itself, its child.
+/// The processes that a command has written down: its shim, itself, its child.
 fn noted(shell: &Shell) -> Vec<Process> {
     let line = until("the command to start", || fs::read_to_string(shell.path("pids")).ok());
     Process::all(&line)
 }
 
-/// The command lines of processes that are at home in the directory of this shell.
+/// The command lines of processes whose working directory is this shell's.
 fn who_is_left(shell: &Shell) -> Vec<String> {
     let home = shell.path("").canonicalize().unwrap();
     let here = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let path = entry.unwrap().path();
-        // What has just ended cannot be asked any more.
+        // A process that has just ended cannot be read any more.
         let is_here = fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == home);
         is_here.then(|| fs::read_to_string(path.join("cmdline")).unwrap_or_default())
     });
@@ -136,7 +137,7 @@ fn detail(shell: &Shell, id: JobId) -> JobDetail {
     shell.store().job(id).unwrap().unwrap()
 }
 
-/// The one job was given back, and its attempt does not count.
+/// Asserts that the job was given back, and that its attempt does not count.
 fn assert_given_back(shell: &Shell, id: JobId) {
     let found = detail(shell, id);
     assert_eq!((found.job.state, found.job.attempt), (State::Queued, 0), "{found:?}");
@@ -165,7 +166,7 @@ fn a_command_gets_its_job_and_its_json_is_the_result(shell: &Shell) {
     }
     let installation = shell.store().identity().unwrap().installation.simple();
     assert_eq!(env["TENURE_KEY"], format!("{installation}/0/{id}/command"));
-    // A command that enqueues more finds the same store.
+    // A command that enqueues more jobs finds the same store.
     match &shell.database {
         Some(database) => assert_eq!(env["TENURE_DB"], database.url()),
         None => assert_eq!(shell.path(env["TENURE_DB"]), shell.path("tenure.db")),
@@ -239,7 +240,7 @@ fn after_its_grace_a_job_is_given_back_and_its_processes_are_gone(shell: &Shell)
 
 fn a_second_interrupt_gives_jobs_back_at_once(shell: &Shell) {
     let id = enqueue(shell, "hung");
-    // A grace that is longer than the test waits for anything.
+    // A grace period longer than any wait of the test.
     let args = ["worker", "--grace", "10m", "--", "sh", "-c", HANGS];
     let mut worker = Worker::start(shell, &args);
     let processes = noted(shell);
@@ -254,13 +255,13 @@ fn a_second_interrupt_gives_jobs_back_at_once(shell: &Shell) {
 
 fn a_killed_worker_leaves_nothing_behind_and_another_runs_its_job(shell: &Shell) {
     let id = enqueue(shell, "hung");
-    // The second time it is quick.
+    // The second attempt is quick.
     let script = format!("[ -e pids ] && {{ echo $TENURE_ATTEMPT; exit; }}; {HANGS}");
-    // The lease would keep the job for longer than the test waits for anything.
+    // The lease keeps the job for longer than any wait of the test.
     let args = ["worker", "--lease", "10m", "--", "sh", "-c", &script];
     let mut worker = Worker::start(shell, &args);
     let processes = noted(shell);
-    // What the script has run to note them may still be there for a moment.
+    // The commands that the script ran to write the file may still exist for a moment.
     until("the worker, its shim, the command and its child to be left", || {
         (who_is_left(shell).len() == 4).then_some(())
     });
@@ -314,7 +315,7 @@ fn events_as_json_carry_job_token_and_worker(shell: &Shell) {
 }
 
 fn two_workers_with_the_same_settings_share_the_work(shell: &Shell) {
-    // Each waits until the other runs as well.
+    // Each command waits until the other runs as well.
     let script = "touch at-$TENURE_JOB_ID; while [ $(ls at-* | wc -l) -lt 2 ]; do sleep 0.01; done";
     let args = ["worker", "--concurrency", "1", "--", "sh", "-c", script];
     let mut workers = [0, 1].map(|_| Worker::start(shell, &args));

@@ -1,10 +1,11 @@
-//! A command for one job, run as a worker runs it: the worker's own code, with the real binary in between.
+//! A command for one job, run as a worker runs it: the worker's own code, with the real binary as
+//! the shim.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod process;
 
-/// The sources of the binary, which has no library to take them from.
+/// The sources of the binary, which has no library to import from.
 #[path = "../src"]
 mod binary {
     #![allow(dead_code, unused_imports, reason = "the tests need a part of it")]
@@ -53,10 +54,10 @@ async fn run(text: &str) -> Finished {
     within(script(text).run(&assignment("{}"), unseen, pending())).await
 }
 
-/// For those who do not look at stderr.
+/// For tests that do not look at stderr.
 fn unseen(_: &str) {}
 
-/// Nothing here may hang.
+/// Awaits a future with a timeout: nothing here may hang.
 async fn within<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future).await.expect("it hangs")
 }
@@ -70,7 +71,7 @@ fn failed(error: &str) -> Finished {
     Finished::Failed { error: error.into() }
 }
 
-/// A command that runs on, and its stderr line by line.
+/// A running command, and its stderr line by line.
 struct Background {
     task: tokio::task::JoinHandle<Finished>,
     lines: UnboundedReceiver<String>,
@@ -89,13 +90,13 @@ impl Background {
         within(self.lines.recv()).await.expect("it has ended")
     }
 
-    /// Waits until it says so. Shells may say something of their own in between.
+    /// Waits for this line. Shells may print lines of their own in between.
     async fn says(&mut self, text: &str) {
         while self.line().await != text {}
     }
 }
 
-// ── what goes in and comes out ───────────────────────────────────────────────────────────────────────────────────
+// ── input and output ─────────────────────────────────────────────────────────────────────────────
 
 #[tokio::test]
 async fn args_come_in_on_stdin_and_json_on_stdout_is_the_result() {
@@ -134,7 +135,7 @@ async fn exit_code_65_is_fatal_and_any_other_is_a_failure_with_the_end_of_stderr
     assert_eq!(fatal, Finished::Fatal { error: "exit code 65: no such address".into() });
     assert_eq!(run("echo '{}'; echo oh >&2; exit 3").await, failed("exit code 3: oh"));
     assert_eq!(run("exit 1").await, failed("exit code 1"));
-    // A shell says so of a command that was killed. Here it is just an exit code.
+    // A shell uses this code for a command that was killed. Here it is only an exit code.
     assert_eq!(run("exit 137").await, failed("exit code 137"));
 }
 
@@ -177,7 +178,7 @@ async fn what_a_command_complains_of_is_shown_as_it_comes() {
     command.task.abort();
 }
 
-// ── what cannot be run ───────────────────────────────────────────────────────────────────────────────────────────
+// ── what cannot be run ───────────────────────────────────────────────────────────────────────────
 
 #[tokio::test]
 async fn a_command_that_vanished_since_the_start_is_a_failure_that_says_so() {
@@ -222,7 +223,7 @@ async fn a_shim_that_cannot_be_started_is_a_failure_that_says_so() {
     assert!(error.starts_with("cannot run true: No such file"), "{error}");
 }
 
-// ── who is still there afterwards ────────────────────────────────────────────────────────────────────────────────
+// ── which processes are left ─────────────────────────────────────────────────────────────────────
 
 #[tokio::test]
 async fn what_a_command_left_behind_ends_with_it_and_holds_nobody_up() {
@@ -244,7 +245,7 @@ async fn what_left_the_group_of_a_command_holds_nobody_up() {
     let child = Process::of(&command.line().await);
     gate.open();
     assert_eq!(within(command.task).await.unwrap(), done(Some("5")));
-    // Not in its group, it is not ours to end, though it holds stdout open.
+    // It is not in the command's group, so it is not ours to end, though it holds stdout open.
     assert!(!child.has_ended());
     child.signal(Signal::KILL);
 }
@@ -254,7 +255,7 @@ async fn an_attempt_that_is_given_up_ends_with_all_that_it_started() {
     let mut command = Background::start(script("sleep 1000 & echo $PPID $$ $! >&2; wait"));
     let processes = Process::all(&command.line().await);
     assert_eq!(processes.len(), 3);
-    // Else Ctrl-C in the worker's terminal would reach them.
+    // Otherwise Ctrl-C in the worker's terminal would reach them.
     assert!(processes.iter().all(|process| process.group() != getpgrp()));
     command.task.abort();
     tokio::task::spawn_blocking(move || processes.iter().for_each(Process::ends)).await.unwrap();
@@ -307,7 +308,7 @@ async fn a_shim_that_is_killed_alone_is_a_failure_and_nothing_survives_it() {
     tokio::task::spawn_blocking(move || processes.iter().for_each(Process::ends)).await.unwrap();
 }
 
-/// A FIFO that a command reads from, and so waits at until it is opened.
+/// A FIFO that a command reads from: the command waits there until the gate is opened.
 struct Gate(TempDir);
 
 impl Gate {
@@ -331,7 +332,7 @@ impl fmt::Display for Gate {
 
 #[tokio::test]
 async fn a_command_that_is_to_stop_is_waited_for() {
-    // It takes its time to end, and says so at the very end.
+    // The command takes a while to end, and writes a file at the very end.
     let directory = TempDir::new().unwrap();
     let said = directory.path().join("said");
     let text = format!(

@@ -1,4 +1,4 @@
-//! What `tenure worker` keeps and shows of what its commands write.
+//! What `tenure worker` keeps and shows of its commands' output.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -7,7 +7,8 @@ mod shell;
 use serde_json::{Value, json};
 use shell::{Ran, Shell};
 
-/// Enqueues so many jobs, runs a worker with these options until nothing is due, and answers with what it said.
+/// Enqueues this many jobs, runs a worker with these options until nothing is due, and returns its
+/// output.
 fn drain(shell: &Shell, jobs: &str, options: &[&str], script: &str) -> Ran {
     shell.ok(&["enqueue", "k", "--count", jobs]);
     let ran = shell.run(&[&["worker", "--drain"], options, &["--", "sh", "-c", script]].concat());
@@ -60,7 +61,7 @@ fn with_last_line_a_command_may_write_anything_before_its_result() {
     assert_eq!(result(&shell, "2"), json!(null));
 }
 
-/// The lines of stderr that are no events.
+/// The lines of stderr that are not events.
 fn shown(ran: &Ran) -> Vec<&str> {
     ran.stderr.lines().filter(|line| line.contains("line")).collect()
 }
@@ -68,7 +69,7 @@ fn shown(ran: &Ran) -> Vec<&str> {
 #[test]
 fn lines_of_several_commands_say_whose_they_are_and_stay_whole() {
     let shell = Shell::new();
-    // Each writes half of its line, and the rest once both have done so.
+    // Each command writes half of its line, and the rest once both have done so.
     let script = "printf 'line of ' >&2; touch begun-$TENURE_JOB_ID
         while ! [ -e begun-1 -a -e begun-2 ]; do sleep 0.01; done
         echo $TENURE_JOB_ID >&2; echo >&2";

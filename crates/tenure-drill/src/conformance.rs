@@ -1,8 +1,8 @@
-//! The promises, as cases: each is written once against the port, and every engine must pass all of
-//! them.
+//! The promises as test cases: each is written once against the port, and every engine must pass
+//! all of them.
 //!
 //! A case's name is the claim it makes; the tag before it is the guarantee or invariant that it
-//! stands for.
+//! tests.
 
 #![allow(clippy::unwrap_used, reason = "a case is a test: it panics where a promise is broken")]
 
@@ -45,7 +45,7 @@ use crate::engines::Engine;
 pub struct Case {
     /// The verb it is about.
     pub chapter: &'static str,
-    /// The guarantee or invariant it stands for.
+    /// The guarantee or invariant that the case tests.
     pub tag: &'static str,
     /// The claim.
     pub name: &'static str,
@@ -53,13 +53,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// Tries the case on a fresh store; it panics where the promise is broken.
+    /// Runs the case on a fresh store. Panics if the promise is broken.
     pub fn run(&self, engine: Engine, directory: &Path) {
         let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
         self.run_on(store, clock);
     }
 
-    /// The same on a store of the caller's, which is empty; the caller gets it back.
+    /// Like `run`, on the caller's store, which must be empty. Returns the store.
     pub(crate) fn run_on(&self, store: Box<dyn Explorable>, clock: Clock) -> Box<dyn Explorable> {
         let mut world = World { store, clock };
         (self.run)(&mut world);
@@ -107,7 +107,7 @@ macro_rules! promises {
 }
 use promises;
 
-/// A store of some engine, its clock, and the few words in which cases are told.
+/// A store of some engine, its clock, and helpers in which the cases are written.
 pub(crate) struct World {
     pub(crate) store: Box<dyn Explorable>,
     pub(crate) clock: Clock,
@@ -201,7 +201,7 @@ impl World {
         self.claim(ask).attempts.iter().map(|attempt| attempt.lease.job()).collect()
     }
 
-    /// The one job that this worker gets.
+    /// Claims as this worker, and returns the one job it gets.
     pub(crate) fn take(&mut self, who: &str) -> Attempt {
         let mut claimed = self.claim(&ask(who, 1)).attempts;
         assert_eq!(claimed.len(), 1, "{who} found one job");
@@ -212,7 +212,7 @@ impl World {
         self.store.settle(&[Settlement::new(fence, outcome)]).expect("settle answers")[0]
     }
 
-    /// What the ledger answers to a job's holder.
+    /// The ledger's answer to one act of a job's holder.
     pub(crate) fn act(&mut self, fence: Fence, name: &str, act: Act) -> Answer {
         let entry = Entry { fence, name: effect_name(name).expect("a valid name"), act };
         self.store.ledger(&[entry]).expect("ledger answers").remove(0)
@@ -222,7 +222,7 @@ impl World {
         self.act(fence, name, Act::Open)
     }
 
-    /// The surroundings change: a process dies, a server starts again.
+    /// Changes the state from outside the store: a process dies, a server restarts.
     pub(crate) fn surroundings(&mut self, change: impl FnOnce(&mut Dump)) {
         let mut state = self.dump();
         change(&mut state);
@@ -261,7 +261,8 @@ impl World {
         self.store.dump().expect("dump answers")
     }
 
-    /// The lease ran out while its holder was away, and somebody else took the job.
+    /// The first holder's lease runs out, and another worker takes the job over. Returns both
+    /// attempts.
     pub(crate) fn taken_over(&mut self) -> (Attempt, Attempt) {
         let first = self.take("ann");
         self.pass(LEASE);
@@ -270,20 +271,20 @@ impl World {
         (first, second)
     }
 
-    /// A job that has ended so.
+    /// A job that has ended with this outcome.
     pub(crate) fn ended(&mut self, outcome: Outcome) -> JobId {
         let id = self.put_one();
         let fence = self.take("ann").lease.fence();
-        assert!(matches!(self.settle(fence, outcome), Settled::Yes(_)));
+        assert!(matches!(self.settle(fence, outcome), Settled::Applied(_)));
         id
     }
 
-    /// Lapses all that is over.
-    /// What each of these became that was taken back; `None` for the others.
+    /// Lapses these fences. Returns the new state of each job that was taken back; `None` for the
+    /// others.
     pub(crate) fn lapse(&mut self, fences: &[Fence]) -> Vec<Option<State>> {
         let became = |answer: &Lapsed| match answer {
-            Lapsed::Yes(lapse) => Some(lapse.became),
-            Lapsed::No => None,
+            Lapsed::TakenBack(lapse) => Some(lapse.became),
+            Lapsed::LeftAlone => None,
             Lapsed::Busy => panic!("nobody holds a row in the suite"),
         };
         self.store.lapse(fences).expect("lapse answers").iter().map(became).collect()
@@ -294,7 +295,8 @@ impl World {
         self.store.lapse(&overdue).expect("lapse answers").len()
     }
 
-    /// A ready job that has crashed its worker once, and is a suspect because it has few crashes to lose.
+    /// A ready job that has crashed its worker once, and is a suspect because its `max_crashes` is
+    /// only three.
     pub(crate) fn suspect(&mut self, kind: &str) -> JobId {
         let id = self.put(job(kind).max_crashes(NonZeroU16::new(3).expect("not zero")));
         let only = Claim { kinds: Some(vec![name(kind)]), ..ask("doomed", 1) };

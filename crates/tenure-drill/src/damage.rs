@@ -1,5 +1,5 @@
-//! Stores that a person has broken by writing to their tables, each in one way. The reconciler must find it: once, in the
-//! window of its job, and in no other.
+//! Stores that a person has broken by writing to their tables, each in one way. The reconciler must
+//! find the damage exactly once: in the window of its job, and in no other.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::conformance::{ask, complete, job, json, retry};
 /// One way to break what [`fill`] makes.
 #[derive(Debug)]
 pub struct Damage {
-    /// What is done to it. `tenure_` stands for the place of the tables.
+    /// The statement that does it. `tenure_` stands for the place of the tables.
     pub sql: &'static str,
     /// The rule that is broken.
     pub rule: Rule,
     /// The job that breaks it.
     pub job: i64,
-    /// What is said of it, or a part of that.
+    /// What the finding must say, or a part of it.
     pub words: &'static str,
 }
 
@@ -29,7 +29,7 @@ const fn damage(rule: Rule, job: i64, words: &'static str, sql: &'static str) ->
     Damage { sql, rule, job, words }
 }
 
-/// Every way, with each rule among them.
+/// All kinds of damage; every rule is broken by some.
 pub const DAMAGES: &[Damage] = &[
     damage(
         Rule::I9,
@@ -172,9 +172,9 @@ pub const DAMAGES: &[Damage] = &[
     ),
 ];
 
-/// Fills an empty store. Job 1 has succeeded with an effect and a step, and a token that was never issued was refused; job
-/// 2 has succeeded under a key, with large args, at its second attempt. 3 is queued under a key, 4 plainly, and 5
-/// with large args.
+/// Fills an empty store. Job 1 has succeeded with an effect and a step, and a token that was never
+/// issued was refused. Job 2 has succeeded under a key, with large args, at its second attempt. Job
+/// 3 is queued under a key, job 4 without one, and job 5 with large args.
 ///
 /// # Panics
 ///
@@ -217,11 +217,12 @@ fn settle(store: &mut dyn Store, fence: Fence, outcome: Outcome) {
     store.settle(&[Settlement::new(fence, outcome)]).expect("settle answers");
 }
 
-/// What one window of a store that is looked through tells: what is wrong, as job, rule and words; and where the next
-/// one begins.
+/// The findings in one window of the check, as job, rule and words; and where the next window
+/// begins.
 pub type Seen = (Vec<(i64, String, String)>, Option<i64>);
 
-/// Looks through a store in windows of several sizes: this damage must be found once in each, or nothing if there is none.
+/// Checks a store in windows of several sizes: each pass must find this damage once, or nothing if
+/// there is none.
 ///
 /// # Panics
 ///
@@ -249,7 +250,7 @@ pub fn look_through(damage: Option<&Damage>, mut check: impl FnMut(Option<i64>, 
     }
 }
 
-/// The same by the port.
+/// The same through the [`Store`] port.
 pub(crate) fn look_through_store(damage: Option<&Damage>, store: &mut dyn Store) {
     look_through(damage, |from, size| {
         let checked = store.check(from.map(tenure::job::JobId), size).expect("check answers");

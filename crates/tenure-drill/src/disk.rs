@@ -1,12 +1,13 @@
-//! A disk that loses what was not flushed, and a file that others write.
+//! A disk that loses what was not flushed, and a file that other programs write.
 //!
-//! A killed process loses nothing that it has written: the operating system has it. A power cut does. So all that SQLite
-//! does to its files is recorded (`recorder`), once, while calls are made and answered (`history`); and then the power
-//! fails after every single write and flush. What a disk may have kept by then (`tape`) is put into an empty directory,
-//! opened, and held against what had been answered (`aftermath`; G1, G3).
+//! A killed process loses nothing that it has written: the operating system keeps it. A power cut
+//! loses what was not flushed. So everything that SQLite does to its files is recorded
+//! (`recorder`), once, while calls are made and answered (`history`). Then the power fails after
+//! every single write and flush. What a disk may have kept by then (`tape`) is put into an empty
+//! directory, opened, and compared with what had been answered (`aftermath`; G1, G3).
 //!
-//! Tenure is not alone with its file either: any program may write to it at any moment (`strangers`), or put another one
-//! in its place (`replaced`).
+//! Tenure does not own its file alone either: any program may write to it at any moment
+//! (`strangers`), or put another file in its place (`replaced`).
 
 mod aftermath;
 mod history;
@@ -30,22 +31,23 @@ use self::history::History;
 use self::tape::{Disk, Event, Files, Loss};
 use crate::verdict::{Invariant, Violation};
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Its number; none for callers that share commits, who come in an order of their own.
+    /// The seed; none for callers that share commits, whose order no seed decides.
     pub seed: Option<u64>,
     /// How many calls were answered.
     pub calls: usize,
-    /// How many writes, flushes and answers the power can fail after.
+    /// After how many writes, flushes and answers the power can fail.
     pub points: usize,
-    /// How often it failed, with more or less of what was not flushed.
+    /// How often the power failed, with more or less of the unflushed data lost.
     pub cuts: usize,
-    /// How many of them came while the file was being opened after another.
+    /// How many of them came while the file was being opened after an earlier cut.
     pub again: usize,
-    /// After how many of them the call that was under way had been applied, as a whole.
+    /// After how many of them the unanswered call had been applied, as a whole.
     pub under_way: usize,
-    /// After how many of them the store took itself for an older one, because its witness was lost.
+    /// After how many of them the store took itself for an older copy, because its witness was
+    /// lost.
     pub new_epochs: usize,
 }
 
@@ -68,18 +70,19 @@ impl fmt::Display for Report {
     }
 }
 
-/// The power fails after every write and flush of a seed's calls.
+/// Runs the calls of a seed, with a power cut after every write and flush.
 pub fn run(seed: u64) -> Result<Report, Violation> {
     survive(&record(seed, Flush::Full), Some(seed), &mut Err)
 }
 
-/// The power fails after one of them, as it does in [`run`]. A report without cuts says that there is no such point.
+/// Repeats one of the power cuts of [`run`]. A report without cuts means that there is no such
+/// point.
 pub fn replay(seed: u64, point: usize) -> Result<Report, Violation> {
     let only = |at: usize| at == point;
     cut(&record(seed, Flush::Full), Some(seed), &only, &mut Err)
 }
 
-/// The same under callers that come at once and share commits.
+/// The same with concurrent callers that share commits.
 pub fn run_crowd() -> Result<Report, Violation> {
     survive(&record_crowd(Flush::Full), None, &mut Err)
 }
@@ -89,7 +92,8 @@ pub fn run_strangers() -> Result<Encounters, Violation> {
     meet(Begin::Immediate)
 }
 
-/// A copy takes the place of the file, at every moment of every kind of call. Answers how many calls were told.
+/// A copy takes the place of the file, at every moment of every kind of call. Returns how many
+/// calls failed because of it.
 pub fn run_replaced() -> Result<usize, Violation> {
     replace(Looks::Yes)
 }
@@ -97,9 +101,9 @@ pub fn run_replaced() -> Result<usize, Violation> {
 /// What a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flush {
-    /// The log is on disk.
+    /// The log is flushed to disk.
     Full,
-    /// The log is written. It is flushed before it is moved into the database.
+    /// The log is written. It is flushed before a checkpoint moves it into the database.
     Normal,
     /// Nothing.
     Off,
@@ -118,17 +122,17 @@ impl Flush {
     }
 }
 
-/// The first cut after which a store that waits for less does not keep `wanted`.
+/// The first cut after which a store with weaker flushing violates `wanted`.
 pub(crate) fn first_broken(seed: u64, flush: Flush, wanted: Invariant) -> Option<Violation> {
     let mut on_violation = |violation: Violation| match violation.invariant == wanted {
-        // No command repeats it: no command reaches such a store.
+        // No replay: no command line opens a store with this flushing.
         true => Err(Violation { replay: None, ..violation }),
         false => Ok(()),
     };
     survive(&record(seed, flush), Some(seed), &mut on_violation).err()
 }
 
-/// How many calls a seed has. They make about a thousand writes.
+/// How many calls a seed makes. They cause about a thousand writes.
 const CALLS: usize = 40;
 const CALLERS: usize = 4;
 
@@ -146,7 +150,7 @@ fn record_crowd(flush: Flush) -> History {
     history::crowd(directory.path(), CALLERS, 4, flush).expect("calls are answered")
 }
 
-/// What to do about a violation: go on, or end with it.
+/// What to do about a violation: continue, or end with it.
 type OnViolation<'a> = &'a mut dyn FnMut(Violation) -> Result<(), Violation>;
 
 fn survive(
@@ -157,7 +161,7 @@ fn survive(
     cut(history, seed, &|_| true, on_violation)
 }
 
-/// Plays the tape, and lets the power fail after each point that is `here`.
+/// Plays the tape, and lets the power fail after each point for which `here` is true.
 fn cut(
     history: &History,
     seed: Option<u64>,
@@ -176,7 +180,8 @@ fn cut(
             continue;
         }
         let known = known(history, &answered);
-        // Until the next flush or answer, the same is lost when all is lost.
+        // Losing everything unflushed gives the same files until the next flush or answer, so it is
+        // tried once.
         let losses = Loss::ALL.iter().filter(|loss| match loss {
             Loss::Everything => is_new,
             Loss::Tail => at % 2 == 0,
@@ -196,11 +201,12 @@ fn cut(
     Ok(trial.report)
 }
 
-/// At every so many points the power fails again while the file is being opened, which moves what is in the log into the
-/// database, and may begin a new epoch. Not before the file is there: making it is on the tape.
+/// At every 61st point the power fails again while the file is being opened, which moves the log
+/// into the database and may begin a new epoch. Not before the store was first open: its creation
+/// is already on the tape.
 const AGAIN: usize = 61;
 
-/// One history, and what has come of its cuts so far.
+/// One history, and the results of its cuts so far.
 struct Trial<'a> {
     place: tempfile::TempDir,
     report: Report,
@@ -215,7 +221,7 @@ impl<'a> Trial<'a> {
         Trial { place, report, on_violation }
     }
 
-    /// Opens what was found, and answers with what happened to the files until they were open.
+    /// Opens the files that a cut has left, and returns what happened to them until they were open.
     fn open(
         &mut self,
         files: &Files,
@@ -239,7 +245,7 @@ impl<'a> Trial<'a> {
         Ok(found.opening)
     }
 
-    /// The power fails a second time, after each of the writes and flushes of the opening.
+    /// The power fails a second time, after each write and flush of the opening.
     fn cut_again(
         &mut self,
         files: &Files,
@@ -276,7 +282,7 @@ fn known<'a>(history: &'a History, answered: &[usize]) -> Known<'a> {
     }
 }
 
-/// The calls up to the cut, and the last things that happened to the files.
+/// The calls up to the cut, and the last file events before it.
 fn schedule(history: &History, at: usize, loss: Loss) -> Vec<String> {
     const LAST: usize = 6;
     let answered = history.tape[..=at].iter().filter_map(|event| match event {

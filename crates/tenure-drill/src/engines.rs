@@ -68,7 +68,7 @@ impl Engine {
     }
 }
 
-/// A name that would not survive a missing quote.
+/// A schema name that breaks where a quote is missing.
 pub const OTHER_SCHEMA: &str = "Job Queue-2";
 
 /// When every proof begins: some time in 2001, so that no test mistakes it for now.

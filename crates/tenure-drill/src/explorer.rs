@@ -2,14 +2,14 @@
 //!
 //! A state is the store's whole dump, what each actor knows, and the ghosts: facts about the
 //! history that the code under test never sees. A transition is one real call. A call is a function
-//! of the dump, so each pair of dump and call runs once, on the model and on the engines in
-//! lockstep, and states that were seen are not gone through again: the search is exact and small.
-//! After each step the invariants are checked; the first violation ends the search,
-//! and since the search is breadth-first, its schedule is a shortest one.
+//! of the dump, so each pair of dump and call runs only once, on the model and on the engines in
+//! lockstep, and a state that was seen before is not explored again: the search is exact and small.
+//! After each step the invariants are checked. The first violation ends the search, and since the
+//! search is breadth-first, its schedule is a shortest one.
 //!
-//! In the order of reading: how much is explored (`scope`), who acts (`actors`), what they call (`call`), on which
-//! stores (`lockstep`), what must hold (`invariants`), how it is gone through (`search`), and a schedule for people
-//! (`words`, `replay`).
+//! In reading order: how much is explored (`scope`), the actors (`actors`), what they call
+//! (`call`), on which stores (`lockstep`), what must hold (`invariants`), the search itself
+//! (`search`), and a schedule for people (`words`, `replay`).
 
 mod actors;
 mod call;
@@ -36,27 +36,27 @@ pub use self::scope::{BOUNDS, Bound, SCOPES, Scope, WIDE_SCOPES};
 use self::search::{Found, Search, schedules};
 use crate::verdict::{Invariant, Violation};
 
-/// What one exhaustive search has seen.
+/// The result of one exhaustive search.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The scope's name.
     pub scope: &'static str,
-    /// Distinct states, with workers that are alike taken for one another.
+    /// Distinct states. States that differ only in which worker is which count as one.
     pub states: usize,
-    /// Steps between them.
+    /// Steps between states.
     pub transitions: usize,
     /// Real calls on each engine: distinct pairs of dump and call.
     pub calls: usize,
-    /// How many different schedules the states stand for: paths from the beginning to an end.
+    /// How many different schedules the states represent: paths from the first state to a last one.
     pub schedules: f64,
     /// How long it took.
     #[serde(rename = "took_ms", serialize_with = "in_millis")]
     pub took: Duration,
-    /// Whether it was gone through whole. If not, it is no proof.
+    /// Whether the search covered the whole scope. If not, it proves nothing.
     pub whole: bool,
-    /// How often each invariant was looked at, and how often its premise was true.
+    /// How often each invariant was checked, and how often its premise was true.
     pub tally: Tally,
-    /// Those that this scope must put to the test, and did not.
+    /// Invariants that this scope must test and did not: their premise was never true.
     pub vacuous: Vec<Invariant>,
 }
 
@@ -78,37 +78,38 @@ fn in_millis<S: Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::
 /// How a search is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ways {
-    /// On which stores.
+    /// The stores to search on.
     pub engines: Engines,
-    /// Which states are taken for one another.
+    /// Which states count as one.
     pub merging: Merging,
-    /// After how many states it gives up.
+    /// Stop after this many states.
     pub most: usize,
 }
 
 impl Ways {
-    /// On these stores, with all that makes it fast, and no end but the scope's.
+    /// On these stores, with all merging and without a limit on states.
     pub fn on(engines: Engines) -> Ways {
         Ways { engines, merging: Merging::Alike, most: usize::MAX }
     }
 }
 
-/// Which states are one.
+/// Which states count as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merging {
-    /// Those that differ only in who of the workers is who, or in what can change neither an answer nor an invariant.
+    /// States that differ only in which worker is which, or only in details that can change neither
+    /// an answer nor an invariant.
     Alike,
-    /// Only those that differ in nothing but the latter.
+    /// Only states that differ in nothing but such details. Workers are told apart.
     Essence,
-    /// None: the whole dump is compared, with every word and time in it.
+    /// None: whole dumps are compared, including every text and time in them.
     Nothing,
 }
 
-/// Goes through all of `scope` on the model and the engines in lockstep. `tell` hears from time to time how many
-/// states there are.
+/// Explores all of `scope` on the model and the engines in lockstep. Calls `tell` from time to time
+/// with the number of states so far.
 ///
 /// # Errors
-/// The first violation. A store that cannot be opened is one of the lockstep.
+/// The first violation. A store that cannot be opened counts as a violation of the lockstep.
 pub fn explore(
     scope: &Scope,
     ways: Ways,
@@ -122,8 +123,8 @@ pub fn explore(
     })
 }
 
-/// Goes through `scope` on a store whose SQL was patched. The model is left out: the invariants alone
-/// must notice. Workers are told apart if `merging` is not wanted, as it must not be where the store tells them apart.
+/// Explores `scope` on a store whose SQL was patched, without the model: the invariants alone must
+/// notice. Do not use [`Merging::Alike`] if the patched store treats workers differently.
 ///
 /// # Errors
 /// The first violation.
@@ -136,7 +137,7 @@ pub fn explore_patched(
     search(scope, stores, merging, usize::MAX, &mut |_| {}).map_err(|found| violation(*found, None))
 }
 
-/// Goes through `scope` on the model and beside it on a store of the caller's, up to `most` states.
+/// Explores `scope` on the model and on the caller's store beside it, up to `most` states.
 ///
 /// # Errors
 /// The first violation.
@@ -185,10 +186,10 @@ fn unopened(error: &tenure::store::Error) -> Violation {
     Violation { invariant: Invariant::Lockstep, what, schedule: vec![], states: 0, replay: None }
 }
 
-/// The arguments of `tenure` that go through exactly this schedule.
+/// The arguments of `tenure` that repeat exactly this schedule.
 fn command(scope: &Scope, engines: Engines, codes: &[&str]) -> String {
     let (scope, engines, codes) = (scope.options(), engines.name(), codes.join(","));
-    // In single quotes, because a shell would take what follows an exclamation mark for something else.
+    // In single quotes, because a shell would expand what follows an exclamation mark.
     format!("drill explore {scope} --engine {engines} --replay '{codes}'")
 }
 

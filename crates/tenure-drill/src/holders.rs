@@ -1,4 +1,5 @@
-//! Real worker processes that hold jobs, to be killed, stopped and cut off; and the sweeper that watches them.
+//! Real worker processes that hold jobs, to be killed, stopped and cut off; and the sweeper that
+//! watches them.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -17,17 +18,18 @@ pub struct Holder {
     speaker: Speaker,
     /// What it holds.
     pub held: Vec<Fence>,
-    /// Whether its death will be noticed at once.
+    /// Whether its death is noticed at once, by the guard.
     pub guarded: bool,
 }
 
 impl Holder {
-    /// Starts `program`, the binary `tenure-drill-holder`, and returns once it holds what it could get.
+    /// Starts `program`, the binary `tenure-drill-holder`, and returns once it has claimed what it
+    /// could.
     pub fn start(program: &Path, place: &str, jobs: usize, lease: Duration) -> Holder {
         Holder::start_with(program, place, jobs, lease, None)
     }
 
-    /// The same, and it charges a bank that keeps this book once for each job.
+    /// The same; the process also charges a bank, with this file as its book, once for each job.
     pub fn start_with(
         program: &Path,
         place: &str,
@@ -43,7 +45,7 @@ impl Holder {
         let mut holder = Holder { speaker, held: Vec::new(), guarded: false };
         while let Some((_, line)) = holder.next(monotonic() + PATIENCE) {
             match line.split(' ').collect::<Vec<_>>()[..] {
-                ["guarded", verdict] => holder.guarded = verdict == "Yes",
+                ["guarded", verdict] => holder.guarded = verdict == "ByLock",
                 ["held", job, token] => holder.held.push(Fence {
                     job: tenure::job::JobId::parse(job).expect("a job"),
                     token: Token::parse(token).expect("a token"),
@@ -70,7 +72,7 @@ impl DerefMut for Holder {
     }
 }
 
-/// Sweeps as a worker does, until `enough` or `until`, and tells what was taken back on the way, and when.
+/// Sweeps as a worker does, until `enough` or `until`. Returns what was taken back, and when.
 pub fn sweep(
     store: &mut dyn Store,
     until: Instant,
@@ -83,7 +85,7 @@ pub fn sweep(
         taken.extend(gone.iter().map(|lapse| (monotonic(), lapse.about.fence())));
         let over = store.overdue(1_000, Duration::ZERO)?;
         for (fence, answer) in over.iter().zip(store.lapse(&over)?) {
-            if matches!(answer, Lapsed::Yes(_)) {
+            if matches!(answer, Lapsed::TakenBack(_)) {
                 taken.push((monotonic(), *fence));
             }
         }

@@ -1,7 +1,7 @@
 //! The specification of a store, in plain maps and vectors, as short and obvious as it can be.
 //!
-//! It knows nothing of SQL, files, locks or speed. Where the real engines and this page differ, one
-//! of them is wrong.
+//! The model knows nothing of SQL, files, locks or speed. Where a real engine and the model differ,
+//! one of them is wrong.
 
 mod guard;
 mod lapse;
@@ -27,22 +27,22 @@ use tenure::store::{
     PROMOTE_LIMIT, Renewed, Result, Settled, Settlement,
 };
 
-/// All jobs of a store, and all that is remembered beside them.
+/// All jobs of a store, and everything it keeps beside them.
 #[derive(Debug)]
 pub struct Model {
     clock: Clock,
     limits: Limits,
     started_at: Timestamp,
-    /// When a worker last said that the store can be reached; none ever did at 0.
+    /// When a worker last reported that it can reach the store (its pulse); 0 if none ever did.
     pulse: Timestamp,
-    /// The end of the last gap in it, and of the one before.
+    /// When the last gap in the pulse ended, and when the one before it ended.
     broke: Timestamp,
     broke_before: Timestamp,
     /// How long a worker's lock must have been free before its process counts as gone.
     guard_gap: Duration,
     epoch: u32,
     raises: Vec<Raise>,
-    /// Counts jobs, over all epochs.
+    /// Counts jobs, across all epochs.
     sequence: i64,
     jobs: BTreeMap<JobId, JobRecord>,
     timeline: Vec<TimelineEntry>,
@@ -51,7 +51,7 @@ pub struct Model {
     ledger: BTreeMap<(JobId, Name), Effect>,
     steps: BTreeMap<(JobId, Name), Step>,
     workers: BTreeMap<WorkerId, WorkerRecord>,
-    /// Whose locks are held.
+    /// The workers whose lock is held.
     held: BTreeSet<WorkerId>,
     /// Whether something changed since the last claim or wait.
     changed: bool,
@@ -87,8 +87,7 @@ impl Model {
         self.clock.now()
     }
 
-    // ── enqueue
-    // ──────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── enqueue ────────────────────────────────────────────────────────────────────────────────
 
     fn enqueue_one(&mut self, job: &NewJob) -> Enqueued {
         let now = self.now();
@@ -119,13 +118,12 @@ impl Model {
         Enqueued::Created(id)
     }
 
-    /// Above every id of an earlier epoch.
+    /// The id of the next job, above every id of an earlier epoch.
     fn next_id(&self) -> JobId {
         JobId(first_of(self.epoch) + self.sequence)
     }
 
-    // ── claim
-    // ────────────────────────────────────────────────────────────────────────────────────────────────────
+    // ── claim ──────────────────────────────────────────────────────────────────────────────────
 
     fn claim_now(&mut self, ask: &Claim) -> Claimed {
         self.promote(ask);
@@ -147,7 +145,8 @@ impl Model {
             if groups.is_empty() {
                 break;
             }
-            // Equal shares, until there is no room or no work left in these groups.
+            // Give each group an equal share, until there is no room or these groups have no work
+            // left.
             while attempts.len() < ask.n && !groups.is_empty() {
                 let share = (ask.n - attempts.len()).div_ceil(groups.len());
                 groups.retain(|group| {
@@ -175,8 +174,9 @@ impl Model {
         Claimed { attempts, lapsed, cursor, next_due }
     }
 
-    /// Waiting jobs of the queues asked for whose time has come become ready, the oldest of each: ten times as many as are
-    /// asked for, but 100 to 1,000, in equal shares.
+    /// Makes due waiting jobs of the claimed queues ready, the oldest of each queue first. The
+    /// limit is ten times the number of jobs claimed, but at least 100 and at most 1,000, in equal
+    /// shares per queue.
     fn promote(&mut self, ask: &Claim) {
         let now = self.now();
         let open = self.open_queues(ask);
@@ -193,16 +193,17 @@ impl Model {
         }
     }
 
-    /// The queues that are asked for and not paused.
+    /// The claimed queues that are not paused.
     fn open_queues(&self, ask: &Claim) -> BTreeSet<Name> {
         let paused = |queue: &Name| self.queues.get(queue).is_some_and(|it| it.paused_at.is_some());
         ask.queues.iter().filter(|queue| !paused(queue)).cloned().collect()
     }
 
-    /// The next groups on the ring that have work for this claim, after those that it has walked.
+    /// The next groups on the ring that have work for this claim, after the groups already walked.
     fn next_groups(&self, ask: &Claim, walked: &mut Walked, limit: usize) -> Vec<i64> {
-        // A suspect that this worker may not take beside those that it holds has a place in the round all the same:
-        // the lanes tell that there is a suspect, and not how many crashes it has left.
+        // A suspect that this worker may not take beside the suspects it holds still gives its
+        // group a place in the round: the lanes record that there is a suspect, but not how many
+        // crashes it has left.
         let suspects = self.may_take_suspects(&ask.worker);
         let ready = self.asked_for(ask).filter(|job| suspects || !job.is_suspect);
         let with_work: BTreeSet<i64> = ready.map(group_of).collect();
@@ -220,8 +221,8 @@ impl Model {
         found
     }
 
-    /// The groups that have ready jobs of any kind, from the one after the claim's cursor to the end of its
-    /// round, each with the number of its lanes that the claim does not ask for.
+    /// The groups that have ready jobs of any kind, from the one after the claim's cursor to the
+    /// end of its round, each with the number of its lanes that the claim does not ask for.
     fn ring(&self, ask: &Claim) -> Vec<(i64, usize)> {
         let suspects = self.may_take_suspects(&ask.worker);
         let any_kind = Claim { kinds: None, ..ask.clone() };
@@ -245,7 +246,8 @@ impl Model {
         }
     }
 
-    /// Ready jobs that this claim may take. One suspect at a time for each worker.
+    /// Ready jobs that this claim may take; a suspect only if the worker may take it beside those
+    /// it holds.
     fn ready<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
         self.asked_for(ask).filter(|job| !job.is_suspect || self.may_join(job, &ask.worker))
     }
@@ -261,7 +263,7 @@ impl Model {
         })
     }
 
-    /// The first jobs of one group by priority and age, with one suspect at most.
+    /// The first jobs of one group by priority and age, with at most one suspect.
     fn pick(&self, ask: &Claim, group: i64, wanted: usize) -> Vec<JobId> {
         let mut jobs: Vec<_> = self.ready(ask).filter(|job| group_of(job) == group).collect();
         jobs.sort_by_key(|job| (job.priority, job.run_at, job.id));
@@ -285,10 +287,9 @@ impl Model {
         drill::attempt(job.clone())
     }
 
-    // ── renew, settle
-    // ────────────────────────────────────────────────────────────────────────────────────────────
+    // ── renew, settle ──────────────────────────────────────────────────────────────────────────
 
-    /// The running job that this token owns.
+    /// The running job that this fence holds.
     fn holds(&self, fence: Fence) -> Option<JobRecord> {
         let job = self.jobs.get(&fence.job)?;
         (job.token == fence.token && job.state == State::Running).then(|| job.clone())
@@ -302,13 +303,13 @@ impl Model {
             let before = job.lease_until;
             grant(job, now, length);
             job.lease_until = job.lease_until.max(before);
-            return job.lease_until.map_or(Renewed::Gone, Renewed::Held);
+            return job.lease_until.map_or(Renewed::NotFound, Renewed::Extended);
         }
-        self.refuse(fence, Verb::Renew).map_or(Renewed::Gone, Renewed::Lost)
+        self.refuse(fence, Verb::Renew).map_or(Renewed::NotFound, Renewed::Stale)
     }
 
-    /// Enqueues what is to follow the settlements that will be heard: of several for one job, the
-    /// first that shows its token.
+    /// Enqueues the follow-up jobs of the settlements that will be applied: of several settlements
+    /// for one job, only the first whose token is the job's.
     fn follow(&mut self, settlements: &[Settlement]) {
         let mut heard = BTreeSet::new();
         for Settlement { fence, then, .. } in settlements {
@@ -372,7 +373,8 @@ impl Model {
         if matches!(job.state, State::Dead | State::Parked) {
             job.reason = outcome.note();
         }
-        // A release is the worker's word.
+        // A release is the worker's decision, not the handler's: it does not show that the handler
+        // came back.
         if !job.state.has_ended() && *outcome != Outcome::Release {
             suspect::came_back(&mut job, now);
         }
@@ -387,18 +389,19 @@ impl Model {
                 self.note(&before, outcome.verb(), became, outcome.note());
             }
         }
-        Settled::Yes(became)
+        Settled::Applied(became)
     }
 
-    /// A settlement that its token no longer allows: heard before, or refused.
+    /// Answers a settlement whose token no longer holds the job: applied if it is a repetition,
+    /// else refused.
     fn answer_late(&mut self, fence: Fence, verb: Verb) -> Settled {
         let succeeded = self.jobs.get(&fence.job).is_some_and(|job| {
             job.state == State::Succeeded && job.token == fence.token && verb == Verb::Complete
         });
         let heard = if succeeded { Some(State::Succeeded) } else { self.heard(fence, verb) };
         match heard {
-            Some(became) => Settled::Yes(became),
-            None => self.refuse(fence, verb).map_or(Settled::Gone, Settled::Stale),
+            Some(became) => Settled::Applied(became),
+            None => self.refuse(fence, verb).map_or(Settled::NotFound, Settled::Stale),
         }
     }
 
@@ -409,7 +412,8 @@ impl Model {
         self.timeline.iter().find(ours).map(|line| line.became)
     }
 
-    /// Which attempt of which worker had a token: by the line that ended it, or by the job that it completed.
+    /// Which attempt and worker a token belonged to: from the timeline line that ended the attempt,
+    /// or from the job that the attempt ended.
     fn shown_by(&self, shown: Fence) -> (u16, Option<WorkerId>) {
         let line = self.timeline.iter().find(|line| {
             (line.job, line.token, line.refused) == (shown.job, shown.token, false)
@@ -423,7 +427,7 @@ impl Model {
         }
     }
 
-    /// Makes a refusal visible.
+    /// Records a refused write in the timeline.
     fn refuse(&mut self, shown: Fence, verb: Verb) -> Option<Stale> {
         self.take_crash_back(shown);
         let job = self.jobs.get(&shown.job)?;
@@ -446,7 +450,7 @@ impl Model {
         Some(stale)
     }
 
-    /// Deletes a job and all that is known of it.
+    /// Deletes a job with its timeline, effects and steps.
     fn forget(&mut self, id: JobId) {
         self.jobs.remove(&id);
         self.timeline.retain(|line| line.job != id);
@@ -454,8 +458,7 @@ impl Model {
         self.steps.retain(|(job, _), _| *job != id);
     }
 
-    // ── the timeline
-    // ─────────────────────────────────────────────────────────────────────────────────────────────
+    // ── the timeline ───────────────────────────────────────────────────────────────────────────
 
     fn line(
         &self,
@@ -483,7 +486,7 @@ impl Model {
         self.write_down(self.line(before, verb, became, note));
     }
 
-    /// Once per job, token, verb, and whether it was refused.
+    /// Writes a timeline line, at most one per job, token, verb, and whether it was refused.
     fn write_down(&mut self, line: TimelineEntry) {
         let key = |line: &TimelineEntry| (line.job, line.token, line.verb, line.refused);
         if self.timeline.iter().all(|known| key(known) != key(&line)) {
@@ -498,12 +501,12 @@ impl Model {
     }
 }
 
-/// What one claim has looked at.
+/// The groups that one claim has looked at.
 #[derive(Debug, Default)]
 struct Walked {
     /// In the order of the ring.
     groups: Vec<i64>,
-    /// How many of their lanes it did not ask for.
+    /// How many of their lanes the claim did not ask for.
     passed: usize,
 }
 
@@ -511,7 +514,7 @@ fn group_of(job: &JobRecord) -> i64 {
     drill::group(&job.queue, &job.tenant)
 }
 
-/// A lease of this length from now, but not beyond the maximal runtime.
+/// Grants a lease of this length from now, but not beyond the maximum runtime.
 fn grant(job: &mut JobRecord, now: Timestamp, length: Duration) {
     let longest = job.max_runtime_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let latest = longest.zip(job.started_at).map(|(longest, started)| started + longest);
@@ -527,7 +530,7 @@ fn rest(job: &mut JobRecord) {
     job.request = None;
 }
 
-/// Back to the queue, due at `run_at`.
+/// Puts the job back into the queue, due at `run_at`.
 fn wait_until(job: &mut JobRecord, run_at: Timestamp, now: Timestamp) {
     rest(job);
     job.state = State::Queued;
@@ -548,7 +551,7 @@ fn end(job: &mut JobRecord, state: State, now: Timestamp) {
     job.is_suspect = false;
 }
 
-/// The delay after the n-th failure, without chance.
+/// The delay after the n-th failure, without jitter.
 fn backoff(policy: &RetryPolicy, n: u16) -> Duration {
     let ms = match policy {
         RetryPolicy::Fixed { ms } => *ms,

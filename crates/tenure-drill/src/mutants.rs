@@ -1,8 +1,9 @@
-//! The proof of the prover: each safeguard is taken out, one at a time, and one of the levels must notice.
+//! The proof of the prover: each safeguard is removed, one at a time, and one of the levels must
+//! notice.
 //!
-//! A mutant is a patch of an engine's SQL files, given to a throw-away store, or a worker that leaves something out. It
-//! stops at its first violation. Nothing but the drill can reach one: the constructors are behind the library's feature
-//! `drill`.
+//! A mutant is a patch of an engine's SQL files, installed in a throw-away store, or a worker that
+//! omits something. A hunt stops at the first violation. Only the drill can build a mutant: the
+//! constructors are behind the library's feature `drill`.
 
 mod disk;
 mod explored;
@@ -16,22 +17,22 @@ use serde::Serialize;
 
 use crate::verdict::{Invariant, Violation};
 
-/// One safeguard taken out, and who looks for it.
+/// One removed safeguard, and the level that must notice.
 pub struct Hunt {
-    /// Its name.
+    /// The mutant's name.
     pub mutant: &'static str,
-    /// What was taken out, in a sentence.
+    /// What was removed, in a sentence.
     pub removed: &'static str,
-    /// Who looks for it.
+    /// The level that looks for it.
     pub level: Level,
-    /// What it was made of.
+    /// What the mutant is made from.
     pub stock: Stock,
-    /// The invariants of which at least one must be seen broken.
+    /// At least one of these invariants must be seen broken.
     pub broken: &'static [Invariant],
     run: Box<dyn Fn() -> Option<Violation> + Send + Sync>,
 }
 
-/// What a mutant was made of.
+/// What a mutant is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -62,7 +63,7 @@ pub enum Level {
     Stepper,
     /// The worker's machines, from a seed.
     Simulation,
-    /// A disk that loses what was not flushed, and files that others write.
+    /// A disk that loses what was not flushed, and files that other programs write.
     Disk,
 }
 
@@ -92,25 +93,25 @@ impl fmt::Display for Level {
     }
 }
 
-/// How a mutant fared.
+/// The result of one hunt.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fate {
     /// The mutant.
     pub mutant: &'static str,
-    /// What was taken out.
+    /// What was removed.
     pub removed: &'static str,
-    /// Who looked for it.
+    /// The level that looked for it.
     pub level: Level,
-    /// What it was made of.
+    /// What the mutant is made from.
     pub stock: Stock,
-    /// What killed it; `None` if it survived.
+    /// The violation that killed it; `None` if it survived.
     pub killed: Option<Violation>,
-    /// Whether it broke what it must break.
+    /// Whether it broke one of the invariants that it must break.
     pub as_expected: bool,
 }
 
 impl Hunt {
-    /// Looks for it until the first violation.
+    /// Looks for the mutant until the first violation.
     pub fn run(&self) -> Fate {
         let killed = (self.run)();
         let as_expected = killed.as_ref().is_some_and(|it| self.broken.contains(&it.invariant));

@@ -11,7 +11,7 @@ use tenure::inspect::Filter;
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Result, Store};
 
-/// A process that enqueues as fast as it can, and what it has said so far.
+/// A process that enqueues as fast as it can, and what it has reported so far.
 #[derive(Debug)]
 pub struct Writer {
     process: Child,
@@ -34,7 +34,7 @@ impl Writer {
         Writer { process, lines, acknowledged: Vec::new(), worst: Duration::ZERO }
     }
 
-    /// Listens to up to `n` acknowledgements; false when the process has said its last.
+    /// Reads up to `n` acknowledgements; false at the end of the process's output.
     pub fn listen(&mut self, n: usize) -> bool {
         for _ in 0..n {
             let Some(Ok(line)) = self.lines.next() else { return false };
@@ -47,7 +47,7 @@ impl Writer {
         true
     }
 
-    /// Kills it with -9, and hears what it had said before.
+    /// Kills it with -9, and reads what it had reported before.
     pub fn kill(&mut self) {
         self.process.kill().expect("kill -9");
         while self.listen(1_000) {}
@@ -62,23 +62,23 @@ impl Writer {
     }
 }
 
-/// How three processes on one file got on.
+/// The result of three processes that write to one file.
 #[derive(Debug)]
 pub struct Contention {
     /// How many jobs were acknowledged in all.
     pub acknowledged: usize,
-    /// How many of them to each of the two that were left alive.
+    /// How many of them were acknowledged to each of the two processes that were not killed.
     pub steady: [usize; 2],
-    /// The longest that anybody waited for an acknowledgement.
+    /// The longest wait for an acknowledgement.
     pub worst: Duration,
     /// Acknowledged ids that are not in the store. There must be none.
     pub lost: Vec<i64>,
-    /// Acknowledged ids that were given out more than once. There must be none.
+    /// How many acknowledged ids were issued more than once. There must be none.
     pub doubled: usize,
 }
 
-/// Two processes write throughout; a third one is started and killed `kills` times, each time after
-/// it has had `patience` or a few more acknowledgements.
+/// Two processes write throughout. A third is started and killed `kills` times, each time after
+/// `patience` or a few more acknowledgements.
 pub fn contend(program: &Path, file: &Path, kills: usize, patience: usize) -> Result<Contention> {
     let steady = [0, 1].map(|_| {
         let mut writer = Writer::start(program, file);

@@ -1,8 +1,9 @@
 //! The PostgreSQL that proofs run on, and a database in it for each thread.
 //!
-//! `cargo xtask test` starts a server of its own and names it in `TENURE_TEST_POSTGRES`. Installing the schema
-//! takes longer than most cases, so databases are kept and lent: a thread holds a lock with the number
-//! of its database, and the server frees it with the session, however that ends.
+//! `cargo xtask test` starts a server of its own and names it in `TENURE_TEST_POSTGRES`. Installing
+//! the schema takes longer than most cases, so databases are kept and reused: a thread holds an
+//! advisory lock with the number of its database, and the server frees the lock when the session
+//! ends, for whatever reason.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -17,18 +18,17 @@ use tenure::store::{Error, Result};
 
 use crate::engines::START;
 
-/// Where the server's address is found.
+/// The environment variable with the server's address.
 pub const VARIABLE: &str = "TENURE_TEST_POSTGRES";
 
 static CHOSEN: OnceLock<String> = OnceLock::new();
 
-/// Says on which server everything runs from now on, whatever the surroundings say. It holds for the whole process, and
-/// the first to say so decides.
+/// Sets the server for the whole process, whatever the environment says. The first call decides.
 pub fn choose(url: &str) {
     CHOSEN.get_or_init(|| url.to_owned());
 }
 
-/// Whether proofs can run on a server: it answers without TLS, and lets us make databases.
+/// Checks that proofs can run on a server: it answers without TLS, and we may create databases.
 ///
 /// # Errors
 /// If not, with what to do about it.
@@ -40,7 +40,7 @@ pub fn check(url: &str) -> Result<()> {
         next: next.to_owned(),
     };
     let out_of_reach = |broken: postgres::Error| {
-        // The driver itself only says what it was at; why is behind it.
+        // The driver's error only says what it was doing; its source says why.
         let why = broken.source().map_or_else(|| broken.to_string(), ToString::to_string);
         unusable(why, "a drill needs a server that runs, and that answers without TLS")
     };
@@ -77,7 +77,7 @@ pub fn address(database: &str, schema: &str) -> String {
     format!("{plain}{sign}schema={}", schema.replace(' ', "%20"))
 }
 
-/// A connection of the test's own, without the schema's help.
+/// A plain connection of the test's own.
 pub fn connect(database: &str) -> Client {
     Client::connect(&plain(&server(), Some(database)), NoTls).expect("the server answers")
 }
@@ -93,7 +93,7 @@ pub fn in_schema(url: &str, schema: &str) -> String {
     format!("{url}{sign}schema={schema}")
 }
 
-/// The same address as drivers know it, which is without a schema.
+/// The same address without a schema, as drivers expect it.
 pub fn in_no_schema(url: &str) -> String {
     if url.contains("://") {
         return plain(url, None);
@@ -102,7 +102,7 @@ pub fn in_no_schema(url: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// An address as drivers know it, which is without a schema, and of another database if one is named.
+/// An address without a schema, as drivers expect it, and of another database if one is named.
 fn plain(url: &str, database: Option<&str>) -> String {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let host = base.find("://").map_or(0, |at| at + 3);
@@ -113,8 +113,8 @@ fn plain(url: &str, database: Option<&str>) -> String {
     if query.is_empty() { base } else { format!("{base}?{query}") }
 }
 
-/// An empty store in this thread's own database, in a schema of this name. There may be one at a time
-/// for each name and thread.
+/// An empty store in this thread's own database, in a schema of this name. There may be one at a
+/// time for each name and thread.
 pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres> {
     let address = Address::parse(&address(&database(), schema))?;
     if is_bloated(schema) {
@@ -126,8 +126,8 @@ pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres>
     Ok(store)
 }
 
-/// The address of an empty store in this thread's own database, in a schema of this name, for those who live by the
-/// server's own clock.
+/// The address of an empty store in this thread's own database, in a schema of this name, for tests
+/// on the server's own clock.
 pub fn unclocked(schema: &str) -> Result<String> {
     let url = address(&database(), schema);
     drop_schema(schema);
@@ -135,16 +135,16 @@ pub fn unclocked(schema: &str) -> Result<String> {
     Ok(url)
 }
 
-/// The schema of stores that lack something.
+/// The schema of mutants.
 pub(crate) const MUTANT: &str = "mutant";
 
-/// An empty store whose functions lack something, in a schema of its own.
+/// An empty store whose functions are patched, in a schema of its own.
 pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
     let address = install_mutant(patches)?;
     Postgres::with_test_clock(&address, &Options::default(), clock.clone())
 }
 
-/// Puts functions that lack something into a schema of its own, in the place of whatever was there.
+/// Installs patched functions into a schema of their own, replacing what was there.
 pub(crate) fn install_mutant(patches: &[Patch]) -> Result<Address> {
     let address = Address::parse(&address(&database(), MUTANT))?;
     drop_schema(MUTANT);
@@ -152,8 +152,8 @@ pub(crate) fn install_mutant(patches: &[Patch]) -> Result<Address> {
     Ok(address)
 }
 
-/// Whether an earlier proof has left much behind. The dead rows of a million jobs make every look at the tables slow, and
-/// an explorer looks a hundred thousand times.
+/// Whether an earlier proof has left many dead rows behind. The dead rows of a million jobs make
+/// every read of the tables slow, and an explorer reads them a hundred thousand times.
 fn is_bloated(schema: &str) -> bool {
     const MUCH: i64 = 16 << 20;
     const SIZE: &str = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c \
@@ -169,7 +169,7 @@ fn drop_schema(schema: &str) {
         .expect("an old schema can be dropped");
 }
 
-/// Brings the schema to what this binary has, whatever an earlier one left there.
+/// Brings the schema to this binary's version, whatever an earlier one left there.
 fn install(address: &Address, schema: &str) -> Result<()> {
     let mut migrations = Migrations::connect(address)?;
     let applied = |standing: &Standing| matches!(standing, Standing::Applied(_));
@@ -180,17 +180,18 @@ fn install(address: &Address, schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// Drops the databases that this process was lent, on a server that is not ours to fill. Nobody may use them any more.
+/// Drops the databases that this process has used, on a server that is not ours to fill. No thread
+/// may use them any more.
 pub fn clean_up() {
     let lent = std::mem::take(&mut *LENT.lock().unwrap_or_else(PoisonError::into_inner));
     for (mut client, name) in lent.into_values() {
-        // What cannot be dropped is lent again next time.
+        // A database that cannot be dropped is reused next time.
         let _ = client.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
     }
 }
 
-/// By thread: the session that holds the lock, and the database. Not thread-local, because the driver cannot be dropped
-/// while its thread ends.
+/// By thread: the session that holds the lock, and the database. Not thread-local, because the
+/// driver cannot be dropped while its thread ends.
 static LENT: Mutex<BTreeMap<String, (Client, String)>> = Mutex::new(BTreeMap::new());
 
 /// The name of this thread's database.
@@ -200,7 +201,7 @@ pub fn database() -> String {
     lent.entry(thread).or_insert_with(lend).1.clone()
 }
 
-/// Takes the first database that nobody has, and makes it if there is none.
+/// Takes the first database that no session has locked, and creates it if necessary.
 fn lend() -> (Client, String) {
     let mut client = connect("postgres");
     for number in 1.. {

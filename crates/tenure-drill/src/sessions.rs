@@ -1,7 +1,7 @@
-//! Plain sessions on PostgreSQL, as psql and every other language have them: no library in between.
+//! Plain sessions on PostgreSQL, as psql and other languages have them, without the library.
 //!
-//! A [`Lab`] is a database with the schema, its roles and a table of the tests' own. [`contend`] lets
-//! many sessions loose on few jobs. Nothing here knows the port.
+//! A [`Lab`] is a database with the schema, its roles and a table for the tests. [`contend`] runs
+//! many sessions on few jobs. Nothing here knows the port.
 
 mod contend;
 mod lab;

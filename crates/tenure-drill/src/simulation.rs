@@ -1,12 +1,13 @@
 //! The worker's machines under a scheduler: many workers, thousands of jobs, one thread, one seed.
 //!
-//! The machines are the real ones, and so is the store, SQLite in memory. Only time and chance are the
-//! scheduler's: which machine is stepped next, how long a handler takes and what it comes to, and what befalls
-//! whom ([`Kind`]). The same seed repeats the same run to the last event, and the hash of its trace says so.
+//! The machines are the real ones, and so is the store: SQLite in memory. The scheduler controls
+//! only time and chance: which machine is stepped next, how long a handler takes and how it ends,
+//! and which faults ([`Kind`]) happen. The same seed repeats the same run to the last event; the
+//! hash of its trace shows that.
 //!
-//! Every call and answer goes through the books, which know what really happened; every job's effects are seen by a
-//! witness outside. When something is wrong, [`shrink`] looks for the least that is wrong in the same way, and says by
-//! which command it is repeated.
+//! Every call and answer goes through the books, which know what really happened. A witness outside
+//! sees every job's effects. If an invariant is broken, [`shrink`] looks for the smallest scenario
+//! that breaks the same one, and gives the command that repeats it.
 
 mod books;
 mod faults;
@@ -42,32 +43,32 @@ pub(crate) use self::workers::Flaw;
 use self::world::{Drive, Setup, World};
 use crate::verdict::Violation;
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The seed that repeats it.
+    /// The seed that repeats the run.
     pub seed: u64,
-    /// The hash of all that happened, and when.
+    /// The hash of everything that happened, and when.
     #[serde(rename = "trace_hash")]
     pub hash: String,
     /// How many jobs there were.
     pub jobs: usize,
-    /// How many turns it took.
+    /// How many turns of the scheduler the run took.
     pub turns: u64,
-    /// How many calls the store was asked.
+    /// How many calls the store received.
     pub calls: u64,
-    /// How long it took, in simulated time.
+    /// How long the run took, in simulated time.
     #[serde(rename = "took_ms", serialize_with = "in_millis")]
     pub took: Duration,
-    /// What befell it, and how often.
+    /// How often each kind of fault happened.
     pub faults: BTreeMap<Kind, u64>,
-    /// How often the rare paths were gone.
+    /// How often each rare path was taken.
     pub sometimes: Sometimes,
-    /// How often each event was told.
+    /// How often each event was logged.
     pub events: BTreeMap<&'static str, u64>,
-    /// What must not be.
+    /// The violation, if there is one.
     pub violation: Option<Violation>,
-    /// The numbers of what befell it.
+    /// The numbers of the faults that happened.
     #[serde(skip)]
     struck: Vec<u32>,
 }
@@ -96,7 +97,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Report {
     finish(setup, Some(replay)).0
 }
 
-/// The same with a worker or a store that lacks something.
+/// Like `run`, with a worker that has a flaw or a patched store.
 pub(crate) fn run_mutant(
     scenario: &Scenario,
     seed: u64,
@@ -107,13 +108,13 @@ pub(crate) fn run_mutant(
     finish(setup, None).0
 }
 
-/// Jobs that snooze and kill their worker in turns, and nothing else goes wrong. All must be buried, with as many crashes as
-/// they may have.
+/// Jobs that by chance snooze or kill their worker; nothing else goes wrong. All must be buried,
+/// with as many crashes as they may have.
 pub fn run_fickle(seed: u64) -> Report {
     fickle(seed, &[])
 }
 
-/// The same with a store that lacks something.
+/// Like `run_fickle`, with a patched store.
 pub(crate) fn fickle(seed: u64, patches: &[Patch]) -> Report {
     let scenario = Scenario { workers: 3, jobs: 10, ..Scenario::default() }.faultless();
     let drive = Drive::Only(handlers::FICKLE);
@@ -121,8 +122,8 @@ pub(crate) fn fickle(seed: u64, patches: &[Patch]) -> Report {
     finish(setup, None).0
 }
 
-/// Jobs of which so many kill their worker, while the others run for several leases, and nothing else goes wrong. Answers how
-/// each ended.
+/// Of these jobs, `poisons` kill their worker, while the others run for several leases; nothing
+/// else goes wrong. Also returns how each job ended.
 pub fn run_poisoned(seed: u64, poisons: usize, jobs: usize) -> (Report, Vec<State>) {
     let scenario = Scenario { workers: 2, jobs, slots: jobs, ..Scenario::default() }.faultless();
     let drive = Drive::Poisoned(poisons);
@@ -132,25 +133,26 @@ pub fn run_poisoned(seed: u64, poisons: usize, jobs: usize) -> (Report, Vec<Stat
     (report, ends)
 }
 
-/// Jobs that come one at a time to idle workers, which are told of them: each must start at once, and be deleted when its time
-/// is over.
+/// Jobs that arrive one at a time while the workers are idle and are notified. Each must start at
+/// once, and be deleted when its retention time is over.
 pub fn run_steady(seed: u64) -> Report {
     steady(seed, None)
 }
 
-/// The same with a worker that lacks something.
+/// Like `run_steady`, with a worker that has a flaw.
 pub(crate) fn steady(seed: u64, flaw: Option<Flaw>) -> Report {
     let scenario = Scenario { workers: 3, jobs: 20, ..Scenario::default() }.faultless();
     let drive = Drive::Steady;
     finish(Setup { scenario: &scenario, seed, drive, nth: None, flaw, patches: &[] }, None).0
 }
 
-/// Workers with many jobs at a time, each of which runs for several leases: none may be taken from them.
+/// Workers with many jobs at a time, each of which runs for several leases: none may be taken from
+/// them.
 pub fn run_crowded(seed: u64) -> Report {
     crowded(seed, None)
 }
 
-/// The same with a worker that lacks something.
+/// Like `run_crowded`, with a worker that has a flaw.
 pub(crate) fn crowded(seed: u64, flaw: Option<Flaw>) -> Report {
     let scenario = Scenario { workers: 2, jobs: 80, slots: 40, ..Scenario::default() }.faultless();
     let drive = Drive::Only(handlers::LONG);

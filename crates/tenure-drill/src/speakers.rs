@@ -1,4 +1,4 @@
-//! A real process that says a line for everything that happens to it, and what can be done to it.
+//! A real process that reports each event as a line, and what can be done to it.
 
 pub mod inside;
 
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use tenure::clock::monotonic;
 
-/// For how long anything is waited for. Longer than a busy machine needs, and it never passes unnoticed.
+/// The timeout of every wait. Longer than a busy machine needs, and running into it is always an
+/// error.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that speaks. It ends with this value at the latest.
+/// A process that reports lines. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Speaker {
     process: Child,
@@ -20,7 +21,8 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Starts it. It should end when its standard input does, so that it does not outlive its test.
+    /// Starts the process. It should end when its standard input is closed, so that it does not
+    /// outlive its test.
     pub fn start(command: &mut Command) -> Speaker {
         let mut process = command
             .stdin(Stdio::piped())
@@ -30,7 +32,7 @@ impl Speaker {
         let output = BufReader::new(process.stdout.take().expect("its output"));
         let (tell, lines) = channel();
         std::thread::spawn(move || {
-            // It ends with the process, or when nobody wants to know any more.
+            // This thread ends with the process, or when the receiver is dropped.
             output
                 .lines()
                 .map_while(std::result::Result::ok)
@@ -39,7 +41,7 @@ impl Speaker {
         Speaker { process, lines }
     }
 
-    /// The number of its process.
+    /// The id of the process.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -73,17 +75,18 @@ impl Speaker {
         assert!(sent.expect("kill runs").success());
     }
 
-    /// The next line that it says, and when it was heard; nothing if none comes until then, or never will.
+    /// The next line, and when it was received; none if no line comes until then, or the output has
+    /// ended.
     pub fn next(&self, until: Instant) -> Option<(Instant, String)> {
         self.lines.recv_timeout(until.saturating_duration_since(monotonic())).ok()
     }
 
-    /// What it has said since somebody last asked.
+    /// The lines since the last call.
     pub fn said(&self) -> Vec<String> {
         self.lines.try_iter().map(|(_, line)| line).collect()
     }
 
-    /// Waits until it says a line that begins so, and tells what it said on the way.
+    /// Waits for a line that begins like this, and returns all lines up to it.
     pub fn hear(&self, beginning: &str) -> Vec<String> {
         let mut heard = Vec::new();
         while let Some((_, line)) = self.next(monotonic() + PATIENCE) {
@@ -99,7 +102,7 @@ impl Speaker {
 
 impl Drop for Speaker {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

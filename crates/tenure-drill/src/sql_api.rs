@@ -1,7 +1,8 @@
-//! The SQL API as other languages use it: plain sessions, no library in between. The page that describes it is
-//! docs/sql-api.md.
+//! The SQL API as other languages use it: plain sessions, without the library. docs/sql-api.md
+//! describes this API.
 //!
-//! The cases stand here and not among the tests because the mutants that a machine makes are hunted by them too.
+//! The cases are in `src` and not in `tests` because the generated mutants are run against them
+//! too.
 
 #![allow(clippy::unwrap_used, reason = "a case is a test: it panics where a promise is broken")]
 
@@ -40,11 +41,11 @@ use crate::verdict;
 /// One claim about the SQL API.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// What it is about.
+    /// The subject of the case.
     pub chapter: &'static str,
     /// The claim.
     pub name: &'static str,
-    /// Panics where the claim is wrong.
+    /// Panics if the claim is wrong.
     pub run: fn(),
 }
 
@@ -88,7 +89,8 @@ macro_rules! sql_cases {
 }
 pub use sql_cases;
 
-/// The role that calls. What holds for the owner must hold for a role that may execute functions and nothing else.
+/// The role that makes the calls. What holds for the owner must also hold for a role that may
+/// execute functions and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Who {
     /// The owner of the schema.
@@ -108,7 +110,7 @@ impl Who {
     }
 }
 
-/// Tells the same story as the owner and as a worker, each in an empty database.
+/// Runs the same case as the owner and as a worker, each in an empty database.
 pub fn as_each(story: impl Fn(&mut Lab, Who)) {
     for who in Who::ALL {
         let told = panic::catch_unwind(AssertUnwindSafe(|| story(&mut Lab::new(), who)));
@@ -118,7 +120,7 @@ pub fn as_each(story: impl Fn(&mut Lab, Who)) {
     }
 }
 
-/// A job and the right to it.
+/// A job and the token under which it was claimed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lease {
     job: i64,
@@ -126,7 +128,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// `complete(7, 3)`, as SQL has it.
+    /// The SQL of this call on the job, such as `SELECT tenure.complete(7, 3)`.
     pub fn call(self, verb: &str) -> String {
         self.call_with(verb, "")
     }
@@ -136,18 +138,18 @@ impl Lease {
         format!("SELECT tenure.{verb}({}, {}{more})", self.job, self.token)
     }
 
-    /// A write of the user's own.
+    /// A write to the user's own table.
     pub fn effect(self) -> String {
         format!("INSERT INTO public.effects VALUES ({}, {}, 'mine')", self.job, self.token)
     }
 }
 
-/// Enqueues a job with this kind and no args, and answers its id.
+/// Enqueues a job of this kind without args and returns its id.
 pub fn enqueue(session: &mut Client, kind: &str) -> i64 {
     session.query_one("SELECT tenure.enqueue($1)", &[&kind]).unwrap().get(0)
 }
 
-/// What a claim of up to `n` jobs with a lease of so many milliseconds gets.
+/// Claims up to `n` jobs with a lease of `lease_ms` milliseconds.
 pub fn claim_many(session: &mut Client, n: i32, lease_ms: i64) -> Vec<Lease> {
     let ask = "SELECT id, token FROM tenure.claim('ann', n => $1, lease => $2 * interval '1 ms')";
     let rows = session.query(ask, &[&n, &(lease_ms as f64)]).unwrap();
@@ -167,18 +169,18 @@ pub fn running(session: &mut Client) -> Lease {
     claim(session, 300)
 }
 
-/// Takes a job over, as another worker does once its lease is over.
+/// Claims the job again, as another worker does once its lease is over.
 pub fn take_over(lab: &mut Lab, session: &mut Client) -> Lease {
     lab.advance(300);
     claim(session, 300)
 }
 
-/// The job's state, as the view tells it.
+/// The job's state, as the view `tenure.job` shows it.
 pub fn state(lab: &mut Lab, job: i64) -> String {
     lab.text(&format!("SELECT state FROM tenure.job WHERE id = {job}"))
 }
 
-/// How many writes of the user's own were committed.
+/// How many writes to the user's own table were committed.
 pub fn effects(lab: &mut Lab) -> i64 {
     lab.number("SELECT count(*) FROM public.effects")
 }

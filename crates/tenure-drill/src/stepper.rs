@@ -1,10 +1,12 @@
-//! Every order of statements: two or three sessions of PostgreSQL, one statement at a time.
+//! Every order of statements: two or three PostgreSQL sessions, one statement at a time.
 //!
-//! A [`Case`] is a known state and a script for each session: a verb in a transaction of its own, or a user's own
-//! transaction with `fence`, `hold` or `complete` in it. The stepper goes through every order in which the statements can
-//! be sent. Who waits for a lock is seen by `pg_blocking_pids`, and goes on when the server lets it. What comes of it must
-//! be what the same scripts come to one after the other, in some order; what sessions must not do to each other is in
-//! `judge.rs`, and where the promise is weaker than that. Nothing here knows the port: it is SQL as anybody sends it.
+//! A [`Case`] is a known state and a script for each session: a verb in its own transaction, or a
+//! user's own transaction that calls `fence`, `hold` or `complete`. The stepper runs every order in
+//! which the statements can be sent. `pg_blocking_pids` shows which session waits for a lock; a
+//! waiting session goes on when the server lets it. The outcome must equal that of the same scripts
+//! run one after the other, in some order. `judge.rs` has what sessions must never do to each
+//! other, and where the promise is weaker. Nothing here uses the port: the sessions send plain SQL,
+//! as any client can.
 
 mod bench;
 mod cases;
@@ -53,7 +55,7 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// All of them.
+    /// All isolation levels.
     pub const ALL: [Isolation; 4] = [
         Isolation::ReadCommitted,
         Isolation::RepeatableRead,
@@ -71,7 +73,8 @@ impl Isolation {
         }
     }
 
-    /// The level that a transaction has one snapshot at; `None` if each statement has its own.
+    /// The isolation level, if the whole transaction has one snapshot; `None` if each statement has
+    /// its own.
     fn of(self, script: &Script) -> Option<&'static str> {
         match self {
             Isolation::Mixed if script.about != About::Users => None,
@@ -82,7 +85,8 @@ impl Isolation {
     }
 }
 
-/// Settings of the planner, by name. The verbs fix those that they depend on, so these must not matter.
+/// Planner settings, by name. The verbs fix the settings they depend on, so these must make no
+/// difference.
 pub const PLANNERS: [(&str, &str); 9] = [
     ("default", ""),
     ("no-nestloop", "SET enable_nestloop = off;"),
@@ -99,19 +103,19 @@ pub const PLANNERS: [(&str, &str); 9] = [
     (WARMED, ""),
 ];
 
-/// Sessions that have planned everything on empty tables, and keep that.
+/// Sessions that have planned every statement on empty tables, and keep those plans.
 const WARMED: &str = "warmed";
 
-/// Under which circumstances a case is gone through.
+/// The settings under which a case is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// The isolation level.
     pub isolation: Isolation,
-    /// The planner, by its place among [`PLANNERS`].
+    /// The index into [`PLANNERS`].
     pub planner: usize,
 }
 
-/// What a session was answered.
+/// The answer to a session's statement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Answer {
     Rows(Vec<Vec<String>>),
@@ -134,10 +138,10 @@ impl fmt::Display for Answer {
     }
 }
 
-/// How much was gone through.
+/// How much was run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
-    /// Cases under a setting.
+    /// Cases, each under one setting.
     pub cases: u64,
     /// Orders of statements, each run once.
     pub schedules: u64,
@@ -145,11 +149,12 @@ pub struct Report {
     pub statements: u64,
     /// Statements that had to wait for another session.
     pub waits: u64,
-    /// Transactions that met a conflict (40001) and were done again.
+    /// Transactions that failed with a conflict (40001) and were retried.
     pub conflicts: u64,
     /// Statements that were refused (TN001 to TN004).
     pub refusals: u64,
-    /// Outcomes of which a session was passed by, and so is not in the order that they equal.
+    /// Outcomes in which a call passed a locked row by, so that its session is left out of the
+    /// equal serial order.
     pub passed_by: u64,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
@@ -194,8 +199,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// What is to be gone through: each case under each of these levels where it makes a difference, with all of these
-/// planners, or with one after the other in turns if none is named.
+/// All runs to make: each case under each of these isolation levels, except where `Mixed` makes no
+/// difference. Uses all of these planners, or takes turns through all planners if none is named.
 pub fn work(cases: &[Case], isolations: &[Isolation], planners: &[usize]) -> Vec<(Case, Setting)> {
     let mut work = Vec::new();
     for (n, case) in cases.iter().enumerate() {
@@ -209,12 +214,12 @@ pub fn work(cases: &[Case], isolations: &[Isolation], planners: &[usize]) -> Vec
             }
         }
     }
-    // To plan everything anew takes longer than a case.
+    // Sort by planner: to plan everything again takes longer than a case.
     work.sort_by_key(|(_, setting)| setting.planner);
     work
 }
 
-/// Goes through all of it, on two threads with a database each, and tells of each case that is done.
+/// Runs all of it, on two threads with a database each. Calls `tell` after each case.
 ///
 /// # Errors
 /// The first violation.
@@ -247,40 +252,40 @@ pub fn go_through(
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sessions on a store, to go through cases with.
+/// Sessions on a store, which run cases.
 pub struct Stepper {
     bench: Bench,
-    /// The settings that the sessions have.
+    /// The planner settings of the sessions.
     planner: Option<usize>,
-    /// What leads back to each start.
+    /// The statements that restore each start.
     backs: BTreeMap<&'static str, String>,
     is_whole: bool,
 }
 
 impl Stepper {
-    /// On the store as it is, in this thread's own database.
+    /// On the unchanged store, in this thread's own database.
     #[expect(clippy::new_without_default, reason = "it is a whole database, not a value")]
     pub fn new() -> Stepper {
         Stepper { bench: Bench::whole(), planner: None, backs: BTreeMap::new(), is_whole: true }
     }
 
-    /// On a store that lacks something.
+    /// On a patched store, which lacks a safeguard.
     pub fn patched(patches: &[Patch]) -> Stepper {
         let bench = Bench::patched(patches);
         Stepper { bench, planner: None, backs: BTreeMap::new(), is_whole: false }
     }
 
-    /// On a store whose functions can be stopped between their statements.
+    /// On a store whose functions can be paused between their statements.
     pub fn inside(patches: &[Patch]) -> Stepper {
         let mut stepper = Stepper::patched(patches);
         inside::instrument(&mut stepper.bench);
         stepper
     }
 
-    /// Goes through every pair of places at which the two calls of a case can stop, both as the first.
+    /// Runs every pair of places at which the two calls of a case can pause, in both orders.
     ///
     /// # Errors
-    /// The first that comes to what it must not.
+    /// The first run with a wrong outcome.
     pub fn go_inside(&mut self, case: &Case) -> Result<Report, Violation> {
         let setting = Setting { isolation: Isolation::ReadCommitted, planner: 0 };
         let mut report = Report { cases: 1, ..Report::default() };
@@ -307,10 +312,10 @@ impl Stepper {
         Ok(report)
     }
 
-    /// Goes through every order of a case's statements.
+    /// Runs every order of a case's statements.
     ///
     /// # Errors
-    /// The first schedule that comes to what it must not.
+    /// The first schedule with a wrong outcome.
     pub fn go_through(&mut self, case: &Case, setting: Setting) -> Result<Report, Violation> {
         let mut report = Report { cases: 1, ..Report::default() };
         let began = monotonic();
@@ -328,7 +333,7 @@ impl Stepper {
     /// Runs one schedule: a letter for each statement, in the order in which they are sent.
     ///
     /// # Errors
-    /// If it comes to what it must not.
+    /// If the outcome is wrong.
     pub fn replay(
         &mut self,
         case: &Case,
@@ -347,8 +352,8 @@ impl Stepper {
 }
 
 impl Stepper {
-    /// The scripts that change nothing where they claim to have something to do, each with the start. There must be none:
-    /// a case in which nobody does anything proves nothing.
+    /// The scripts that change nothing in a start where they claim to act, each with the start.
+    /// There must be none: a case in which no session changes anything proves nothing.
     pub fn idle(&mut self) -> Vec<String> {
         let setting = Setting { isolation: Isolation::ReadCommitted, planner: 0 };
         let mut idle = Vec::new();
@@ -358,7 +363,7 @@ impl Stepper {
             let mut rows = |who: &[usize]| {
                 run(&mut self.bench, &case, setting.isolation, back, who, |ready, _| ready[0]).rows
             };
-            // The second session is one that shows the latest token.
+            // Run the second session: its token is the latest one.
             if rows(&[]) == rows(&[1]) {
                 idle.push(case.name);
             }
@@ -366,7 +371,7 @@ impl Stepper {
         idle
     }
 
-    /// The sessions have their settings, and the start is known.
+    /// Gives the sessions their settings, and makes the start if it is new.
     fn prepare(&mut self, case: &Case, setting: Setting) -> Judge {
         if self.planner != Some(setting.planner) {
             self.bench.set(PLANNERS[setting.planner]);
@@ -377,7 +382,8 @@ impl Stepper {
         Judge::default()
     }
 
-    /// Runs the schedule that begins with these turns, and in which then always the first who can go on is next.
+    /// Runs the schedule that begins with these turns. After them, the first session that is ready
+    /// is always next.
     fn run_one(&mut self, case: &Case, setting: Setting, turns: &[usize]) -> Run {
         let all: Vec<usize> = (0..case.scripts.len()).collect();
         let mut turns = turns.iter();
@@ -423,7 +429,7 @@ impl Stepper {
     }
 }
 
-/// The turns that the next schedule begins with, if there is another one.
+/// The turns that the next schedule begins with, if there is one.
 fn after(mut taken: Vec<(usize, Vec<usize>)>) -> Option<Vec<usize>> {
     while let Some((turn, ready)) = taken.pop() {
         if let Some(other) = ready.into_iter().find(|other| *other > turn) {
@@ -433,7 +439,7 @@ fn after(mut taken: Vec<(usize, Vec<usize>)>) -> Option<Vec<usize>> {
     None
 }
 
-/// The arguments that repeat a run.
+/// The arguments of `tenure` that repeat a run.
 fn command(case: &Case, setting: Setting, run: &Run) -> String {
     let schedule: String = run.turns.iter().map(|(turn, _)| letter(*turn)).collect();
     let (isolation, planner) = (setting.isolation.name(), PLANNERS[setting.planner].0);

@@ -1,8 +1,10 @@
-//! Stories: what real workers do when the worst happens, as a person would show it to a colleague.
+//! Stories: what real workers do when the worst happens, as a person would demonstrate it to a
+//! colleague.
 //!
-//! Each story sets up the danger on a store of its own, with real processes, and lets it happen. What they say is the
-//! trace. Then it looks: each claim of its verdict is read from the store, from the trace, or from a witness beside
-//! them, and holds or does not. A verdict is a function of what was seen, so that it can be shown to fail.
+//! Each story sets up the danger on a store of its own, with real processes, and lets it happen.
+//! The events that the processes report are the trace. Then the story checks each claim of its
+//! verdict against the store, the trace, or a separate witness file. A verdict is a pure function
+//! of what was seen, so tests can show that it fails when it should.
 
 pub mod crash;
 pub mod duplicate;
@@ -27,35 +29,36 @@ use tenure::store::{Error, Result, is_meant_as_a_server};
 use self::stage::Stage;
 use crate::workers::Program;
 
-/// Where a story is played.
+/// Where a story runs.
 #[derive(Debug, Clone)]
 pub struct Scene {
-    /// What its processes run.
+    /// The program that its processes run.
     pub program: Program,
-    /// An empty store that nobody else uses.
+    /// An empty store that nothing else uses.
     pub place: String,
-    /// An empty directory that nobody else uses: for gates, and for witnesses beside the store.
+    /// An empty directory that nothing else uses: for gates, and for witness files beside the
+    /// store.
     pub directory: PathBuf,
 }
 
 impl Scene {
-    /// The engine, as people call it.
+    /// The name of the engine.
     pub fn engine(&self) -> &'static str {
         if is_meant_as_a_server(&self.place) { "postgres" } else { "sqlite" }
     }
 }
 
-/// Who watches.
+/// Where a story reports to while it runs.
 pub trait Audience {
     /// Something happened.
     fn told(&mut self, told: &Told);
-    /// Long work has come so far.
+    /// How far long work has come.
     fn so_far(&mut self, text: &str);
-    /// Whether it wants to see no more.
+    /// Whether the story should stop.
     fn has_left(&mut self) -> bool;
 }
 
-/// Nobody watches.
+/// No audience.
 impl Audience for () {
     fn told(&mut self, _: &Told) {}
     fn so_far(&mut self, _: &str) {}
@@ -64,21 +67,21 @@ impl Audience for () {
     }
 }
 
-/// What happened, who told it, and when.
+/// What happened, which process reported it, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Told {
     /// Milliseconds since the story began.
     pub ms: u64,
-    /// A worker by its letter, or [`NARRATOR`].
+    /// A worker's letter, or [`NARRATOR`].
     pub who: String,
     /// The event with all its fields.
     #[serde(flatten)]
     pub event: Value,
 }
 
-/// Who tells what the story itself does.
+/// The reporter of what the story itself does.
 pub const NARRATOR: &str = "-";
-/// The event by which it tells.
+/// The event's name for that.
 const NOTE: &str = "note";
 
 impl Told {
@@ -87,17 +90,17 @@ impl Told {
         self.text("event")
     }
 
-    /// A field that is text, empty if there is none.
+    /// A text field, empty if there is none.
     pub fn text(&self, field: &str) -> &str {
         self.event[field].as_str().unwrap_or_default()
     }
 
-    /// The job that it is about.
+    /// The job that the event is about.
     pub fn job(&self) -> Option<JobId> {
         JobId::parse(self.text("job")).ok()
     }
 
-    /// The token of the attempt that it is about.
+    /// The token of the attempt that the event is about.
     pub fn token(&self) -> Option<Token> {
         self.token_in("token")
     }
@@ -106,7 +109,7 @@ impl Told {
         Token::parse(self.text(field)).ok()
     }
 
-    /// Whether this one told it.
+    /// Whether this is the event `name`, reported by `who`.
     pub fn is(&self, who: &str, name: &str) -> bool {
         self.who == who && self.name() == name
     }
@@ -116,16 +119,17 @@ impl Told {
     }
 }
 
-/// Longer texts are cut: the whole of them is in the JSON.
+/// Longer texts are cut: the JSON has them in full.
 const WIDTH: usize = 100;
 
 /// One line for people: when, who, what, and the fields that matter.
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Whose it is and what it is about, before the rest.
+        /// These fields come first: which attempt, and what it is about.
         const FIRST: [&str; 7] =
             ["job", "token", "attempt", "verb", "stale_token", "current_token", "reason"];
-        /// Who it is stands in front, and all is in one queue of one tenant.
+        /// Omitted: the worker is already shown in front, and all jobs are in one queue of one
+        /// tenant.
         const LEFT_OUT: [&str; 8] =
             ["event", "worker", "from", "queue", "tenant", "queues", "kinds", "concurrency"];
         let name = self.name();
@@ -153,12 +157,12 @@ impl fmt::Display for Told {
     }
 }
 
-/// Something that must be so, and what was seen.
+/// Something that must hold, and what was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claim {
-    /// What must be so.
+    /// What must hold.
     pub claim: String,
-    /// Whether it is.
+    /// Whether it holds.
     pub held: bool,
     /// What was seen.
     pub seen: String,
@@ -177,23 +181,23 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A story that was played.
+/// The report of a story that has run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Story {
     /// Its name.
     pub story: &'static str,
-    /// On which engine.
+    /// The engine.
     pub engine: &'static str,
-    /// How often.
+    /// The number of runs.
     pub runs: usize,
-    /// The sums of many runs.
+    /// The totals of many runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub figures: Option<race::Figures>,
-    /// What was told. Of many runs, only those that broke.
+    /// The events. Of many runs, only of those that failed.
     pub trace: Vec<Told>,
-    /// What must be so.
+    /// The claims.
     pub verdict: Vec<Claim>,
-    /// Whether all of it is.
+    /// Whether all of them hold.
     pub held: bool,
 }
 
@@ -204,13 +208,13 @@ impl Story {
     }
 }
 
-/// Why a story does not go on.
+/// Why a story stopped early.
 enum Halt {
     /// The store cannot be used.
     Store(Error),
-    /// Something did not happen that should have.
+    /// Something that should have happened did not.
     Stuck(String),
-    /// Nobody watches any more.
+    /// The audience has left.
     Left,
 }
 
@@ -222,8 +226,8 @@ impl From<Error> for Halt {
 
 type Go<T> = std::result::Result<T, Halt>;
 
-/// Plays a story to its end. What does not happen in time is a claim that does not hold, and so is a story that somebody
-/// left early.
+/// Runs a story to its end. A wait that times out becomes a claim that does not hold, and so does a
+/// story that was stopped early.
 fn play(
     name: &'static str,
     scene: &Scene,
@@ -240,7 +244,7 @@ fn play(
     Ok(Story::new(name, scene, stage.into_trace(), verdict))
 }
 
-/// A length of time, as a person reads it.
+/// A duration for people to read.
 fn seconds(length: Duration) -> String {
     format!("{:.3} s", length.as_secs_f64())
 }
@@ -249,12 +253,12 @@ fn times(n: usize) -> String {
     if n == 1 { "once".into() } else { format!("{n} times") }
 }
 
-/// How many of what.
+/// A number with the singular or plural of its noun.
 fn many(n: usize, one: &str, more: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { more })
 }
 
-/// What must be so of every store in the end: nothing is stored that must not be.
+/// A claim of every story: `check` finds nothing wrong in the store.
 fn nothing_wrong(stage: &mut Stage<'_>) -> Go<Claim> {
     let wrong = stage.wrong()?;
     let seen = match wrong.first() {

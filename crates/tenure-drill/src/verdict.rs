@@ -1,69 +1,74 @@
-//! What must hold, and what it looks like when it does not. All levels of the proof speak of the same invariants.
+//! The invariants, and what a violation looks like. All levels of the proof check the same
+//! invariants.
 
 use std::any::Any;
 use std::fmt;
 
 use serde::Serialize;
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn said(thrown: &(dyn Any + Send)) -> String {
     let text = thrown.downcast_ref::<String>().cloned();
     text.or_else(|| thrown.downcast_ref::<&str>().map(|text| (*text).to_owned()))
         .unwrap_or_default()
 }
 
-/// What must hold in every state and after every step. `docs/proof.md` has them in exact words.
+/// What must hold in every state and after every step. `docs/proof.md` defines each one exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Invariant {
-    /// At most one success since the last requeue, and per effect at most one that took place, as
-    /// far as anybody can know.
+    /// A job succeeds at most once since its last requeue, and each effect takes place at most
+    /// once, as far as can be known.
     I1,
     /// A later claim has a larger token.
     I2,
-    /// Succeeded means completed, by the last claim.
+    /// A job is succeeded only if its last claim completed it.
     I3,
-    /// What has ended stays as it is, except by a requeue, which raises the token.
+    /// A job that has ended does not change, except by a requeue, which raises the token.
     I4,
-    /// Starts and crashes are bounded.
+    /// The starts and crashes of a job are bounded.
     I5,
-    /// A job is taken from its holder only when its lease is over.
+    /// A job is taken from its holder only when its lease is over, its process is gone, or it was
+    /// given back or cancelled.
     I6,
-    /// Every write that is heard comes from the latest claim.
+    /// Every write that the store accepts comes from the latest claim.
     I7,
-    /// A lapse hits only the latest claim, and only when its lease is over or its process is gone.
+    /// A lapse affects only the latest claim, and only when its lease is over or its process is
+    /// gone.
     I8,
-    /// Every job that was acknowledged is there, once.
+    /// Every acknowledged job is in the store, once.
     I9,
-    /// An answer tells the truth, also when the call is repeated.
+    /// An answer is true, also when the call is repeated.
     I10,
-    /// Once faults stop, every job comes to its end.
+    /// Once faults stop, every job reaches its end.
     I11,
-    /// The same key within its window is the same job, never none; with other args it is a conflict.
+    /// The same key within its window gives the same job, never none; with other args it is a
+    /// conflict.
     I12,
     /// An outside witness that keeps the highest fence it has seen never accepts a lower one.
     I16,
     /// The engines agree with the model.
     #[serde(rename = "lockstep")]
     Lockstep,
-    /// What came of sessions side by side is what some order of them, one after the other, comes to.
+    /// The outcome of concurrent sessions equals the outcome of running them one after the other,
+    /// in some order.
     #[serde(rename = "serial order")]
     Serial,
     /// No two calls wait for each other in a circle.
     #[serde(rename = "no deadlock")]
     Deadlock,
-    /// Calls that promise to wait for nobody do not.
+    /// A call that promises not to wait for other sessions does not wait.
     #[serde(rename = "no waiting")]
     Prompt,
-    /// Every tenant with a job that waits is served within one round of a worker's claims.
+    /// Every tenant with a due job is served within one round of a worker's claims.
     #[serde(rename = "fair turns")]
     Fair,
     /// The delays before retries lie within the bounds of their jitter, and are not all equal.
     #[serde(rename = "spread retries")]
     Spread,
-    /// What has ended is deleted when its time of keeping is over.
+    /// A job that has ended is deleted when its retention time is over.
     #[serde(rename = "old jobs go")]
     Pruned,
-    /// A worker that is told of a job and has room for it starts the job at once.
+    /// A worker that is notified of a job and has room for it starts the job at once.
     #[serde(rename = "prompt start")]
     Told,
 }
@@ -96,18 +101,18 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// A schedule that breaks a promise.
+/// A schedule that violates an invariant.
 #[derive(Clone, Serialize)]
 pub struct Violation {
     /// The invariant that does not hold.
     pub invariant: Invariant,
     /// What was seen.
     pub what: String,
-    /// How it came to that, step by step, in words.
+    /// The steps that lead to the violation, in words.
     pub schedule: Vec<String>,
-    /// How many states, schedules or runs had been seen.
+    /// How many states, schedules or runs had been checked by then.
     pub states: usize,
-    /// The arguments of `tenure` that repeat exactly this, where a command can.
+    /// The arguments of `tenure` that repeat exactly this schedule, if a command can.
     pub replay: Option<String>,
 }
 

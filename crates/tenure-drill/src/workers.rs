@@ -1,9 +1,10 @@
-//! Real workers of the library, each in a process of its own, that are killed, stopped and cut off while they work.
+//! Real workers of the library, each in a process of its own, that are killed, stopped and cut off
+//! while they work.
 //!
-//! A [`process`] runs one with the handlers of [`kinds`] and says each event as a line of JSON. Here is
-//! what a test needs to start them, to hear what they say, and to wait for what becomes of their jobs. What is tried
-//! daily at a small size and in the long proof at full size is in [`attack`] and [`takeover`]. What workers cost while they
-//! have nothing to do is measured with a [`fleet`] of them.
+//! A [`process`] runs a worker with the handlers of [`kinds`] and writes each event as a line of
+//! JSON. This module starts such processes, reads their events, and waits for what becomes of their
+//! jobs. [`attack`] and [`takeover`] run daily at a small size and in the long proof at full size.
+//! The cost of idle workers is measured with a [`fleet`].
 
 pub mod attack;
 pub mod books;
@@ -35,35 +36,36 @@ use crate::speakers::{PATIENCE, Speaker};
 /// How a worker is set up.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// For how long it takes a job.
+    /// The length of its leases.
     pub lease: Duration,
     /// How many jobs it runs at a time.
     pub concurrency: usize,
     /// How many threads its handlers share.
     pub threads: usize,
-    /// From which queue it works.
+    /// The queue it works on.
     pub queue: String,
-    /// Whether it takes care of its leases.
+    /// Whether it renews and checks its leases.
     pub care: Care,
     /// How it ends when it is asked to.
     pub end: End,
 }
 
-/// Whether a worker takes care of its leases.
+/// Whether a worker renews and checks its leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
     /// As every worker does.
     Usual,
-    /// It neither renews them nor distrusts them, as a process that stood still and does not know it.
+    /// It neither renews its leases nor checks whether they are over, like a process that was
+    /// suspended and does not know it.
     Stalled,
 }
 
 /// How a worker ends when its standard input is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It claims nothing more, and lets what runs finish.
+    /// It claims nothing more, and lets running jobs finish.
     Shutdown,
-    /// When nothing is due and nothing runs.
+    /// It ends when nothing is due and nothing runs.
     Drain,
 }
 
@@ -80,12 +82,12 @@ impl Default for Setup {
     }
 }
 
-/// The program that a process of the drill runs, and what it must be told first.
+/// The program that a process of the drill runs, and its first argument.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// The word by which it knows what it is to be; none for one that is nothing else.
+    /// The argument that selects the drill's process; none for a binary that is nothing else.
     pub word: Option<&'static str>,
 }
 
@@ -95,7 +97,8 @@ impl Program {
         Program { path: path.to_owned(), word: None }
     }
 
-    /// A process with these words, ready to start. A key that ends the drill does not end it first.
+    /// A command with these arguments, ready to start. It gets its own process group, so that
+    /// Ctrl-C in the drill's terminal does not end it first.
     pub fn command(&self, place: &str, words: &[String]) -> Command {
         let mut command = Command::new(&self.path);
         command.args(self.word).args(words).env(process::PLACE, place).process_group(0);
@@ -103,23 +106,23 @@ impl Program {
     }
 }
 
-/// Something that a worker said, and when it was heard.
+/// An event that a worker reported, and when it was received.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// When it was heard.
+    /// When it was received.
     pub at: Instant,
     /// The event's name.
     pub name: String,
     /// The job.
     pub job: Option<JobId>,
-    /// The token of the attempt that it is about.
+    /// The token of the attempt that the event is about.
     pub token: Option<Token>,
-    /// All of it.
+    /// All fields.
     pub all: Value,
 }
 
 impl Event {
-    /// Reads a line. One that a kill cut off says nothing.
+    /// Parses a line. A line that a kill cut off yields nothing.
     fn parse(at: Instant, line: &str) -> Option<Event> {
         let all: Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| all[name].as_str();
@@ -132,7 +135,7 @@ impl Event {
         })
     }
 
-    /// Whether it says this of this job.
+    /// Whether this is the event `name` about this job.
     pub fn is(&self, name: &str, job: JobId) -> bool {
         self.name == name && self.job == Some(job)
     }
@@ -142,25 +145,25 @@ impl Event {
 #[derive(Debug)]
 pub struct Worker {
     speaker: Speaker,
-    /// What it has said, as far as somebody has listened.
+    /// The events read so far.
     pub events: Vec<Event>,
 }
 
 impl Worker {
-    /// Starts one, and returns once it works.
+    /// Starts a worker, and returns once it works.
     pub fn start(program: &Program, place: &str, setup: &Setup) -> Worker {
         let mut worker = Worker::launch(program, place, &process::words(setup));
         worker.hear("that it has started", |event| event.name == "worker_started");
         worker
     }
 
-    /// Starts a process that is told these words.
+    /// Starts a process with these arguments.
     pub fn launch(program: &Program, place: &str, words: &[String]) -> Worker {
         let speaker = Speaker::start(&mut program.command(place, words));
         Worker { speaker, events: Vec::new() }
     }
 
-    /// Waits until it says something that it had not said before.
+    /// Waits for a new event for which `is` returns true.
     pub fn hear(&mut self, what: &str, is: impl Fn(&Event) -> bool) -> Event {
         let until = monotonic() + PATIENCE;
         while let Some((at, line)) = self.speaker.next(until) {
@@ -174,27 +177,27 @@ impl Worker {
         panic!("a worker never said {what}; it said: {}", Last(&self.events));
     }
 
-    /// Waits until it says that a handler was called for this job.
+    /// Waits until it reports that a handler was called for this job.
     pub fn starts(&mut self, job: JobId) -> Event {
         self.hear(&format!("that job {job} has started"), |event| {
             event.is("execution_started", job)
         })
     }
 
-    /// Listens to what it has said up to now.
+    /// Reads the events that it has reported up to now.
     pub fn catch_up(&mut self) {
         while let Some((at, line)) = self.speaker.next(monotonic()) {
             self.events.extend(Event::parse(at, &line));
         }
     }
 
-    /// Kills it, and listens to its last words.
+    /// Kills it, and reads its last events.
     pub fn kill(&mut self) {
         self.speaker.kill();
         self.listen_to_the_end();
     }
 
-    /// Asks it to end, waits until it has, and listens to its last words.
+    /// Asks it to end, waits until it has, and reads its last events.
     pub fn end(&mut self) {
         let how = self.speaker.end();
         self.listen_to_the_end();
@@ -207,9 +210,10 @@ impl Worker {
         }
     }
 
-    /// How long its process has been on a processor, over all its threads.
+    /// The processor time of its process, over all threads.
     pub fn cpu(&self) -> Duration {
-        // Fields 14 and 15, counted after the name, which may have spaces in it; a tick is a hundredth of a second.
+        // Fields 14 and 15, counted after the name, which may contain spaces; a tick is a hundredth
+        // of a second.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it lives");
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 =
@@ -232,7 +236,7 @@ impl DerefMut for Worker {
     }
 }
 
-/// The last that was said, for whoever waits for something else.
+/// The last events, for the message of a wait that timed out.
 struct Last<'a>(&'a [Event]);
 
 impl fmt::Display for Last<'_> {
@@ -244,9 +248,9 @@ impl fmt::Display for Last<'_> {
 
 /// A store, and workers for it.
 pub struct Bench {
-    /// Where it is.
+    /// Its place.
     pub place: String,
-    /// A connection of the test's own.
+    /// The test's own connection.
     pub store: Box<dyn Store>,
     /// For files that handlers write.
     pub directory: PathBuf,
@@ -268,7 +272,7 @@ impl Bench {
         Bench::on_server(program, directory, place)
     }
 
-    /// A store that is there.
+    /// A store that exists already.
     pub fn on_server(program: &Path, directory: &Path, place: String) -> Bench {
         let store = open(&place).expect("it answers");
         Bench { place, store, directory: directory.to_owned(), program: Program::itself(program) }
@@ -279,12 +283,12 @@ impl Bench {
         Worker::start(&self.program, &self.place, setup)
     }
 
-    /// A file that handlers write, or that does not exist yet and which they wait for.
+    /// A file that handlers write, or a gate that they wait for.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Enqueues jobs.
+    /// Enqueues these jobs, and returns their ids in the same order.
     pub fn put(&mut self, jobs: &[NewJob]) -> Vec<JobId> {
         let stored = jobs.chunks(1_000).flat_map(|part| self.store.enqueue(part).expect("stored"));
         let created = stored.map(|answer| match answer {
@@ -294,7 +298,7 @@ impl Bench {
         created.collect()
     }
 
-    /// Waits until nothing is owed any more.
+    /// Waits until all jobs have ended.
     pub fn finish(&mut self) {
         self.until("all jobs to end", |bench| bench.owed() == 0);
     }
@@ -305,13 +309,13 @@ impl Bench {
         lines.iter().map(|line| line.ready + line.waiting + line.running + line.parked).sum()
     }
 
-    /// Waits for something that somebody else does.
+    /// Waits for something that another process does.
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Bench) -> bool) {
         let end = monotonic() + PATIENCE;
         while !is(self) {
             let overview = self.store.overview().expect("it answers");
             assert!(monotonic() < end, "waited in vain for {what}: {overview:?}");
-            // It ends early when something happens in the store, which may be what is waited for.
+            // Returns early when something changes in the store, which may be what is waited for.
             self.store.wait(monotonic() + Duration::from_millis(20)).expect("it answers");
         }
     }
@@ -324,7 +328,7 @@ impl Bench {
         }
     }
 
-    /// Asserts that a job has ended so, and answers under which token and after how many crashes.
+    /// Asserts that a job has ended in this state; returns its token and its crashes.
     pub fn ended(&mut self, id: JobId, state: State) -> (Token, u16) {
         let found = self.store.job(id).expect("it answers").expect("it is kept");
         assert_eq!(found.job.state, state, "{found:?}");
@@ -343,7 +347,7 @@ impl Bench {
         }
     }
 
-    /// All that is stored and must not be.
+    /// Everything that `check` finds wrong in the store.
     pub fn wrong(&mut self) -> Vec<Wrong> {
         let (mut from, mut wrong) = (None, Vec::new());
         loop {
@@ -373,7 +377,7 @@ pub fn job<J: Job>(job: &J) -> NewJob {
     NewJob::new(Name::check("kind", J::KIND).expect("a name"), args)
 }
 
-/// The lines of a file that handlers add to; none if nobody has.
+/// The lines of a file that handlers append to; none if the file does not exist.
 pub fn lines(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! What a program is told of many jobs that it enqueues at once, on both engines.
+//! What a program learns about many jobs that it enqueues at once, on both engines.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -26,7 +26,7 @@ on_both_engines!(
     one_part_that_fails_is_told_as_what_it_is,
 );
 
-/// Makes a store take no jobs above this id.
+/// Makes a store refuse jobs above this id.
 type Fill = Box<dyn Fn(i64)>;
 
 fn in_a_file<Fut: Future<Output = ()>>(claim: fn(Tenure, Fill) -> Fut) {
@@ -54,7 +54,7 @@ fn on_a_server<Fut: Future<Output = ()>>(name: &str, claim: fn(Tenure, Fill) -> 
              CREATE TRIGGER full_now BEFORE INSERT ON {schema}.jobs FOR EACH ROW \
              WHEN (NEW.id > {last}) EXECUTE FUNCTION {schema}.no_more()"
         );
-        // The driver has a runtime of its own, which needs a thread of its own.
+        // The driver has its own runtime, which needs its own thread.
         std::thread::scope(|scope| {
             scope.spawn(|| servers::connect(&database).batch_execute(&sql).unwrap());
         });

@@ -1,5 +1,5 @@
-//! What a claim costs, by SQLite's own counters: jobs that are not due, have ended, or that nobody
-//! asks for must not make it dearer.
+//! What a claim costs, by SQLite's own counters: jobs that are not due, have ended, or are of a
+//! kind that the claim does not ask for must not make it more expensive.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 #![allow(unsafe_code, reason = "SQLite's page counters are only reachable through its C interface")]
@@ -81,7 +81,7 @@ fn multiply(store: &mut Sqlite, table: &str, time: &str, kind: &str, n: u64, spr
     });
 }
 
-/// What one claim of ten jobs costs, taken in the middle of a few, so that caches and statements
+/// What one claim of ten jobs costs, measured in the middle of a few, so that caches and statements
 /// are warm.
 fn cost(store: &mut Sqlite) -> Cost {
     let steps = Arc::new(AtomicU64::new(0));
@@ -104,7 +104,7 @@ fn cost(store: &mut Sqlite) -> Cost {
     })
 }
 
-/// Pages looked at since the last call.
+/// Pages read since the last call.
 fn pages(connection: &rusqlite::Connection) -> u64 {
     [ffi::SQLITE_DBSTATUS_CACHE_HIT, ffi::SQLITE_DBSTATUS_CACHE_MISS]
         .into_iter()
@@ -126,7 +126,7 @@ fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
     let alone = cost(&mut store());
     let mut crowded = store();
     let week = Duration::from_secs(7 * 24 * 60 * 60);
-    // In the way as much as can be: of a tenant that is served, and before its own jobs.
+    // As much in the way as possible: of a tenant that is served, and before its other jobs.
     let other = job("other").tenant(Tenant::check("t1").unwrap()).priority(-1);
     crowded.enqueue(&[job("later").delay(week), job("ended"), other]).unwrap();
     let ended = crowded.claim(&ask("ended", 1)).unwrap().attempts[0].lease.fence();

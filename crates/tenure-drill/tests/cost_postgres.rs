@@ -1,8 +1,9 @@
-//! What a claim costs on PostgreSQL, by the server's own count of pages: jobs that are not due, have ended, or
-//! that nobody asks for must not make it dearer, and neither must what an old transaction keeps from being
-//! swept out.
+//! What a claim costs on PostgreSQL, by the server's own count of pages: jobs that are not due,
+//! have ended, or are of a kind that the claim does not ask for must not make it more expensive,
+//! and neither must dead rows that an old transaction keeps from being vacuumed.
 //!
-//! Every session is warmed on the empty, never analysed tables, where planners make their worst choices.
+//! Every session is warmed on the empty, never analysed tables, where the planner makes its worst
+//! choices.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -12,11 +13,11 @@ use tenure::store::postgres::Options;
 use tenure_drill::engines::START;
 use tenure_drill::servers;
 
-/// A session that has claimed from empty tables until its plans were made.
+/// A session that has claimed from empty tables until its plans were cached.
 fn warmed() -> Client {
     drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).unwrap());
     let mut client = servers::connect(&servers::database());
-    // Emptied as if new, and left alone: statistics and sweeping would only help.
+    // Emptied as if new, and without autovacuum: statistics and vacuuming would only help.
     client
         .batch_execute(
             "TRUNCATE tenure.jobs, tenure.done, tenure.payloads, tenure.timeline, tenure.keys;
@@ -27,7 +28,8 @@ fn warmed() -> Client {
         .unwrap();
     for _ in 0..3 {
         assert_eq!(claim(&mut client, 10, None).jobs, 0);
-        // What is run only when there is work is planned too, while there is hardly any.
+        // Statements that run only when there is work get their plans too, while there is hardly
+        // any work.
         enqueue(&mut client, "work", 10, 1, 0);
         assert_eq!(claim(&mut client, 10, None).jobs, 10);
         client.batch_execute("DELETE FROM tenure.jobs").unwrap();
@@ -74,7 +76,7 @@ struct Claimed {
 
 /// A claim of jobs of the kind `work`.
 fn claim(client: &mut Client, n: i32, marks: Option<&str>) -> Claimed {
-    // Its answer goes into a table of the session's, since EXPLAIN shows only what it cost.
+    // The answer goes into a temporary table, since EXPLAIN shows only the cost.
     let explained: Vec<String> = client
         .batch_execute("DROP TABLE IF EXISTS pg_temp.answer; CREATE TEMPORARY TABLE answer (what text, marks text)")
         .and_then(|()| {
@@ -92,7 +94,7 @@ fn claim(client: &mut Client, n: i32, marks: Option<&str>) -> Claimed {
         })
         .collect();
     let plan: serde_json::Value = serde_json::from_str(&explained.concat()).unwrap();
-    // The function's own, without the insert above it.
+    // The pages of the function itself, without the INSERT around it.
     let scan = &plan[0]["Plan"]["Plans"][0];
     let pages = |which: &str| scan[which].as_u64().unwrap();
     let row = client
@@ -105,7 +107,7 @@ fn claim(client: &mut Client, n: i32, marks: Option<&str>) -> Claimed {
     }
 }
 
-/// The pages of a claim of ten when there is nothing but those ten.
+/// The pages of a claim of ten when there are no other jobs.
 fn alone() -> u64 {
     let mut client = warmed();
     least(|| {
@@ -115,19 +117,19 @@ fn alone() -> u64 {
     })
 }
 
-/// The pages of a claim of ten from a hundred thousand jobs of so many tenants.
+/// The pages of a claim of ten from a hundred thousand jobs of this many tenants.
 fn from_plenty(tenants: i32) -> u64 {
     let mut client = warmed();
     enqueue(&mut client, "work", 100_000, tenants, 0);
     least(|| ten(&mut client))
 }
 
-/// The least of three: what other sessions of the server do can make this one read the catalogue anew.
+/// The least of three: other sessions of the server can make this one read the catalogue again.
 fn least(mut measure: impl FnMut() -> u64) -> u64 {
     (0..3).map(|_| measure()).min().unwrap()
 }
 
-/// A claim of ten from what is there.
+/// The pages of a claim of ten from the existing jobs.
 fn ten(client: &mut Client) -> u64 {
     let claimed = claim(client, 10, None);
     assert_eq!((claimed.jobs, claimed.marks), (10, None));

@@ -3,7 +3,7 @@
 use tenure_drill::differential::{Answers, SOMETIMES, run};
 use tenure_drill::engines::Engine;
 
-/// The seeds of everyday; `TENURE_DRILL_SEED` repeats one of them alone.
+/// The seeds of the daily test; `TENURE_DRILL_SEED` repeats one of them alone.
 fn seeds() -> Vec<u64> {
     match std::env::var("TENURE_DRILL_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
@@ -22,7 +22,8 @@ fn all_engines_give_the_same_answers_and_come_to_the_same_state() {
     }
     println!("{met:#?}");
     if seeds.len() > 1 {
-        // A person's word about an effect meets the next attempt of that very job in few sequences.
+        // In few sequences an operator's decision about an effect meets the next attempt of the
+        // same job.
         let least = |mark: &str| if mark == "Decided(" { 2 } else { 10 };
         let never: Vec<_> = SOMETIMES.into_iter().filter(|mark| met[mark] < least(mark)).collect();
         assert!(never.is_empty(), "the sequences hardly ever met {never:?}");

@@ -1,5 +1,5 @@
-//! The power fails after every write and every flush, and nothing that was answered is lost; and another program writes
-//! to the file whenever it likes.
+//! The power fails after every write and every flush, and nothing that was answered is lost; and
+//! another program writes to the file at any time.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test panics where it fails")]
 

@@ -14,10 +14,10 @@ use tenure_drill::verdict::Invariant;
 
 use self::page::{PROOF, grouped};
 
-/// These two are gone through on PostgreSQL every day, the others by `cargo xtask prove`.
+/// These two scopes run on PostgreSQL every day, the others in `cargo xtask prove`.
 const ON_POSTGRESQL: [&str; 2] = ["lease", "settle"];
 
-/// Goes through these scopes, two at a time, each thread on a database of its own.
+/// Explores these scopes, two at a time, each thread on a database of its own.
 fn explore_all(scopes: Vec<&Scope>, engines: Engines) -> Vec<Report> {
     let left = Mutex::new(scopes);
     let work = || {
@@ -74,10 +74,11 @@ fn every_interleaving_of_the_lease_and_settle_scopes_is_the_same_on_postgresql()
     assert_eq!(reports.len(), ON_POSTGRESQL.len());
 }
 
-/// The page that people read says what the hunt finds: the search is deterministic, to the state.
-/// On SQLite the library reads limits that are never reached, and so suspects jobs later too, which is seen sooner.
+/// On SQLite the patched library reads limits that are never reached. So it also suspects jobs
+/// later, which is noticed sooner.
 const SOONER: &str = "no cap in the sweeper";
 
+/// docs/proof.md must agree with what the hunt finds: the search is deterministic, to the state.
 #[test]
 fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
     let hunts = mutants::all();
@@ -118,7 +119,7 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
             let ours = fates.iter().find(|it| it.mutant == hunt.mutant && it.stock == stock)?;
             ours.killed.as_ref().map(|killed| (killed.invariant, killed.states))
         };
-        // On both engines it dies in the same state, unless it could be made of one only.
+        // On both engines the mutant dies in the same state, unless it exists for one engine only.
         let broken = match (of(Stock::Sqlite), of(Stock::Postgres)) {
             (Some(sqlite), Some(postgres)) if sqlite == postgres => sqlite,
             (Some(sqlite), Some(postgres)) if hunt.mutant == SOONER && sqlite.0 == postgres.0 => {
@@ -139,7 +140,8 @@ fn every_mutant_is_killed_by_the_invariant_it_breaks_and_the_page_says_so() {
 
 const PAGE: &str = include_str!("../../../docs/proof.md");
 
-/// Those of the other levels are compared without their figures, which may differ by a few from run to run.
+/// Mutants of the other levels are compared without their figures, which may differ a little from
+/// run to run.
 #[test]
 fn the_page_lists_every_mutant_with_what_must_kill_it() {
     for hunt in mutants::all() {

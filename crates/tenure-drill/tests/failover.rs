@@ -35,7 +35,8 @@ fn take(store: &mut dyn Store) -> Fence {
         grace: Duration::ZERO,
         request: 0,
     };
-    // A lease of a millisecond is over at once, but a server's clock may need a moment to say so.
+    // A lease of a millisecond is over at once, but the server's clock may need a moment to reach
+    // that time.
     let until = tenure::clock::monotonic() + Duration::from_secs(30);
     while tenure::clock::monotonic() < until {
         if let Some(attempt) = store.claim(&ask).unwrap().attempts.first() {
@@ -57,29 +58,29 @@ struct Past {
     lost_id: JobId,
 }
 
-/// The same for every way back: nothing that was ever given out is given out again, and all who hold something from
-/// before are refused.
+/// The same for every way back in time: no number is issued twice, and every holder of a lease from
+/// before is refused.
 fn assert_noticed(store: &mut dyn Store, past: &Past) {
     let id = put(store);
     assert!(id > past.lost_id, "{id} was given out before");
-    // A server that was elsewhere gives every lease its length again, so the new job may come first.
+    // A server that was elsewhere extends every lease by its length, so the new job may come first.
     let mut taken = take(store);
     while taken.job != past.before.job {
-        assert!(matches!(settle(store, taken), Settled::Yes(_)));
+        assert!(matches!(settle(store, taken), Settled::Applied(_)));
         taken = take(store);
     }
     assert!(taken.token > past.lost.token, "{taken:?} after {:?}", past.lost);
     for old in [past.before, past.lost] {
         assert!(matches!(settle(store, old), Settled::Stale(_)), "{old:?}");
     }
-    assert!(matches!(settle(store, taken), Settled::Yes(_)));
+    assert!(matches!(settle(store, taken), Settled::Applied(_)));
     let identity = store.identity().unwrap();
     assert_eq!(identity.raises.len(), 1, "{identity:?}");
     assert_eq!(identity.raises[0].epoch, identity.epoch);
     assert!(store.check(None, 1_000).unwrap().wrong.is_empty());
 }
 
-/// A job is claimed; then `copy` is made; then what will be lost happens.
+/// A job is claimed; then `copy` is made; then work happens that will be lost.
 fn live(store: &mut dyn Store, copy: impl FnOnce()) -> Past {
     put(store);
     let before = take(store);
@@ -89,20 +90,19 @@ fn live(store: &mut dyn Store, copy: impl FnOnce()) -> Past {
     Past { before, lost, lost_id: put(store) }
 }
 
-// ── SQLite
-// ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── SQLite ───────────────────────────────────────────────────────────────────────────────────────
 
 fn open(file: &Path) -> Sqlite {
     Sqlite::open(file, &Options::default()).unwrap()
 }
 
-/// A copy of the database alone, in a state that it was in: as `sqlite3 jobs.db ".backup copy.db"` makes it.
+/// A consistent copy of the database file alone, as `sqlite3 jobs.db ".backup copy.db"` makes it.
 fn back_up(file: &Path, copy: &Path) {
     let connection = rusqlite::Connection::open(file).unwrap();
     connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
 }
 
-/// Puts the copy where the file was, as people do: the log of the old one must go.
+/// Puts the copy in the file's place, as an operator does: the log of the old file must go.
 fn restore(copy: &Path, file: &Path) {
     for suffix in ["-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{}{suffix}", file.display()));
@@ -153,7 +153,7 @@ fn a_file_that_is_opened_again_and_again_stays_in_its_epoch() {
     }
 }
 
-/// As `sqlite3 jobs.db ".restore copy.db"` does it, under the feet of a process that has the file open.
+/// As `sqlite3 jobs.db ".restore copy.db"` does it, while a process has the file open.
 #[test]
 fn a_copy_that_is_restored_into_an_open_file_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
@@ -179,8 +179,7 @@ fn the_witness_is_never_ahead_of_the_file_whoever_writes() {
     assert_eq!(open(&file).identity().unwrap().epoch, 0);
 }
 
-// ── PostgreSQL
-// ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
 fn connect(cluster: &Cluster, database: &str) -> Postgres {
     let url = cluster.url_as("tenure", database);
@@ -198,8 +197,8 @@ fn migrate(cluster: &Cluster) {
         .unwrap();
 }
 
-/// The tokens of one job that three workers were given, with a crash of the server after each answer. What the server would
-/// write late it has not written by then.
+/// The tokens of one job that three workers got, with a crash of the server after each answer. The
+/// server's late writes have not happened by then.
 fn tokens_through_crashes(patches: &[Patch]) -> Vec<i64> {
     let settings = Settings::new().config("wal_writer_delay", "10s");
     let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
@@ -217,14 +216,14 @@ fn tokens_through_crashes(patches: &[Patch]) -> Vec<i64> {
     tokens
 }
 
-/// G1, G3: a role that does not wait for the disk is made to.
+/// G1, G3: a role whose setting does not wait for the disk is made to wait.
 #[test]
 fn a_crash_forgets_no_claim_that_was_answered_whatever_the_role_says() {
     let tokens = tokens_through_crashes(&[]);
     assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
 
-/// The mutant that the crash kills: functions do not raise the role's setting.
+/// The mutant that the crash kills: the functions do not raise the role's setting.
 #[test]
 fn a_claim_that_does_not_wait_for_the_disk_is_forgotten() {
     const LAZY: [Patch; 1] = [Patch {
@@ -278,14 +277,15 @@ fn a_server_that_was_put_back_to_a_snapshot_is_noticed_by_what_a_worker_has_seen
     assert_noticed(&mut store, &past);
     let raises = store.identity().unwrap().raises;
     assert!(raises[0].reason.contains("write-ahead log"), "{raises:?}");
-    // All other workers have seen it too, and no epoch more begins.
+    // All other workers have seen this too, and no further epoch begins.
     for _ in 0..3 {
         beat(&mut worker);
     }
     assert_eq!(store.identity().unwrap().raises, raises);
 }
 
-/// In which epoch a store is whose worker has seen it before each of three crashes of the server, which lost some of its log.
+/// The epoch of a store whose worker has read the log position before each of three crashes of the
+/// server, which lost some of its log.
 fn epoch_after_crashes(patches: &[Patch]) -> u32 {
     let settings = Settings::new().config("wal_writer_delay", "10s");
     let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
@@ -311,7 +311,7 @@ fn a_crash_that_loses_what_was_not_on_disk_begins_no_epoch() {
     assert_eq!(epoch_after_crashes(&[]), 0);
 }
 
-/// The mutant that the crash kills: workers are told of a log that is not on disk yet.
+/// The mutant that the crash kills: workers are given a log position that is not on disk yet.
 #[test]
 fn a_worker_that_has_seen_what_was_not_on_disk_accuses_a_server_that_only_crashed() {
     const HASTY: [Patch; 1] = [Patch {
@@ -322,7 +322,7 @@ fn a_worker_that_has_seen_what_was_not_on_disk_accuses_a_server_that_only_crashe
     assert!(epoch_after_crashes(&HASTY) > 0, "this mutant should have been noticed");
 }
 
-/// A standby that has all that happened before, is cut off, and then promoted.
+/// A standby that has everything from before the copy, is cut off, and then promoted.
 fn promoted(primary: &Cluster) -> (Cluster, Past) {
     let mut standby = None;
     let past = live(&mut connect(primary, "tenure"), || {
@@ -348,8 +348,8 @@ fn a_promoted_asynchronous_replica_is_noticed() {
     assert!(reason.contains("timeline"), "{reason}");
 }
 
-/// What two replicas issue that do not know of each other and are promoted within ten minutes: a token for the job that both have,
-/// and an id.
+/// What two replicas issue that do not know of each other and are promoted within ten minutes: a
+/// token for the job that both have, and an id.
 fn issued_by_two_replicas(patches: &[Patch]) -> [(Fence, JobId); 2] {
     let primary = cluster();
     Postgres::install_patched(&Address::parse(&primary.url()).unwrap(), patches).unwrap();
@@ -381,7 +381,8 @@ fn a_second_failover_to_a_replica_that_never_saw_the_first_repeats_no_number() {
     assert_ne!(first_id, second_id);
 }
 
-/// The mutant that the second failover kills: both begin the numbers of their epoch at the same place.
+/// The mutant that the second failover kills: both replicas begin the numbers of their epoch at the
+/// same place.
 #[test]
 fn an_epoch_alone_is_not_enough_for_two_replicas() {
     const UNSALTED: [Patch; 1] = [Patch {
@@ -389,7 +390,7 @@ fn an_epoch_alone_is_not_enough_for_two_replicas() {
         find: "RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;",
         replace: "RETURN 0;",
     }];
-    // Unless the ten minutes end between the two, which they do not twice.
+    // Unless the ten-minute slot ends between the two promotions, which does not happen twice.
     let repeats = (0..2).any(|_| {
         let [first, second] = issued_by_two_replicas(&UNSALTED);
         first == second
@@ -400,7 +401,7 @@ fn an_epoch_alone_is_not_enough_for_two_replicas() {
     );
 }
 
-/// The same of one dump that is restored twice within ten minutes.
+/// The same for one dump that is restored twice within ten minutes.
 #[test]
 fn a_dump_that_is_restored_a_second_time_repeats_no_number() {
     let primary = cluster();
@@ -461,7 +462,7 @@ fn a_dump_that_is_restored_into_another_server_is_noticed() {
     assert_noticed(&mut connect(&other, "tenure"), &past);
 }
 
-/// A copy has everything of the original, down to the numbers of its tables.
+/// A copy has everything of the original, including the OIDs of its tables.
 #[test]
 fn a_copy_of_the_database_that_takes_its_place_is_noticed() {
     let primary = cluster();

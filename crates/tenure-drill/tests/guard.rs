@@ -1,4 +1,4 @@
-//! Real worker processes that die, stop, or live through a restart of the server.
+//! Real worker processes that die, are stopped, or survive a restart of the server.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,7 +43,8 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// G5: each time a process is killed its job, leased for ten minutes, is taken back within a second or so.
+/// G5: each time a process is killed, its job, leased for ten minutes, is taken back within about a
+/// second.
 fn kill_and_take_back(store: &mut dyn Store, place: &str, times: usize) -> Duration {
     let mut worst = Duration::ZERO;
     for _ in 0..times {
@@ -85,7 +86,7 @@ fn on_postgresql_a_killed_process_is_noticed_whatever_its_lease() {
     assert!(store.workers().unwrap().is_empty(), "nothing is left of the dead");
 }
 
-/// A stopped process holds its lock: only its lease tells.
+/// A stopped process keeps its lock: only the end of its lease shows it.
 #[test]
 fn a_stopped_process_loses_its_job_with_its_lease_and_is_refused_when_it_wakes() {
     let directory = tempfile::tempdir().unwrap();
@@ -127,7 +128,7 @@ fn no_living_workers_job_is_lost_to_an_immediate_restart_of_the_server() {
         worker.said();
         assert_eq!(worker.hear("renewed").last().unwrap(), &format!("renewed {EACH}"));
     }
-    // And it still notices who is really gone.
+    // Workers that are really gone are still noticed.
     let mut store = connect(&cluster.url());
     let mut workers = workers;
     workers[0].kill();
@@ -137,8 +138,8 @@ fn no_living_workers_job_is_lost_to_an_immediate_restart_of_the_server() {
     assert_eq!(taken.len(), EACH);
 }
 
-/// One backend that crashes ends all sessions, and the server recovers under the same start: no lock survives, and nobody
-/// has died.
+/// One backend that crashes ends all sessions, and the server recovers without a new start time: no
+/// lock survives, though no worker has died.
 #[test]
 fn no_living_workers_job_is_lost_to_a_backend_that_crashes() {
     let lease = Duration::from_secs(3);
@@ -149,7 +150,7 @@ fn no_living_workers_job_is_lost_to_a_backend_that_crashes() {
     let life = "SELECT pg_stat_get_bgwriter_stat_reset_time()";
     let before = cluster.psql(life).unwrap();
     let victim = cluster.psql("SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory'").unwrap();
-    // They come back slowly, as over a bad network.
+    // The workers reconnect slowly, as over a bad network.
     workers.iter().for_each(|worker| worker.signal("STOP"));
     let killed = std::process::Command::new("kill").args(["-9", &victim]).status();
     assert!(killed.unwrap().success());
@@ -169,7 +170,7 @@ fn no_living_workers_job_is_lost_to_a_backend_that_crashes() {
     }
 }
 
-/// A terminated backend frees the lock under a living process, which takes it again at once.
+/// A terminated backend frees the lock of a living process, which takes it again at once.
 #[test]
 fn a_terminated_backend_costs_a_living_worker_nothing() {
     let cluster = cluster();
@@ -195,7 +196,8 @@ fn a_terminated_backend_costs_a_living_worker_nothing() {
     drop(worker);
 }
 
-/// Through a pooler a lock would be somebody else's: nobody takes one, and only leases decide.
+/// Through a pooler a lock would belong to another client's session: so no worker takes one, and
+/// only leases decide.
 #[test]
 fn through_a_pooler_nobody_is_taken_for_gone() {
     let cluster = cluster();

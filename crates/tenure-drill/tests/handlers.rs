@@ -54,7 +54,7 @@ on_both_engines!(
     an_effect_that_its_handler_gave_up_is_in_doubt_in_the_next_attempt,
 );
 
-/// Nothing here may hang.
+/// Runs a claim with a timeout: nothing here may hang.
 fn run<Fut: Future<Output = ()>>(bench: fn(&Path, &Path) -> Bench, claim: impl Fn(Tenure) -> Fut) {
     let directory = tempfile::tempdir().unwrap();
     let place = bench(Path::new("there is none"), directory.path()).place;
@@ -65,7 +65,8 @@ fn run<Fut: Future<Output = ()>>(bench: fn(&Path, &Path) -> Bench, claim: impl F
     });
 }
 
-/// G2: the answer to COMMIT was lost, and the handler sends the whole transaction again over its own connection.
+/// G2: the answer to COMMIT was lost, and the handler sends the whole transaction again over its
+/// own connection.
 #[test]
 fn a_handler_that_sends_its_own_transaction_again_writes_once_and_its_job_has_succeeded() {
     let directory = tempfile::tempdir().unwrap();
@@ -117,7 +118,7 @@ async fn good(_: Good, _: Context) -> Result<u8, Fault> {
     Ok(1)
 }
 
-/// Whatever happened before, this worker still works, and ends in order.
+/// After whatever happened, this worker still works, and shuts down in order.
 async fn still_works(tenure: &Tenure, running: Running) {
     assert_eq!(tenure.enqueue(Good {}).await.unwrap().wait().await.unwrap(), 1);
     assert_eq!(running.shut_down().await, Exit::Shutdown);
@@ -127,7 +128,7 @@ async fn record<T>(tenure: &Tenure, handle: &Handle<T>) -> JobRecord {
     tenure.job(handle.id()).await.unwrap().unwrap().job
 }
 
-/// Waits until a job is dead, and answers why, and in which attempt.
+/// Waits until a job is dead; returns the reason, and in which attempt.
 async fn death<T: serde::de::DeserializeOwned>(
     tenure: &Tenure,
     handle: &Handle<T>,
@@ -203,7 +204,7 @@ async fn args_that_do_not_decode_are_buried_with_the_reason(tenure: Tenure) {
     still_works(&tenure, running).await;
 }
 
-/// Args that their own type cannot bear.
+/// Args whose own type fails to deserialize.
 #[derive(Serialize)]
 struct Brittle {}
 
@@ -268,7 +269,7 @@ async fn a_result_that_is_no_json_is_buried_with_the_reason(tenure: Tenure) {
     still_works(&tenure, running).await;
 }
 
-/// Tells when it is dropped.
+/// Notifies when it is dropped.
 struct Dropped(Arc<Notify>);
 
 impl Drop for Dropped {
@@ -309,7 +310,7 @@ async fn a_blocking_handler_that_hangs_loses_its_attempt_at_its_max_runtime(tenu
     let (release, hung) = mpsc::channel::<()>();
     let hung = Mutex::new(hung);
     let handler = move |_: BadAndBlocking, _: Context| {
-        // It looks at nothing, and comes back when it pleases.
+        // The handler checks nothing, and returns only when it is released.
         let _ = hung.lock().unwrap().recv();
         Ok(1)
     };
@@ -319,19 +320,20 @@ async fn a_blocking_handler_that_hangs_loses_its_attempt_at_its_max_runtime(tenu
     let handle = job.await.unwrap();
     let (reason, _) = death(&tenure, &handle).await;
     tells_of_max_runtime(&reason, limit);
-    // Its thread is lost for as long as it hangs. The rest goes on.
+    // Its thread is lost for as long as it hangs. The other jobs continue.
     assert_eq!(tenure.enqueue(Good {}).await.unwrap().wait().await.unwrap(), 1);
     drop(release);
     still_works(&tenure, running).await;
     assert_eq!(record(&tenure, &handle).await.state, State::Dead, "what it returned is not heard");
 }
 
-/// The store takes back what runs too long as well, and counts a crash; the worker must come first.
+/// The store also takes back a job that runs too long, and counts a crash; the worker must be
+/// first.
 async fn a_short_max_runtime_is_a_failed_attempt_and_never_a_crash(tenure: Tenure) {
     let handler = |_: Bad, _| std::future::pending();
     let start = async || worker(&tenure).concurrency(8).handle(handler).start().await.unwrap();
     let (first, second) = (start().await, start().await);
-    // Others come and go all the time, so that both claim, and look for what is over, again and again.
+    // Other jobs come and go all the time, so that both workers claim and sweep again and again.
     let busy = tokio::spawn({
         let tenure = tenure.clone();
         async move {
@@ -427,7 +429,7 @@ async fn a_step_that_its_handler_gave_up_is_tried_again_under_its_name(tenure: T
     still_works(&tenure, running).await;
 }
 
-/// Its future is dropped right after it has sent what is to be remembered.
+/// The step's future is dropped right after it has sent its result to the store.
 async fn a_step_that_was_remembered_before_it_was_dropped_is_not_done_again(tenure: Tenure) {
     let handler = |_: Bad, cx: Context| async move {
         let mut step = Box::pin(cx.step("once", || async { Ok(7) }));
@@ -443,7 +445,7 @@ async fn a_step_that_was_remembered_before_it_was_dropped_is_not_done_again(tenu
     still_works(&tenure, running).await;
 }
 
-/// Nothing but the next attempt's policy says whether it may be sent again.
+/// Only the next attempt's policy decides whether the effect may be sent again.
 async fn an_effect_that_its_handler_gave_up_is_in_doubt_in_the_next_attempt(tenure: Tenure) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let sending = Arc::clone(&sent);

@@ -1,4 +1,4 @@
-//! What workers cost the server while they have nothing to do.
+//! What idle workers cost the server.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,8 +17,8 @@ use tenure::store::{Claim, Cursor, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::fleet::{Calls, Fleet};
 
-/// A server that nothing else uses, and that writes nothing by itself. It does not wait for the disk, so that
-/// hundreds of workers make themselves known at once.
+/// A server that nothing else uses, and that writes nothing by itself. It does not wait for the
+/// disk, so that hundreds of workers can register at once.
 fn cluster() -> Cluster {
     let settings = Settings::new()
         .config("autovacuum", "off")
@@ -74,7 +74,7 @@ fn jobs_of_other_queues_cause_no_claim() {
     let mut store = connect(&cluster);
     for _ in 0..50 {
         store.enqueue(&[job("other")]).unwrap();
-        // Longer than announcements of one session are apart.
+        // Longer than the minimum interval between two announcements of one session.
         fleet.run(Duration::from_millis(60));
     }
     store.enqueue(&[job("default")]).unwrap();
@@ -84,7 +84,8 @@ fn jobs_of_other_queues_cause_no_claim() {
     drop((fleet, store));
     let claims = of(&calls.all(), "claim_many");
     println!("5 workers, 50 jobs of another queue, {seconds} s: {claims} claims");
-    // Each looks a few times when it begins and after a job of its own, and once a second.
+    // Each worker claims a few times when it starts and after a job of its own, and then once a
+    // second.
     assert!(claims <= 5 * (seconds + 16), "{claims} claims in {seconds} s");
 }
 
@@ -101,20 +102,20 @@ fn one_worker_looks_for_all_while_a_lease_is_out() {
     let calls = calls.all();
     let count = |function| of(&calls, function);
     println!("50 workers beside a lease, {seconds} s: {calls:?}");
-    // Two pulses a second, and two looks at the locks for each.
+    // Two pulses a second, and two checks of the locks for each.
     assert!((2..=2 * seconds + 2).contains(&count("overdue")), "{}", count("overdue"));
     assert!((4..=4 * seconds + 4).contains(&count("vanished")), "{}", count("vanished"));
-    // At first each asks, then they share 40 questions a second and 33 claims.
+    // At first each worker asks, then they share 40 beats and 33 claims a second.
     assert!(count("beat") <= 40 * seconds + 50 * 6, "{}", count("beat"));
     assert!(count("claim_many") <= 33 * seconds + 50 * 14, "{}", count("claim_many"));
 }
 
-/// The looks of idle workers, by which the fleet finds what no notification tells of, become rarer as it grows.
+/// Idle workers poll for jobs that no notification announces, less often the larger the fleet is.
 #[test]
 fn three_hundred_idle_workers_look_as_often_as_thirty() {
     let cluster = cluster();
     let mut calls = Calls::count(&cluster.url());
-    // All make themselves known, and hear of each other.
+    // All workers register, and learn of each other.
     let mut fleet = Fleet::new(&cluster.url(), 300);
     fleet.run(SECOND * 3);
     let before = monotonic();
@@ -124,7 +125,7 @@ fn three_hundred_idle_workers_look_as_often_as_thirty() {
     let calls = calls.all();
     println!("300 idle workers, {seconds} s and the beginning: {calls:?}");
     let claims = of(&calls, "claim_many");
-    // A dozen of each to begin with, and then 33 a second.
+    // A dozen from each worker at first, and then 33 a second.
     assert!(claims <= 300 * 12 + 33 * seconds, "{claims} claims in {seconds} s");
     assert_eq!((of(&calls, "overdue"), of(&calls, "vanished")), (0, 0), "no lease is out");
 }
@@ -143,6 +144,6 @@ fn idle_workers_write_nothing() {
     fleet.run(SECOND * 6);
     let bytes = written() - before;
     println!("5 idle workers wrote {bytes} bytes of WAL in 6 s");
-    // The server itself notes now and then which transactions run, in about 50 bytes.
+    // The server itself logs the running transactions now and then, in about 50 bytes.
     assert!(bytes <= 200, "{bytes} bytes of WAL");
 }

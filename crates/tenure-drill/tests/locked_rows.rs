@@ -1,4 +1,4 @@
-//! Rows that an open transaction has locked on PostgreSQL, while workers go on beside it.
+//! Rows that an open transaction has locked on PostgreSQL, while workers continue beside it.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -16,7 +16,7 @@ use tenure_drill::servers;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 
-/// A store of its own, and the address of its database for a driver of the user's own.
+/// A store of its own, and the address of its database for the user's own driver.
 fn on_a_server<Fut: Future<Output = ()>>(schema: &str, test: impl FnOnce(Tenure, String) -> Fut) {
     let url = servers::unclocked(schema).unwrap();
     let plain = url.split_once("&schema=").unwrap().0.to_owned();
@@ -34,8 +34,8 @@ async fn connect(address: &str) -> Client {
     client
 }
 
-/// Its own settlement waits until the lock is gone. Those of others do not, though they were sent with it, and their leases are
-/// kept meanwhile.
+/// The locked job's settlement waits until the lock is gone. Other jobs' settlements do not wait,
+/// though they were sent with it, and their leases are renewed meanwhile.
 #[test]
 fn a_locked_job_keeps_nobody_else_from_being_settled() {
     on_a_server("locked", async |tenure, address| {
@@ -56,7 +56,7 @@ fn a_locked_job_keeps_nobody_else_from_being_settled() {
                     drop(go.acquire().await);
                     if cx.kind().as_str() == "free" {
                         runs.fetch_add(1, Ordering::SeqCst);
-                        // By then the other one's settlement is waiting for its row.
+                        // By then the locked job's settlement is waiting for its row.
                         tokio::time::sleep(Duration::from_millis(300)).await;
                     }
                     Ok(None)
@@ -72,7 +72,7 @@ fn a_locked_job_keeps_nobody_else_from_being_settled() {
         let tx = client.transaction().await.unwrap();
         let lock = "SELECT 1 FROM locked.jobs WHERE id = $1 FOR UPDATE";
         tx.query(lock, &[&locked.id().0]).await.unwrap();
-        // Somebody who would take them over if their leases ran out.
+        // A second worker, which would take the jobs over if their leases ended.
         let second = worker().start().await.unwrap();
         go.add_permits(100);
         for handle in &others {
@@ -80,7 +80,7 @@ fn a_locked_job_keeps_nobody_else_from_being_settled() {
         }
         assert_eq!(locked.state().await.unwrap(), Some(State::Running), "its row is locked");
         tx.rollback().await.unwrap();
-        // Nobody could renew its lease, so that it may be done again. The others were done once.
+        // The locked job's lease could not be renewed, so it may run again. The others ran once.
         locked.wait().await.unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), 5);
         assert_eq!(first.shut_down().await, Exit::Shutdown);
@@ -88,7 +88,7 @@ fn a_locked_job_keeps_nobody_else_from_being_settled() {
     });
 }
 
-/// While it holds the job nobody can renew its lease, and nobody can take it either.
+/// While the handler holds the job, its lease can neither be renewed nor taken over.
 #[test]
 fn a_handler_that_holds_its_job_for_longer_than_its_lease_completes_it() {
     on_a_server("held", async |tenure, address| {
@@ -113,14 +113,14 @@ fn a_handler_that_holds_its_job_for_longer_than_its_lease_completes_it() {
     });
 }
 
-/// A transaction that has taken a key and neither commits nor rolls back.
+/// A transaction that has taken a key and stays open.
 async fn taking<'a>(client: &'a mut Client, tenure: &Tenure, key: &str) -> Transaction<'a> {
     let tx = client.transaction().await.unwrap();
     postgres::enqueue(&tx, tenure.enqueue_kind("work", &()).key(key)).await.unwrap();
     tx
 }
 
-/// Waits until a session waits for a lock.
+/// Waits until some session waits for a lock.
 async fn until_blocked(client: &Client) {
     let count = "SELECT count(*) FROM pg_stat_activity \
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -129,14 +129,14 @@ async fn until_blocked(client: &Client) {
     }
 }
 
-/// Half of the time for which a call waits for a lock.
+/// Half of the time that a call waits for a lock.
 const SOON: Duration = Duration::from_secs(5);
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what} had to wait"))
 }
 
-/// Those that ask for the key wait. Those that were sent with them, and those that come later, do not.
+/// Requests for the key wait. Requests that were sent with them, and later ones, do not.
 #[test]
 fn a_key_that_an_open_transaction_holds_keeps_no_other_enqueue_waiting() {
     on_a_server("contended", async |tenure, address| {
@@ -172,7 +172,8 @@ fn a_key_that_an_open_transaction_holds_keeps_no_other_enqueue_waiting() {
     });
 }
 
-/// Two keys are held, and one of them becomes free: its caller is not kept waiting by the other.
+/// Two keys are held, and one of them becomes free: the request that waits for it is not delayed by
+/// the other.
 #[test]
 fn a_key_that_becomes_free_is_not_kept_waiting_by_one_that_does_not() {
     on_a_server("freed", async |tenure, address| {
@@ -229,7 +230,7 @@ fn a_key_that_an_open_transaction_holds_keeps_no_step_waiting() {
     });
 }
 
-/// Its own step waits for its own transaction, and nothing else does.
+/// The handler's own step waits for its own transaction, and nothing else does.
 #[test]
 fn a_handler_that_holds_its_job_keeps_no_step_of_another_waiting() {
     on_a_server("holding", async |tenure, address| {
@@ -278,7 +279,8 @@ fn a_handler_that_holds_its_job_keeps_no_step_of_another_waiting() {
     });
 }
 
-/// What docs/operations.md says: one connection for each sort of call, when it is first made.
+/// What docs/operations.md says: one connection for each kind of call, opened at the first such
+/// call.
 #[test]
 fn a_program_has_a_connection_for_each_sort_of_call_that_it_makes() {
     on_a_server("few", async |tenure, address| {

@@ -1,5 +1,5 @@
-//! What came of an effect is known to one process alone: it is written however the store resists, and whatever becomes of the
-//! handler.
+//! Only one process knows the outcome of an effect: the outcome is written even if the store
+//! refuses it for a while, and whatever happens to the handler.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -47,7 +47,8 @@ on_both_engines!(
     a_persons_word_that_the_handler_cannot_read_parks_the_job_until_it_is_corrected,
 );
 
-/// Statements that let the store refuse what came of effects, each for a reason of its own, and the one that ends it.
+/// Statements that make the store refuse outcomes of effects, each for another reason, and the
+/// statement that ends this.
 struct Resistance {
     begin: &'static [&'static str],
     end: &'static str,
@@ -60,7 +61,7 @@ const ON_SQLITE: Resistance = Resistance {
     end: "DROP TRIGGER resist",
 };
 
-/// A store that only reads, has no room, or does not let this role write.
+/// A store that is read-only, has no space left, or does not let this role write.
 const ON_POSTGRES: Resistance = Resistance {
     begin: &[
         "CREATE FUNCTION workers.resist() RETURNS trigger LANGUAGE plpgsql AS
@@ -76,10 +77,10 @@ const ON_POSTGRES: Resistance = Resistance {
     end: "DROP FUNCTION workers.resist() CASCADE",
 };
 
-/// A store, what its workers tell, and a way to make it resist.
+/// A store, the events of its workers, and a way to make it refuse.
 struct Scene {
     place: String,
-    /// Of this test's thread, on a server.
+    /// On a server: the database of this test's thread.
     database: String,
     tenure: Tenure,
     told: Mutex<UnboundedReceiver<Event>>,
@@ -87,7 +88,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// As an owner of the database does it, over a connection of its own.
+    /// Runs SQL as the owner of the database does, over its own connection.
     fn say(&self, sql: &str) {
         if self.place.contains("://") {
             let (database, sql) = (self.database.clone(), sql.to_owned());
@@ -106,7 +107,7 @@ impl Scene {
         self.say(self.resistance.end);
     }
 
-    /// Waits until a worker tells something.
+    /// Waits for an event of a worker.
     async fn heard(&self, is: impl Fn(&Fact) -> bool) -> Fact {
         let mut told = self.told.lock().await;
         loop {
@@ -164,7 +165,7 @@ impl Job for Pay {
     type Output = String;
 }
 
-/// A bank that counts what it is asked to do.
+/// A bank that counts its requests.
 #[derive(Clone, Default)]
 struct Bank(Arc<AtomicUsize>);
 
@@ -218,7 +219,7 @@ async fn a_handler_that_gives_up_waiting_does_not_lose_its_outcome(scene: Arc<Sc
     let running = scene.worker().state(bank.clone()).handle(handler).start().await.unwrap();
     scene.refuses().await;
     impatience.notify_one();
-    // Another job comes and goes, so the worker has had its chance to settle the first.
+    // Another job comes and goes, so the worker had the chance to settle the first.
     let other = scene.tenure.enqueue_kind("other", &()).queue("other").await.unwrap();
     let beside = scene.worker().queues(["other"]).handle_any(|_, _| async { Ok(None) }).drain();
     beside.run().await.unwrap();
@@ -230,7 +231,7 @@ async fn a_handler_that_gives_up_waiting_does_not_lose_its_outcome(scene: Arc<Sc
     assert_eq!(running.shut_down().await, Exit::Shutdown);
 }
 
-/// Tells when it is dropped, with the handler that has it.
+/// Notifies when it is dropped, together with the handler that owns it.
 struct Dropped(Arc<Notify>);
 
 impl Drop for Dropped {
@@ -265,7 +266,7 @@ async fn a_worker_that_ends_writes_what_it_knows_before_it_gives_the_job_back(sc
     assert_eq!((handle.wait().await.unwrap().as_str(), bank.charges()), ("receipt", 1));
 }
 
-/// Waits until the job's lease is over, on the store's clock, which is this machine's.
+/// Waits until the job's lease is over by the store's clock, which is this machine's.
 async fn lease_is_over(scene: &Scene, handle: &Handle<String>) {
     let mut look = tokio::time::interval(Duration::from_millis(20));
     loop {
@@ -281,7 +282,8 @@ async fn an_outcome_is_written_however_long_ago_the_lease_was_over(scene: Arc<Sc
     let bank = Bank::default();
     scene.resist();
     let handle = scene.tenure.enqueue(Pay {}).await.unwrap();
-    // It renews nothing, as if no renewal came through, and nothing else takes the job back.
+    // The worker renews nothing, as if no renewal reached the store, and nothing else takes the job
+    // back.
     let worker = scene.worker().lease(Duration::from_secs(1)).concurrency(1).stalled();
     let running = worker.state(bank.clone()).handle(pay).start().await.unwrap();
     scene.refuses().await;
@@ -311,7 +313,7 @@ async fn an_outcome_that_comes_too_late_is_refused_and_told(scene: Arc<Scene>) {
     assert_eq!((found.job.state, bank.charges()), (State::Cancelled, 1));
 }
 
-/// A person says that it happened, and what came back.
+/// An operator resolves the effect as committed, with this result.
 async fn decide(scene: &Scene, handle: &Handle<String>, result: &str) -> Resolved {
     let (job, result) = (handle.id(), Json::check("result", result, 100).unwrap());
     let how = Resolution::Committed { result };
@@ -337,19 +339,22 @@ async fn a_persons_word_that_the_handler_cannot_read_parks_the_job_until_it_is_c
     let handle = scene.tenure.enqueue(Pay {}).max_attempts(9).await.unwrap();
     let running = scene.worker().handle(handler).start().await.unwrap();
     assert!(parked(&scene).await.contains("is in doubt"));
-    assert_eq!(decide(&scene, &handle, r#"{"receipt":"r-1"}"#).await, Resolved::Yes(State::Queued));
+    assert_eq!(
+        decide(&scene, &handle, r#"{"receipt":"r-1"}"#).await,
+        Resolved::Applied(State::Queued)
+    );
     let reason = parked(&scene).await;
     assert!(
         reason.starts_with(r#"a person decided that the effect charge came to {"receipt":"r-1"}"#)
     );
     assert!(reason.contains("tenure effects resolve 1 charge --committed JSON"), "{reason}");
-    assert_eq!(decide(&scene, &handle, r#""r-1""#).await, Resolved::Yes(State::Queued));
+    assert_eq!(decide(&scene, &handle, r#""r-1""#).await, Resolved::Applied(State::Queued));
     assert_eq!(parked(&scene).await, "for another reason");
     let late = decide(&scene, &handle, r#""r-2""#).await;
-    assert_eq!(late, Resolved::No(Standing::Committed), "an attempt has gone on with it");
+    assert_eq!(late, Resolved::NotInDoubt(Standing::Committed), "an attempt has gone on with it");
     assert_eq!(
         decide(&scene, &handle, r#""r-1""#).await,
-        Resolved::Yes(State::Parked),
+        Resolved::Applied(State::Parked),
         "it stands"
     );
     assert_eq!(running.shut_down().await, Exit::Shutdown);

@@ -1,4 +1,5 @@
-//! The payment story: a worker opens an effect, charges the bank, and its process dies before it can say so.
+//! The payment story: a worker opens an effect, charges the bank, and its process dies before it
+//! can record the outcome.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -19,7 +20,7 @@ use tenure::store::{Claim, Cursor, Resolved, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::holders::{Holder, sweep};
 
-/// A bank that writes every request down, and carries each key out once.
+/// A bank that records every request, and executes each key once.
 struct Bank<'a>(&'a Path);
 
 impl Bank<'_> {
@@ -60,7 +61,8 @@ fn claim(store: &mut dyn Store) -> Fence {
     store.claim(&ask).unwrap().attempts[0].lease.fence()
 }
 
-/// A first attempt in a process of its own, killed after the bank was charged. The second one's right, and the first's.
+/// A first attempt in a process of its own, killed after it has charged the bank. Returns the
+/// fences of the first and the second attempt.
 fn dies_after_charging(store: &mut dyn Store, place: &str, bank: &Path) -> (Fence, Fence) {
     let job = NewJob::new(Name::check("kind", "pay").unwrap(), json("{}"));
     store.enqueue(&[job]).unwrap();
@@ -74,7 +76,7 @@ fn dies_after_charging(store: &mut dyn Store, place: &str, bank: &Path) -> (Fenc
     (first.held[0], claim(store))
 }
 
-/// What a worker of the first attempt's finds when it turns out to be alive after all.
+/// What the first attempt's worker gets if it turns out to be alive after all.
 fn assert_refused(store: &mut dyn Store, zombie: Fence) {
     for act in [
         Act::Commit { result: json("\"zombie\"") },
@@ -88,7 +90,7 @@ fn assert_refused(store: &mut dyn Store, zombie: Fence) {
 
 fn complete(store: &mut dyn Store, fence: Fence) {
     let done = Settlement::new(fence, Outcome::Complete { result: None });
-    assert_eq!(store.settle(&[done]).unwrap(), [Settled::Yes(State::Succeeded)]);
+    assert_eq!(store.settle(&[done]).unwrap(), [Settled::Applied(State::Succeeded)]);
     assert!(store.check(None, 1_000).unwrap().wrong.is_empty());
 }
 
@@ -113,7 +115,8 @@ fn sent_again(store: &mut dyn Store, place: &str, directory: &Path) {
     assert_eq!((bank.requests().len(), bank.charges()), (2, 1), "asked twice, charged once");
 }
 
-/// The policy `park`: a person looks at the bank's book, and the job goes on with what was found there.
+/// The policy `park`: a person looks at the bank's book, and the job continues with what was found
+/// there.
 fn parked(store: &mut dyn Store, place: &str, directory: &Path) {
     let book = directory.join("park");
     let (zombie, second) = dies_after_charging(store, place, &book);
@@ -121,14 +124,17 @@ fn parked(store: &mut dyn Store, place: &str, directory: &Path) {
     let park = Outcome::Park { reason: "effect charge is in doubt".into() };
     assert_eq!(
         store.settle(&[Settlement::new(second, park)]).unwrap(),
-        [Settled::Yes(State::Parked)]
+        [Settled::Applied(State::Parked)]
     );
     let in_doubt = EffectFilter { in_doubt: true, ..EffectFilter::default() };
     assert_eq!(store.effects(&in_doubt, 10).unwrap()[0].effect.job, second.job);
     assert_refused(store, zombie);
     let found = Resolution::Committed { result: json("\"found in the book\"") };
     let effect = effect_name("charge").unwrap();
-    assert_eq!(store.resolve(second.job, &effect, &found).unwrap(), Resolved::Yes(State::Queued));
+    assert_eq!(
+        store.resolve(second.job, &effect, &found).unwrap(),
+        Resolved::Applied(State::Queued)
+    );
     let third = claim(store);
     assert_eq!(ask(store, third, Act::Open), Answer::Decided(json("\"found in the book\"")));
     assert_refused(store, zombie);

@@ -1,4 +1,5 @@
-//! Real processes on one SQLite file: turns, kill -9, wake-ups, and everybody opening it at once.
+//! Real processes on one SQLite file: turns, kill -9, wake-ups, and many processes that open it at
+//! once.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

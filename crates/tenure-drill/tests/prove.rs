@@ -31,7 +31,7 @@ use tenure_drill::workers::fleet::{Calls, Fleet, time_at_work};
 use tenure_drill::workers::takeover::takeovers;
 use tenure_drill::workers::{Bench, Program};
 
-/// Goes through these scopes whole, two at a time, each thread on a database of its own.
+/// Explores these scopes completely, two at a time, each thread on a database of its own.
 fn explore_all(scopes: &[Scope], engines: Engines) {
     let left = Mutex::new(scopes.iter());
     let work = || {
@@ -55,9 +55,10 @@ fn every_interleaving_in_the_wide_scopes_keeps_the_invariants() {
     explore_all(&WIDE_SCOPES, Engines::Sqlite);
 }
 
-/// What the search takes for one state is one: with workers told apart and every word, time and line of the dump compared, all
-/// scopes hold as well, and put the same invariants to the test. There are many more states: so with two ticks, and up to a
-/// bound, which few scopes reach.
+/// The search merges only states that are equivalent: if workers are distinguished and every value,
+/// time and line of the dump is compared, all scopes hold as well, and test the same invariants.
+/// There are many more states, so this runs with two ticks and up to a bound, which few scopes
+/// reach.
 #[test]
 fn every_interleaving_keeps_the_invariants_if_no_two_states_are_taken_for_one() {
     let scopes = SCOPES.map(|scope| Scope { ticks: scope.ticks.min(2), ..scope });
@@ -73,7 +74,7 @@ fn every_interleaving_keeps_the_invariants_if_no_two_states_are_taken_for_one() 
             };
             let (merged, apart) = (go(Merging::Alike), go(Merging::Nothing));
             println!("{}: {} states, and {} of all", scope.name, merged.states, apart.states);
-            // Two callers that are told apart have nothing to merge.
+            // Merging never adds states; two distinguishable callers have nothing to merge.
             assert!(merged.whole && merged.states <= apart.states, "{}", scope.name);
             if apart.whole {
                 assert_eq!(merged.vacuous, apart.vacuous, "{}", scope.name);
@@ -101,8 +102,8 @@ fn a_thousand_random_sequences_agree_on_all_engines() {
     }
 }
 
-/// The machines decide by nothing but what they are given: not by the order of a hash map, not by the
-/// machine's clock.
+/// The machines decide only by their inputs: not by the order of a hash map, not by the machine's
+/// clock.
 #[test]
 fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
     let scenario = Scenario::default();
@@ -115,7 +116,8 @@ fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
     }
 }
 
-/// Every write and flush of thirty histories, and what a disk may have kept of each; and callers who share commits.
+/// Every write and flush of thirty histories, and what a disk may have kept of each; and concurrent
+/// callers that share commits.
 #[test]
 fn a_power_cut_at_any_point_of_thirty_histories_loses_nothing_that_was_answered() {
     for seed in 100..130 {
@@ -126,7 +128,7 @@ fn a_power_cut_at_any_point_of_thirty_histories_loses_nothing_that_was_answered(
     }
 }
 
-/// The same that the daily test compares, but optimised.
+/// The comparison of the daily test, in an optimised build.
 #[test]
 fn a_seed_comes_to_the_same_trace_in_a_release_build() {
     simulation::golden::compare().unwrap();
@@ -134,7 +136,7 @@ fn a_seed_comes_to_the_same_trace_in_a_release_build() {
 
 #[test]
 fn a_hundred_thousand_jobs_on_fifty_workers_keep_the_promises() {
-    // Fewer faults a turn than in a small run: each failover copies everything.
+    // A lower rate of faults than in a small run: each failover copies everything.
     let rates = Scenario { lost_in: 1_000, kill_in: 3_000, ..Scenario::default() };
     let scenario = Scenario { workers: 50, jobs: 100_000, ..rates };
     let report = simulation::run(&scenario, 1);
@@ -142,7 +144,7 @@ fn a_hundred_thousand_jobs_on_fifty_workers_keep_the_promises() {
     assert!(report.violation.is_none(), "{:?}", report.violation);
 }
 
-/// Long enough that whoever starves would show: with a busy handler instead of turns, one process
+/// Long enough that starvation would show: with SQLite's busy handler instead of turns, one process
 /// waits for as long as another is busy.
 #[test]
 fn three_busy_processes_wait_for_each_other_less_than_a_second() {
@@ -154,7 +156,7 @@ fn three_busy_processes_wait_for_each_other_less_than_a_second() {
     assert!(seen.worst < Duration::from_secs(1), "somebody waited for {:?}", seen.worst);
 }
 
-/// A store of each engine, one after the other.
+/// Runs `show` on a store of each engine, one after the other.
 fn on_both_engines(show: impl Fn(&mut Bench)) {
     let worker = Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker"));
     for make in [Bench::sqlite, Bench::postgres] {
@@ -183,8 +185,8 @@ fn twenty_times_the_job_of_a_killed_worker_starts_elsewhere_within_a_second() {
     });
 }
 
-/// Each with its own job and a lease of a second: a worker that stalls for two and a half seconds, and another that has
-/// long been done when it wakes.
+/// Each race has its own job and a lease of a second: one worker stalls for two and a half seconds,
+/// and the other has long been done when the first wakes.
 #[test]
 fn five_hundred_times_the_worker_that_stalled_is_refused_and_the_effect_happens_once() {
     let program = Program::itself(Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker")));
@@ -198,7 +200,8 @@ fn five_hundred_times_the_worker_that_stalled_is_refused_and_the_effect_happens_
     });
 }
 
-/// G6: a pooler lends one session to many. Statements, settings and wake-ups of one must not reach another.
+/// G6: a pooler shares one session among many clients. Statements, settings and wake-ups of one
+/// client must not reach another.
 #[test]
 fn workers_behind_a_transaction_pooler_do_every_job_once() {
     const JOBS: usize = 4_000;
@@ -225,7 +228,7 @@ fn workers_behind_a_transaction_pooler_do_every_job_once() {
     assert_eq!((done.len(), distinct.len()), (JOBS, JOBS), "each once");
 }
 
-/// Works until nothing is left, and tells what it has done.
+/// Works until nothing is left, and returns the jobs that it has completed.
 fn drain(mut store: Postgres) -> Vec<JobId> {
     let ask = Claim {
         worker: WorkerId::unique(),
@@ -242,17 +245,17 @@ fn drain(mut store: Postgres) -> Vec<JobId> {
     loop {
         let (settled, claimed) = store.settle_and_claim(&held, &ask).unwrap();
         for (settlement, answer) in held.iter().zip(settled) {
-            assert_eq!(answer, Settled::Yes(State::Succeeded), "{:?}", settlement.fence);
+            assert_eq!(answer, Settled::Applied(State::Succeeded), "{:?}", settlement.fence);
             done.push(settlement.fence.job);
         }
         if claimed.attempts.is_empty() {
             return done;
         }
         let fences: Vec<_> = claimed.attempts.iter().map(|attempt| attempt.lease.fence()).collect();
-        // A claim of somebody else may look at our jobs for a moment, and then they are busy: ask again.
+        // Another worker's claim may lock our jobs for a moment, and then they are busy: ask again.
         while store.renew(&fences, Duration::from_secs(30)).unwrap().iter().any(|answer| {
             match answer {
-                Renewed::Held(_) => false,
+                Renewed::Extended(_) => false,
                 Renewed::Busy => true,
                 other => panic!("a held job answered {other:?}"),
             }
@@ -271,7 +274,7 @@ fn fifty_random_sequences_agree_on_postgresql() {
     }
 }
 
-/// About a minute of it, each round in a database that was emptied.
+/// About a minute, each round in an emptied database.
 #[test]
 fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     for seed in 100..110 {
@@ -282,8 +285,8 @@ fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     }
 }
 
-/// Every pair wherever one of the two has something to do, at every level; then with every setting of the planner where it
-/// could matter most.
+/// Every pair for which one of the two sessions has something to do, at every isolation level; then
+/// with every planner setting where it could matter most.
 #[test]
 fn whatever_order_statements_are_sent_in_they_come_to_what_some_order_of_calls_comes_to() {
     let all = stepper::cases();
@@ -307,7 +310,8 @@ fn whatever_others_commit_while_a_call_is_under_way_it_comes_to_what_some_order_
     }
 }
 
-/// What decision 0010 says, with the real functions and real workers: directly, and behind a pooler.
+/// The claims of decision 0010, with the real functions and real workers: directly, and behind a
+/// pooler.
 #[test]
 fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
     const WORKERS: usize = 20;
@@ -388,8 +392,8 @@ fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
     assert_eq!(taken, 0);
 }
 
-/// The machines of a thousand workers, over a few connections. How long the server is at work for them is printed: it is a
-/// twentieth of a core or so, more on a busy machine.
+/// The machines of a thousand workers, over a few connections. The server's processor time for them
+/// is printed: about a twentieth of a core, more on a busy machine.
 #[test]
 fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     let settings = Settings::new().config("fsync", "off");
@@ -397,7 +401,7 @@ fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     let address = Address::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let mut calls = Calls::count(&cluster.url());
-    // Until all have made themselves known and have found nothing for a while, and then until it is measured.
+    // First until all have registered and have been idle for a while, then the measured time.
     let (first, then) = (Duration::from_secs(60), Duration::from_secs(30));
     let (url, is_over) = (cluster.url(), AtomicBool::new(false));
     let (at_work, lasted) = std::thread::scope(|threads| {

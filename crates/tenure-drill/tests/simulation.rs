@@ -1,4 +1,4 @@
-//! The worker's machines, many workers of them, under a scheduler that kills, stalls and loses calls.
+//! The machines of many workers, under a scheduler that kills, stalls and loses calls.
 
 #![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
@@ -23,11 +23,12 @@ fn fifty_seeds_keep_every_promise_and_go_every_rare_path() {
         sometimes.add(&report.sometimes);
     }
     println!("{sometimes}");
-    // What was never reached was never tried.
+    // A path that was never reached was never tested.
     assert_eq!(sometimes.never(), Vec::<&str>::new());
 }
 
-/// The same machines decide the same on every machine and in every build: `prove` compares the same hashes, optimised.
+/// The same machines decide the same on every computer and in every build: `prove` compares the
+/// same hashes, optimised.
 #[test]
 fn a_seed_comes_to_the_trace_that_is_written_down_and_so_it_does_again() {
     golden::compare().unwrap();
@@ -42,7 +43,8 @@ fn whichever_call_is_lost_every_job_ends_once() {
     assert!(nth.calls > 30, "too few calls to prove anything: {}", nth.calls);
 }
 
-/// A handler that comes back is trusted at once, but its crashes count on: else these would kill for ever.
+/// A job whose handler returns is no longer a suspect, but its crashes still count: otherwise these
+/// jobs would kill for ever.
 #[test]
 fn jobs_that_snooze_and_kill_in_turns_are_buried() {
     for seed in 0..20 {
@@ -56,7 +58,8 @@ fn jobs_that_snooze_and_kill_in_turns_are_buried() {
     }
 }
 
-/// One at a time, to workers that are idle. That each is started at once and deleted in time is what the runs check.
+/// Jobs come one at a time to idle workers. The runs check that each is started at once and deleted
+/// in time.
 #[test]
 fn jobs_that_idle_workers_are_told_of_start_at_once_and_are_deleted_in_the_end() {
     for seed in 0..5 {
@@ -67,7 +70,7 @@ fn jobs_that_idle_workers_are_told_of_start_at_once_and_are_deleted_in_the_end()
     }
 }
 
-/// More than a hundred renewals a round, and none comes too late.
+/// More than a hundred renewals a round, and none is late.
 #[test]
 fn a_worker_keeps_all_of_many_leases() {
     for seed in 0..5 {
@@ -92,7 +95,7 @@ fn poison_jobs_are_buried_and_all_beside_them_succeed() {
     }
 }
 
-/// A worker or a store that lacks something, and what it must be seen to break.
+/// A worker or a store with something missing, and what it must be seen to break.
 #[test]
 fn what_the_simulation_looks_for_it_finds() {
     let mut alive = Vec::new();

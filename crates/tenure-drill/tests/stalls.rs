@@ -1,4 +1,4 @@
-//! Stalls of the whole store, with real workers: none that lives loses a job by them.
+//! Stalls of the whole store, with real workers: no living worker loses a job because of them.
 
 #![allow(
     clippy::unwrap_used,
@@ -48,10 +48,10 @@ fn busy(bench: &mut Bench, place: &str) -> Busy {
     Busy { workers, jobs }
 }
 
-/// What tells that a job was taken from its holder.
+/// The events that report that a job was taken from its holder.
 const TAKEN_BACK: [&str; 2] = ["lease_lapsed", "holder_vanished"];
 
-/// All jobs go on where they were, and end there.
+/// All jobs continue where they were, and end there.
 fn went_on(bench: &mut Bench, busy: Busy) {
     bench.let_pass(LEASE * 3);
     fs::write(bench.file("gate"), "").unwrap();
@@ -96,11 +96,13 @@ fn processes(cluster: &Cluster) -> Vec<String> {
 }
 
 fn signal(name: &str, processes: &[String]) {
-    // Some of the server's own helpers come and go: one may have ended since it was seen.
+    // Some of the server's own helper processes come and go: one may have ended since it was
+    // listed.
     Command::new("kill").arg(name).args(processes).output().unwrap();
 }
 
-/// Nothing can be waited for while nothing answers: this is the time that the promise is about.
+/// Waits without asking the store, since nothing answers: this is the time that the promise is
+/// about.
 fn stand_still() {
     let end = monotonic() + STALL;
     while let left @ 1.. = end.saturating_duration_since(monotonic()).as_millis() {
@@ -108,7 +110,7 @@ fn stand_still() {
     }
 }
 
-/// Whether the store has noticed a stall. One that it did not notice has not happened.
+/// Whether the store has noticed a stall. A stall that it did not notice tests nothing.
 fn has_broken(cluster: &Cluster) -> bool {
     cluster.psql("SELECT last_value > 0 FROM tenure.broke").unwrap().trim() == "t"
 }
@@ -179,7 +181,7 @@ fn a_file_that_cannot_be_written_for_ten_leases_takes_no_job_from_a_living_worke
     assert!(broke, "the store has noticed that it could not be written to");
 }
 
-/// Between workers and their server: it can keep everything back, and loses nothing.
+/// A proxy between workers and their server: it can hold everything back, and loses nothing.
 struct Network {
     url: String,
     frozen: Arc<(Mutex<bool>, Condvar)>,

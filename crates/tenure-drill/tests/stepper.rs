@@ -7,7 +7,7 @@ use tenure_drill::mutants::{self, Level};
 use tenure_drill::stepper::{Case, Isolation, Setting, Stepper, cases, go_through, planted, work};
 use tenure_drill::verdict::Invariant;
 
-/// Each pair where both have most to do, and the triples.
+/// Each pair in the state in which both sessions have most to do, and the triples.
 fn daily() -> Vec<Case> {
     cases().into_iter().filter(|case| case.is_first).collect()
 }
@@ -19,7 +19,7 @@ fn whatever_order_statements_are_sent_in_they_come_to_what_some_order_of_calls_c
     assert!(report.waits > 500 && report.refusals > 100, "little was put to the test: {report}");
 }
 
-/// A sample: the long proof goes through all of them.
+/// A sample: the long proof runs all of them.
 #[test]
 fn a_snapshot_that_is_older_than_others_commits_changes_nothing_about_that() {
     for (n, isolation) in [Isolation::RepeatableRead, Isolation::Serializable, Isolation::Mixed]
@@ -53,7 +53,7 @@ fn an_outcome_of_no_order_is_told_with_the_schedule_that_repeats_it() {
     );
     let again = stepper.replay(&planted(), setting, schedule).unwrap_err();
     assert_eq!((again.what, again.schedule), (found.what, found.schedule));
-    // One after the other it is what it should be.
+    // One after the other, the calls give the right result.
     stepper.replay(&planted(), setting, "AABB").unwrap();
 }
 

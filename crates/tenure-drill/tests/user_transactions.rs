@@ -1,4 +1,5 @@
-//! The user's own transaction on PostgreSQL, over their own driver: their rows and our jobs, both or neither.
+//! The user's own transaction on PostgreSQL, over the user's own driver: the user's rows and our
+//! jobs, both or neither.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -24,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 const SCHEMA: &str = "tenure";
 const WRITE: &str = "INSERT INTO public.effects VALUES (1, 1, 'mine')";
 
-/// A user with a connection and a runtime of their own.
+/// A user with their own connection and runtime.
 struct User {
     runtime: Runtime,
     client: Client,
@@ -43,7 +44,7 @@ impl User {
         User { runtime, client }
     }
 
-    /// Somebody who may do what a role may, and nothing else.
+    /// A user who may do what a role may, and nothing else.
     fn member(lab: &Lab, role: &str) -> User {
         let user = User::of(lab.database());
         let become_ = format!("SET SESSION AUTHORIZATION \"{}\"", lab.member(role));
@@ -66,7 +67,7 @@ impl User {
         })
     }
 
-    /// The end of the job and a row of the user's own, committed.
+    /// The job's completion and a row of the user's own, committed.
     fn complete(&mut self, fence: Fence) -> Result<(), Error> {
         self.runtime.block_on(async {
             let tx = self.client.transaction().await.unwrap();
@@ -106,13 +107,13 @@ fn claim(lab: &mut Lab) -> Fence {
     Fence { job: JobId(row.get(0)), token: Token(row.get(1)) }
 }
 
-/// Takes the job over, as somebody else does once its lease is over.
+/// Claims the job again, as another worker does once its lease is over.
 fn take_over(lab: &mut Lab) -> Fence {
     lab.advance(300);
     claim(lab)
 }
 
-/// How many rows of the user's own there are, and how many jobs.
+/// The number of the user's own rows, and of jobs.
 fn counts(lab: &mut Lab) -> (i64, i64) {
     (
         lab.number("SELECT count(*) FROM public.effects"),
@@ -222,7 +223,7 @@ fn every_call_tells_a_job_that_ended_from_one_that_is_gone() {
             own::hold(&user.client, SCHEMA, gone).await,
         ];
         for answer in gone_ {
-            assert!(matches!(answer, Err(Error::Gone(fence)) if fence == gone), "{answer:?}");
+            assert!(matches!(answer, Err(Error::NotFound(fence)) if fence == gone), "{answer:?}");
         }
     });
     assert!(!user.refused(gone), "there is nothing to leave a trace of");
@@ -287,7 +288,7 @@ fn a_held_job_is_taken_by_nobody_and_completes_in_a_snapshot() {
     assert_eq!((counts(&mut lab), state(&mut lab, fence)), ((1, 1), "succeeded".into()));
 }
 
-/// Jobs with every option there is, and some with none beside them.
+/// Jobs with every option there is, and some with none.
 fn all_options() -> Vec<NewJob> {
     let count = |n| NonZeroU16::new(n).unwrap();
     let key = Key::check("welcome-7").unwrap().window(Duration::from_secs(60));
@@ -315,7 +316,7 @@ fn all_options() -> Vec<NewJob> {
             .retry(RetryPolicy::Fixed { ms: 3 }),
         NewJob::new(name("send"), json(&large)).key(own_fingerprint).priority(i16::MAX),
         job().retry(RetryPolicy::Exponential { base_ms: 5, cap_ms: 6 }),
-        // Within the batch, and in the next one: the same request, and another one, under a key.
+        // Within the batch, and in the next one: the same request under a key, and a different one.
         job().key(key.clone()),
         job().tenant(Tenant::check("acme").unwrap()).key(key),
     ]

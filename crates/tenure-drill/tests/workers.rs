@@ -1,4 +1,5 @@
-//! Real worker processes at work: killed, stopped, starved of processor time and cut off from their store.
+//! Real worker processes at work: killed, stopped, starved of processor time and cut off from their
+//! store.
 
 #![allow(
     clippy::unwrap_used,
@@ -69,7 +70,7 @@ fn taken_back(events: &[Event]) -> usize {
 
 fn four_workers_do_each_of_fifty_jobs_once(bench: &mut Bench) {
     let file = bench.file("lines");
-    // One at a time, so that nobody can have them all.
+    // One at a time, so that no worker can have them all.
     let setup = Setup { concurrency: 1, ..Setup::default() };
     let mut workers: Vec<_> = (0..4).map(|_| bench.worker(&setup)).collect();
     let ids = bench.put(&vec![job(&Line { file: file.clone() }); 50]);
@@ -88,7 +89,8 @@ fn four_workers_do_each_of_fifty_jobs_once(bench: &mut Bench) {
 }
 
 fn jobs_survive_workers_that_are_killed_at_random_and_pay_once(bench: &mut Bench) {
-    // A server is asked about each effect over a socket: there, the long proof has as many.
+    // On a server each effect is a round trip over a socket, so there are fewer jobs here; the long
+    // proof has as many there.
     let jobs = if bench.place.starts_with("postgres:") { 3_000 } else { 10_000 };
     let seen = attack(bench, jobs, 300, 1);
     println!("{seen}");
@@ -125,7 +127,7 @@ fn a_poison_job_is_buried_and_those_beside_it_succeed(bench: &mut Bench) {
     assert!(bench.wrong().is_empty());
 }
 
-/// In two workers, one beside the other, so that they do not always die of both.
+/// Two workers run side by side, so that the two poison jobs do not always kill the same worker.
 fn two_poison_jobs_are_buried_and_those_beside_them_succeed(bench: &mut Bench) {
     let gate = bench.file("gate");
     let setup = Setup { concurrency: 9, ..Setup::default() };
@@ -140,7 +142,7 @@ fn two_poison_jobs_are_buried_and_those_beside_them_succeed(bench: &mut Bench) {
             if worker.has_ended() {
                 deaths += 1;
                 *worker = bench.worker(&setup);
-                // Those beside them have met them twice; now they may end.
+                // Two workers have died by now; the other jobs may end.
                 if deaths == 2 {
                     open(&gate);
                 }
@@ -158,7 +160,7 @@ fn two_poison_jobs_are_buried_and_those_beside_them_succeed(bench: &mut Bench) {
     assert!(bench.wrong().is_empty());
 }
 
-/// Its lease is ten minutes. The long proof asks for a second, on a machine that does nothing else.
+/// Its lease is ten minutes. The long proof demands a second, on a machine that does nothing else.
 fn the_job_of_a_killed_worker_starts_elsewhere_within_moments(bench: &mut Bench) {
     let took = takeovers(bench, 3);
     let worst = took.iter().max().unwrap();
@@ -227,14 +229,14 @@ fn handlers_that_spin_on_every_thread_lose_no_lease(bench: &mut Bench) {
 fn an_idle_worker_starts_a_job_at_once_and_costs_nothing(bench: &mut Bench) {
     const IDLE: Duration = Duration::from_secs(2);
     const WORKERS: usize = 5;
-    // Each in a queue of its own, so that two rounds make ten idle workers.
+    // Each in its own queue, so that two rounds make ten idle workers.
     let queue = |n: usize| format!("queue-{n}");
     let mut workers: Vec<_> = (0..WORKERS)
         .map(|n| bench.worker(&Setup { queue: queue(n), ..Setup::default() }))
         .collect();
     let (mut took, mut shares) = (Vec::new(), Vec::new());
     for _ in 0..2 {
-        // What a start costs is not what it costs to be idle.
+        // The cost of a start is not part of the cost of being idle.
         bench.let_pass(Duration::from_secs(1));
         let before: Vec<Duration> = workers.iter().map(|worker| worker.cpu()).collect();
         let begun = monotonic();
@@ -256,17 +258,17 @@ fn an_idle_worker_starts_a_job_at_once_and_costs_nothing(bench: &mut Bench) {
     took.sort();
     let percent: Vec<String> = shares.iter().map(|share| format!("{:.1}", share * 100.0)).collect();
     println!("idle workers start a job after {took:.1?}, and use {percent:?} % of a core");
-    // Far above what is seen on a quiet machine (a few milliseconds, and half a percent), and below what one that only
-    // looks once a second, or that never rests, would show.
+    // Far above what a quiet machine shows (a few milliseconds, and half a percent), and below what
+    // a worker that only polls once a second, or that never rests, would show.
     assert!(took[took.len() / 2] < Duration::from_millis(300), "{took:?}");
     let mean = shares.iter().sum::<f64>() / 10.0;
     assert!(mean < 0.2, "{percent:?}");
 }
 
-/// Where jobs of the schema `workers` are told of: its name, with the quotes around it.
+/// The channel that announces jobs of the schema `workers`: its name, with the quotes around it.
 const CHANNEL: &str = "\"\"\"workers\"\"\"";
 
-/// A wake-up is a hint: one that is never sent costs time, and nothing else.
+/// A wake-up is a hint: if it is never sent, that costs time and nothing else.
 #[test]
 fn a_job_that_nobody_is_told_of_starts_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
@@ -282,7 +284,8 @@ fn a_job_that_nobody_is_told_of_starts_all_the_same() {
     let until = monotonic() + Duration::from_secs(60);
     while took.len() < 3 {
         assert!(monotonic() < until, "the server always says something");
-        // Until it relies on being told, and not always until the same point of its rounds.
+        // Until the worker relies on notifications, and not always until the same point of its
+        // intervals.
         bench.let_pass(Duration::from_millis(1_200 + 300 * took.len() as u64));
         let id: i64 = {
             let mut transaction = quiet.transaction().unwrap();
@@ -294,7 +297,8 @@ fn a_job_that_nobody_is_told_of_starts_all_the_same() {
         let put = monotonic();
         let started = worker.starts(JobId(id));
         bench.finish();
-        // On a machine that was busy for too long it did tell, and then this proves nothing.
+        // On a machine that was busy for too long the job was announced after all, and then this
+        // proves nothing.
         if heard(&mut ear) == 0 {
             took.push(started.at.saturating_duration_since(put));
         }
@@ -303,7 +307,7 @@ fn a_job_that_nobody_is_told_of_starts_all_the_same() {
     assert!(took.iter().all(|took| *took < Duration::from_secs(10)), "{took:?}");
 }
 
-/// How many notifications were sent up to now. They arrive in their order, so the last is one of our own.
+/// How many notifications were sent up to now. They arrive in order, so the last is one of our own.
 fn heard(ear: &mut ::postgres::Client) -> usize {
     use ::postgres::fallible_iterator::FallibleIterator;
     const LAST: &str = "the last";
@@ -317,8 +321,9 @@ fn heard(ear: &mut ::postgres::Client) -> usize {
     heard
 }
 
-/// The server dies under load and comes back. Its workers wait for it, and go on with what they have: a settlement whose
-/// answer was lost is repeated, and what a lost claim had leased is taken up. So nothing starts twice, and no lease lapses.
+/// The server dies under load and comes back. Its workers wait for it, and continue what they have:
+/// a settlement whose answer was lost is repeated, and the leases of a claim whose answer was lost
+/// are picked up. So nothing starts twice, and no lease lapses.
 #[test]
 fn workers_go_on_by_themselves_when_the_server_dies_and_comes_back() {
     let directory = tempfile::tempdir().unwrap();

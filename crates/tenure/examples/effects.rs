@@ -1,5 +1,6 @@
-//! Payments that must not be made twice. A worker's process dies between three charges and their record, and nobody
-//! knows whether the bank has charged. Each payment has chosen what happens then: `resend`, `verify` or `park`.
+//! Payments that must not be made twice. A worker's process dies after three charges and before
+//! their outcomes are recorded, so it is unknown whether the bank has charged. Each payment has
+//! chosen what happens then: `resend`, `verify` or `park`.
 //!
 //! `cargo run -p tenure --example effects`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
@@ -38,8 +39,9 @@ impl Job for Pay {
     type Output = String;
 }
 
-/// The intent is written before the bank is called, and the outcome after. An attempt that finds an intent without an
-/// outcome is in doubt, and does what the payment has chosen.
+/// The intent is written before the bank is called, and the outcome after. For an attempt that
+/// finds an intent without an outcome, the effect is in doubt, and the attempt does what the
+/// payment has chosen.
 async fn pay(job: Pay, cx: Context) -> Result<String, Fault> {
     let (bank, power_cut) = (cx.state::<Bank>(), cx.state::<Option<Barrier>>());
     let charge = cx.effect("charge", |fx| async move {
@@ -53,9 +55,9 @@ async fn pay(job: Pay, cx: Context) -> Result<String, Fault> {
     match job.in_doubt {
         // The same request under the same key: a bank that knows the key does not charge again.
         InDoubt::Resend => charge.resend().await,
-        // A question instead, which charges nothing: for a bank that can be asked.
+        // A query instead, which charges nothing: for a bank that can be asked.
         InDoubt::Verify => charge.verify(|key| async move { Ok(bank.find(&key)?) }).await,
-        // For a bank that offers neither: a person looks, and decides.
+        // For a bank that offers neither: a person checks, and decides.
         InDoubt::Park => charge.park().await,
     }
 }
@@ -80,7 +82,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let worker = Worker::new(&tenure).handle(pay).state(bank.clone()).state(None::<Barrier>);
     let worker = worker.observe(move |event| {
         if let Fact::JobParked { reason } = &event.fact {
-            let _ = tell.send(reason.clone()); // nobody listens any more at the end
+            let _ = tell.send(reason.clone()); // the receiver may be gone at the end
         }
     });
     let worker = worker.start().await?;
@@ -132,7 +134,8 @@ async fn open(directory: &Path) -> Result<(Tenure, Bank), Box<dyn Error>> {
     Ok((tenure, Bank(directory.join("bank"))))
 }
 
-/// A bank that both processes reach: its book has a line for each request. It charges once for each key.
+/// A bank that both processes use: its book has a line for each request. It charges once for each
+/// key.
 #[derive(Clone)]
 struct Bank(PathBuf);
 

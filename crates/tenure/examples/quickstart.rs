@@ -1,5 +1,5 @@
-//! The first example of the README: a typed job, a key, a worker and what it returns. It works on `tenure.db` in the
-//! current directory: `cargo run -p tenure --example quickstart`.
+//! The first example of the README: a typed job, a key, a worker and its result. It uses
+//! `tenure.db` in the current directory: `cargo run -p tenure --example quickstart`.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

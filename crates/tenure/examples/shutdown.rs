@@ -1,5 +1,6 @@
-//! Graceful shutdown. The worker is asked to end by Ctrl-C or SIGTERM: it takes no more jobs, lets what runs go on for
-//! its grace, and gives back what is left. That runs at the next start, from the step it had reached.
+//! Graceful shutdown. Ctrl-C or SIGTERM asks the worker to end: it claims no more jobs, lets
+//! running jobs continue for its grace, and gives back the rest. Those run at the next start, from
+//! the step that they had reached.
 //!
 //! `cargo run -p tenure --example shutdown`, and then Ctrl-C.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]

@@ -1,4 +1,5 @@
-//! Durable steps: a handler fails after the second of three, and the retry does not repeat what is done.
+//! Durable steps: a handler fails after the second of three, and the retry does not repeat the
+//! finished ones.
 //!
 //! `cargo run -p tenure --example steps`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
@@ -17,8 +18,8 @@ impl Job for Publish {
     type Output = String;
 }
 
-/// Each step is remembered under its name as soon as it has returned. Between steps the handler is ordinary code, and
-/// runs anew in each attempt.
+/// Each step is remembered under its name as soon as it has returned. The code between steps is
+/// ordinary, and runs again in each attempt.
 async fn publish(job: Publish, cx: Context) -> Result<String, Fault> {
     println!("attempt {} begins", cx.attempt());
     let file = cx.step("download", || download(&job.video)).await?;

@@ -1,9 +1,11 @@
-//! An order and its job in one transaction; then the handler's own writes and the end of its job in another.
+//! An order and its job in one transaction; then the handler's own writes and the end of its job in
+//! another.
 //!
 //! On SQLite your tables are in the store's file: `cargo run -p tenure --example transactional`
 //!
-//! On PostgreSQL it is your own client. Give the address as argument or in `TENURE_DB`, after `tenure migrate up`:
-//! `cargo run -p tenure --features postgres --example transactional -- postgres://me@localhost/shop`
+//! On PostgreSQL you use your own client. Give the URL as argument or in `TENURE_DB`, after `tenure
+//! migrate up`: `cargo run -p tenure --features postgres --example transactional --
+//! postgres://me@localhost/shop`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -45,7 +47,7 @@ async fn waiting(tenure: &Tenure) -> Result<usize> {
     Ok(tenure.with_store(move |store| store.jobs(&queued, 1_000)).await?.len())
 }
 
-/// A closure runs on the store's own connection.
+/// The closure runs on the store's own connection.
 mod on_sqlite {
     use tenure::sqlite::{self, Transaction};
     use tenure::{Context, Fault, Tenure, Worker};
@@ -64,7 +66,8 @@ mod on_sqlite {
         .await
     }
 
-    /// The mark and the end of the job are one commit. Whoever has lost the job to another worker makes neither.
+    /// The update and the end of the job are one commit. A handler that has lost the job to another
+    /// worker makes neither.
     async fn ship(job: Ship, cx: Context) -> Result<i64, Fault> {
         cx.commit(move |tx| {
             tx.execute("UPDATE orders SET shipped = shipped + 1 WHERE id = ?1", [job.order])?;
@@ -101,7 +104,7 @@ mod on_sqlite {
     }
 }
 
-/// Calls of one statement each, on a connection of your own.
+/// Each call is one statement, on your own connection.
 #[cfg(feature = "postgres")]
 mod on_postgres {
     use tenure::postgres::tokio_postgres::{self, Client, NoTls};
@@ -134,7 +137,8 @@ mod on_postgres {
         Ok(order)
     }
 
-    /// The mark and the end of the job are one commit. Whoever has lost the job to another worker makes neither.
+    /// The update and the end of the job are one commit. A handler that has lost the job to another
+    /// worker makes neither.
     async fn ship(job: Ship, cx: Context) -> Result<i64, Fault> {
         let mut client = cx.state::<Mutex<Client>>().lock().await;
         let tx = client.transaction().await?;

@@ -1,8 +1,9 @@
-//! How a job gets in: the handle that a program holds, typed jobs, and what comes back.
+//! How a job is enqueued: the store handle of a program, typed jobs, and handles on their results.
 //!
-//! [`Tenure`] is cheap to clone and safe to share. Behind it are a few connections, each on a thread of its own and for one
-//! sort of call, so that a key that another transaction holds does not hold up the rest. Jobs that are enqueued at the same
-//! time go out together. Nothing here runs a job: [`crate::Worker`] does.
+//! [`Tenure`] is cheap to clone and safe to share. Behind it are a few connections, each on its own
+//! thread and for one sort of call, so that an enqueue that waits for a key which another
+//! transaction has locked does not block the rest. Jobs that are enqueued at the same time are sent
+//! in one call. Nothing here runs a job: [`crate::Worker`] does.
 
 mod enqueue;
 mod handle;
@@ -28,7 +29,7 @@ use crate::store::thread::Link;
 use crate::store::{Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
 use crate::telemetry::{Event, Fact, Observer};
 
-/// A kind of job: its args are the value itself, and its handler returns the output.
+/// A kind of job: the value itself is its args, and its handler returns the output.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -50,17 +51,17 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// The name of the kind, as every program and every language spells it.
     const KIND: &'static str;
 
-    /// The queue that it waits in, unless it is enqueued into another.
+    /// The queue that its jobs wait in, unless enqueued into another.
     const QUEUE: &'static str = "default";
 
-    /// How long to wait between tries, unless it is enqueued with another policy.
+    /// The delays between tries, unless enqueued with another policy.
     const RETRY: RetryPolicy = RetryPolicy::DEFAULT;
 
     /// What its handler returns.
     type Output: Serialize + DeserializeOwned + Send + 'static;
 }
 
-/// A store, as a program uses it.
+/// A handle on a store.
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};
@@ -101,7 +102,7 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
 }
 
-/// How a store is opened.
+/// The options for opening a store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -121,19 +122,20 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the store accepts from this program.
+    /// The largest sizes that the store accepts from this program.
     pub fn limits(mut self, limits: Limits) -> Options {
         self.store.limits = limits;
         self
     }
 
-    /// Calls this for each event, besides `tracing`. It may be said more than once, and all are called.
+    /// Calls this for each event, in addition to `tracing`. It can be called several times; all
+    /// observers are called.
     pub fn observe(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Options {
         self.observer = self.observer.and(observe);
         self
     }
 
-    /// Where an embedded store reads the time: for tests. PostgreSQL has a clock of its own.
+    /// The clock of an embedded store: for tests. PostgreSQL has a clock of its own.
     pub fn clock(mut self, clock: Clock) -> Options {
         self.store.clock = clock;
         self
@@ -154,19 +156,19 @@ impl Options {
 }
 
 impl Tenure {
-    /// Opens a store: a file such as `tenure.db`, by its name or its path, which is made where there is none;
-    /// `sqlite::memory:`, which lives as long as a connection to it is open; or
-    /// `postgres://user:password@host/database`, whose schema `tenure migrate up` has made.
+    /// Opens a store: a file such as `tenure.db`, by its name or its path, which is created if it
+    /// does not exist; `sqlite::memory:`, which lives as long as a connection to it is open; or
+    /// `postgres://user:password@host/database`, whose schema `tenure migrate up` has created.
     pub async fn open(place: impl AsRef<OsStr>) -> Result<Tenure> {
         Tenure::options().open(place).await
     }
 
-    /// The same with options.
+    /// Options for opening a store.
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// A job to enqueue. Say what you want of it, and await it.
+    /// A job to enqueue. Set its options, and await it.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -197,7 +199,8 @@ impl Tenure {
         Enqueue::new(self, J::KIND, J::QUEUE, &job).retry(J::RETRY)
     }
 
-    /// The same for a kind that has no type in this program: its args are JSON, and so is its result.
+    /// Like [`Tenure::enqueue`], for a kind that has no type in this program: its args are JSON,
+    /// and so is its result.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -215,13 +218,15 @@ impl Tenure {
         Enqueue::new(self, kind.as_ref(), "default", args)
     }
 
-    /// Many jobs, each with what you want of it. Up to a thousand go in one transaction, all or none; more go in parts.
+    /// Enqueues many jobs, each with its own options. Up to a thousand go in one transaction, all
+    /// or none; more go in parts.
     ///
     /// # Errors
     ///
-    /// A job that makes no sense is an error before any is sent. After that, if some were not enqueued,
-    /// [`Error::Incomplete`] has a [`Verdict`] for each: a key that belongs to another request costs its own job only, and
-    /// a part that fails is the last one that is sent. If there is one part only and it fails, that error is the answer.
+    /// An invalid job is an error before any job is sent. After that, if some were not enqueued,
+    /// [`Error::Incomplete`] has a [`Verdict`] for each: a key that belongs to another request
+    /// affects only its own job, and after a part that fails no more are sent. If there is only one
+    /// part and it fails, that error is returned.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -242,7 +247,7 @@ impl Tenure {
         &self,
         jobs: impl IntoIterator<Item = Enqueue<T>>,
     ) -> Result<Vec<Handle<T>>> {
-        // All are checked before any is stored.
+        // All are checked before any is sent.
         let jobs: Vec<NewJob> = jobs.into_iter().map(Enqueue::build).collect::<Result<_>>()?;
         let mut verdicts = Vec::with_capacity(jobs.len());
         let mut cause = None;
@@ -269,18 +274,19 @@ impl Tenure {
         handles.ok_or_else(|| Error::Incomplete(Box::new(Incomplete { verdicts, cause })))
     }
 
-    /// What is known of a job, and its timeline.
+    /// A job's details and timeline; `None` if the store does not know it.
     pub async fn job(&self, id: JobId) -> Result<Option<JobDetail>> {
         self.0.link.look(move |engine| engine.store().job(id)).await
     }
 
-    /// A handle on a job that was enqueued elsewhere. If it is of another type, its result will not decode.
+    /// A handle on a job that was enqueued elsewhere. If the job is of another type, its result
+    /// will not decode.
     pub fn handle<J: Job>(&self, id: JobId) -> Handle<J::Output> {
         Handle::new(self, id, false)
     }
 
-    /// Ends a job that has not ended. If it runs, its handler is stopped within seconds, and whatever it still writes
-    /// is refused.
+    /// Cancels a job that has not ended. If it runs, its handler is stopped within seconds, and the
+    /// store refuses everything that it still writes.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -296,11 +302,12 @@ impl Tenure {
     /// ```
     pub async fn cancel(&self, id: JobId) -> Result<Changed> {
         let changed = self.with_store(move |store| store.cancel(&[id])).await?;
-        Ok(changed.first().copied().unwrap_or(Changed::Gone))
+        Ok(changed.first().copied().unwrap_or(Changed::NotFound))
     }
 
-    /// Anything else that a store can do, on a thread of the store's. While `work` runs, it holds up other calls of this
-    /// kind and [`cancel`](Tenure::cancel), and neither enqueues nor handlers.
+    /// Calls anything else that a store can do, on the store's thread. While `work` runs, it blocks
+    /// other calls of this function and [`cancel`](Tenure::cancel), but neither enqueues nor
+    /// handlers.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -318,13 +325,14 @@ impl Tenure {
         self.0.link.call(move |engine| work(engine.store())).await
     }
 
-    /// A handle on what an enqueue was answered with. A key that is taken by another request is an error.
+    /// Turns the answer to an enqueue into a handle, and reports a new job. A key that belongs to
+    /// another request is an error.
     pub(crate) fn enqueued<T>(&self, job: &NewJob, answer: Enqueued) -> Result<Handle<T>> {
         self.tell(job, answer);
         self.handle_on(answer)
     }
 
-    /// Tells of a job that is new.
+    /// Reports a new job as an event.
     fn tell(&self, job: &NewJob, answer: Enqueued) {
         if let Enqueued::Created(id) = answer {
             let fact = Fact::enqueued(job);
@@ -332,7 +340,7 @@ impl Tenure {
         }
     }
 
-    /// The same without a word to anybody.
+    /// Turns the answer to an enqueue into a handle, without an event.
     pub(crate) fn handle_on<T>(&self, answer: Enqueued) -> Result<Handle<T>> {
         match answer {
             Enqueued::Created(id) => Ok(Handle::new(self, id, true)),
@@ -348,11 +356,12 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// Those who wait for jobs that may end in this very process: they are woken, and need not look again and again.
+/// The callers that wait for a job to end. If it ends in this process, they are woken and need not
+/// poll.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<(JobId, u64), Arc<Notify>>>);
 
-/// Somebody who waits; it is forgotten when it goes.
+/// A caller that waits. Dropping it removes it.
 pub(crate) struct Waiting<'a> {
     waiters: &'a Waiters,
     place: (JobId, u64),
@@ -360,7 +369,8 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl Waiters {
-    /// To be woken when the job ends here. It may end elsewhere.
+    /// Registers a caller, to be woken when the job ends in this process. The job may end
+    /// elsewhere.
     pub(crate) fn wait_for(&self, job: JobId) -> Waiting<'_> {
         let woken = Arc::new(Notify::new());
         let mut waiting = self.all();
@@ -370,7 +380,7 @@ impl Waiters {
         Waiting { waiters: self, place, woken }
     }
 
-    /// A job has ended here, if this event says so.
+    /// Wakes the callers that wait for this event's job, if the event is its end.
     pub(crate) fn hear(&self, event: &Event) {
         if let (Fact::JobSucceeded { .. } | Fact::JobDead { .. } | Fact::JobCancelled, Some(job)) =
             (&event.fact, event.job)
@@ -387,9 +397,9 @@ impl Waiters {
 }
 
 impl Waiting<'_> {
-    /// Waits to be woken, at most for so long.
+    /// Waits to be woken, at most for `length`.
     pub(crate) async fn rest(&self, length: Duration) {
-        // Woken or not, one looks.
+        // The result does not matter: the caller checks the job either way.
         let _ = tokio::time::timeout(length, self.woken.notified()).await;
     }
 }
@@ -400,7 +410,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The name of a kind that this program has spelt itself.
+/// Checks the name of a kind that this program has given.
 pub(crate) fn kind(text: &str) -> Result<Name, crate::job::Invalid> {
     Name::check("kind", text)
 }

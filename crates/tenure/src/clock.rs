@@ -1,7 +1,7 @@
 //! Time and chance, and the only place that asks the machine for either.
 //!
-//! Everything else takes them as arguments or holds a [`Clock`], so that a test can own the time
-//! and a seed can repeat a run. A lint forbids `SystemTime::now` and its relatives elsewhere.
+//! Everything else takes them as arguments or holds a [`Clock`], so that a test can control the
+//! time and a seed can repeat a run. A lint forbids `SystemTime::now` and similar calls elsewhere.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -30,7 +30,7 @@ impl Timestamp {
         self.0
     }
 
-    /// The time from `earlier` until this moment; zero when `earlier` is not earlier.
+    /// The time from `earlier` until this time; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -49,7 +49,7 @@ impl From<SystemTime> for Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Stops at [`Timestamp::MAX`]: a delay of a million years is a job that never runs, not a
+    /// Stops at [`Timestamp::MAX`]: a delay of a million years makes a job that never runs, not a
     /// crash.
     fn add(self, length: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(millis(length))).min(Timestamp::MAX)
@@ -78,22 +78,24 @@ pub fn millis(length: Duration) -> i64 {
     i64::try_from(length.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Where a store on this machine reads the time. Clones share one source.
+/// The clock of a store on this machine. Clones share one source.
 #[derive(Debug, Clone)]
 pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    /// When the first one of this process was made, by the wall clock and by the one that cannot be set.
+    /// When the first clock of this process was created, by the wall clock and by the monotonic
+    /// clock.
     System { wall: Timestamp, monotonic: Instant },
-    /// The time, and by how much it was set rather than advanced.
+    /// The time, and how much of it was set rather than advanced.
     Manual(Arc<(AtomicI64, AtomicI64)>),
 }
 
 impl Clock {
     /// The machine's wall clock.
     pub fn system() -> Self {
-        // One beginning for all: else those made before and after a jump would not agree on it.
+        // One starting point for all clocks: clocks created before and after a jump must agree on
+        // it.
         static BEGINNING: OnceLock<(Timestamp, Instant)> = OnceLock::new();
         let (wall, monotonic) = *BEGINNING.get_or_init(|| (wall(), monotonic()));
         Clock(Source::System { wall, monotonic })
@@ -121,8 +123,8 @@ impl Clock {
         }
     }
 
-    /// By how many milliseconds this clock has run ahead of the time that really passed, since the first
-    /// one of this process was made: somebody set it forward, or the machine slept.
+    /// By how many milliseconds this clock has run ahead of the monotonic clock since the first
+    /// clock of this process was created: it was set forward, or the machine was suspended.
     pub fn ahead(&self) -> i64 {
         match &self.0 {
             Source::Manual(time) => time.1.load(Ordering::SeqCst),
@@ -139,7 +141,7 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock forward while no time passes, as a machine that wakes from sleep does.
+    /// Sets a manual clock forward while no time passes, as when a machine wakes from sleep.
     pub fn jump(&self, by: Duration) {
         if let Source::Manual(time) = &self.0 {
             time.0.fetch_add(millis(by), Ordering::SeqCst);
@@ -147,7 +149,7 @@ impl Clock {
         }
     }
 
-    /// Sets a manual clock, also backwards, as a restored machine does.
+    /// Sets a manual clock, also backwards, as on a restored machine.
     pub fn set(&self, to: Timestamp) {
         if let Source::Manual(time) = &self.0 {
             time.0.store(to.0, Ordering::SeqCst);
@@ -162,20 +164,20 @@ fn wall() -> Timestamp {
     Timestamp(millis(since))
 }
 
-/// The monotonic clock, for deadlines of this process. It never decides who owns a job.
+/// The monotonic clock, for deadlines of this process. It never decides which worker owns a job.
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// A point in time on this machine's own clock, which cannot be set, and which runs on while the
-/// machine sleeps. By it a worker knows for how long it may trust a lease that it cannot renew. It never
-/// decides who owns a job.
+/// A point in time on a clock of this machine that cannot be set and that keeps running while the
+/// machine is suspended. A worker uses it to know how long it may trust a lease that it cannot
+/// renew. It never decides which worker owns a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// This long after the clock's beginning: for whoever makes a time of their own.
+    /// This long after the clock's start: for a caller that makes up its own time.
     pub const fn after_start(length: Duration) -> Moment {
         Moment(length)
     }
@@ -184,14 +186,14 @@ impl Moment {
     pub fn now() -> Moment {
         #[cfg(target_os = "linux")]
         let clock = rustix::time::ClockId::Boottime;
-        // Elsewhere the monotonic clock itself counts on while the machine sleeps.
+        // On other systems the monotonic clock itself keeps running while the machine is suspended.
         #[cfg(not(target_os = "linux"))]
         let clock = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(clock);
         Moment(time.try_into().unwrap_or_default())
     }
 
-    /// The time from `earlier` until this moment; zero when `earlier` is not earlier.
+    /// The time from `earlier` until this moment; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -205,18 +207,19 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A random identity that no other process start will ever have.
+/// A random id that no other process start will ever have.
 #[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn unique() -> uuid::Uuid {
     uuid::Uuid::new_v4()
 }
 
-/// A fraction in `[0, 1)`, as 32 bits, so that a delay computed from it is the same on every
+/// A fraction in `[0, 1)` as 32 bits, so that a delay computed from it is the same on every
 /// machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter(pub u32);
 
-/// A source of chance: seeded where a run must be repeatable, else seeded by the machine.
+/// A random generator: with a given seed where a run must be repeatable, otherwise seeded by the
+/// machine.
 #[derive(Debug, Clone)]
 pub struct Chance(u64);
 
@@ -226,7 +229,7 @@ impl Chance {
         Chance(seed)
     }
 
-    /// Chance that nobody can repeat.
+    /// A generator that cannot be repeated.
     pub fn system() -> Self {
         let (high, low) = unique().as_u64_pair();
         Chance(high ^ low)
@@ -286,7 +289,7 @@ mod tests {
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
-        // Known values of SplitMix64, so that seeds keep their meaning for ever.
+        // Known values of SplitMix64, so that seeds never change their meaning.
         assert_eq!(draw(0)[0], 0xE220_A839_7B1D_CDAF);
     }
 }

@@ -1,9 +1,10 @@
-//! What only the proof may do: stand behind the port, see the whole state, and put a store into any
+//! What only tests may do: use the store behind its port, read its whole state, and put it into any
 //! state.
 //!
-//! It exists with the feature `drill` alone. No command, address or environment variable of the
-//! product reaches it.
+//! It exists only with the feature `drill`. No command, URL or environment variable of the product
+//! reaches it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use crate::store::{Attempt, GUARD_GAP, Result, Store};
 pub use crate::inspect::WorkerRecord;
 pub use crate::store::sealed::Sealed;
 
-/// The machines of a worker, for whoever steps them instead of threads.
+/// The machines of a worker, for a caller that steps them instead of running threads.
 pub mod machines {
     pub use crate::worker::machines::*;
 }
@@ -28,41 +29,83 @@ pub trait Explorable: Store {
     /// The whole state, in one canonical order.
     fn dump(&mut self) -> Result<Dump>;
 
-    /// Puts the store into this state, and its clock to that time. The locks of the workers that it
-    /// names are held from then on, as if by their processes, and no others.
+    /// Puts the store into this state, and sets its clock. From then on the guards of exactly the
+    /// workers in `held` are held, as if by their processes.
     fn load(&mut self, state: &Dump) -> Result<()>;
 
-    /// Lets the database go back to an earlier state, as a restored copy or a promoted replica is:
-    /// what it is and what it remembers to be differ, and it is up to the store to notice. The clock
-    /// goes on.
+    /// Sets the database back to an earlier state, like a restored copy or a promoted replica: its
+    /// contents no longer match what the store remembers about it, and the store must notice that.
+    /// The clock continues.
     fn go_back(&mut self, state: &Dump) -> Result<()>;
 }
 
-/// A safeguard taken out of a verb's SQL file.
+/// Removes a safeguard from a verb's SQL file.
 #[derive(Debug, Clone, Copy)]
 pub struct Patch {
     /// The file, without `.sql`.
     pub file: &'static str,
-    /// What is replaced; it must be there exactly once.
+    /// The text to replace; it must occur exactly once. Space and comments do not count.
     pub find: &'static str,
-    /// What takes its place.
+    /// The replacement.
     pub replace: &'static str,
 }
 
 impl Patch {
-    /// The text of a file without its safeguards. A patch that does not fit is a mistake of its
-    /// author's: it would prove nothing.
+    /// The text of a file without the safeguards. A patch that does not match is a mistake in the
+    /// test: it would prove nothing.
     pub(crate) fn apply(patches: &[Patch], file: &str, text: &str) -> String {
         let ours = patches.iter().filter(|patch| patch.file == file);
         ours.fold(text.to_owned(), |text, patch| {
-            let found = text.matches(patch.find).count();
-            assert_eq!(found, 1, "{:?} must be in {file}.sql exactly once", patch.find);
-            text.replace(patch.find, patch.replace)
+            let found = patch.places(&text);
+            let [place] = found.as_slice() else {
+                panic!("{:?} must be in {file}.sql once, and is there {}", patch.find, found.len());
+            };
+            let (before, after) = (&text[..place.start], &text[place.end..]);
+            format!("{before}{}{after}", patch.replace)
         })
+    }
+
+    /// Where `find` is in a text, by what both are without space and comments. So a file that is
+    /// laid out anew keeps its mutants.
+    fn places(&self, text: &str) -> Vec<Range<usize>> {
+        let (wanted, code) = (letters(self.find), letters(text));
+        let is_same = |window: &[(usize, char)]| {
+            window.iter().map(|(_, c)| c).eq(wanted.iter().map(|(_, c)| c))
+        };
+        let place = |window: &[(usize, char)]| {
+            let (first, (last, c)) = (window.first()?.0, *window.last()?);
+            Some(first..last + c.len_utf8())
+        };
+        let all = code.windows(wanted.len().max(1));
+        all.filter(|window| is_same(window)).filter_map(place).collect()
     }
 }
 
-/// The whole state of a store. Two stores with equal dumps answer every call alike.
+/// The letters of an SQL text and where each is, without space and comments.
+fn letters(text: &str) -> Vec<(usize, char)> {
+    let mut letters = Vec::new();
+    let (mut at, mut in_quotes) = (0, false);
+    while let Some(c) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let skipped = match c {
+            _ if in_quotes => None,
+            '-' if rest.starts_with("--") => Some(rest.find('\n').unwrap_or(rest.len())),
+            '/' if rest.starts_with("/*") => {
+                Some(rest.find("*/").map_or(rest.len(), |end| end + 2))
+            }
+            _ if c.is_whitespace() => Some(c.len_utf8()),
+            _ => None,
+        };
+        if skipped.is_none() {
+            in_quotes ^= c == '\'';
+            letters.push((at, c));
+        }
+        at += skipped.unwrap_or(c.len_utf8());
+    }
+    letters
+}
+
+/// The whole state of a store. Two stores with equal dumps answer every call in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Dump {
     /// The store's clock.
@@ -70,14 +113,15 @@ pub struct Dump {
     /// Since when the store's time has run without a break: a server's start, or the last jump of a
     /// machine's clock.
     pub started_at: Timestamp,
-    /// The end of the last gap in the workers' pulse, and of the one before it. The pulse itself is not part
-    /// of the state, and a store that is put into a state has none: there, a gap is something that happens to it.
+    /// The end of the last gap in the workers' pulse, and of the one before it. The pulse itself is
+    /// not part of the state, and a store that was put into a state has none: a gap is an event
+    /// there.
     pub broke: Timestamp,
     /// See `broke`.
     pub broke_before: Timestamp,
-    /// How long a worker's lock must have been free before its process counts as gone.
+    /// How long a worker's guard must have been free before its process counts as gone.
     pub guard_gap: Duration,
-    /// The epoch that tokens and ids are issued in, whether or not it is written down yet.
+    /// The epoch in which tokens and ids are issued, whether or not it is stored yet.
     pub epoch: u32,
     /// The id that the next job gets.
     pub next_id: i64,
@@ -87,15 +131,16 @@ pub struct Dump {
     pub timeline: Vec<TimelineEntry>,
     /// All remembered keys, by tenant, scope and key.
     pub keys: Vec<KeyRecord>,
-    /// What operators have set, by queue.
+    /// The settings of operators, by queue.
     pub queues: Vec<QueueSettings>,
     /// All effects, by job and name.
     pub ledger: Vec<Effect>,
     /// All remembered steps, by job and name.
     pub steps: Vec<Step>,
-    /// The workers that have made themselves known, by their ids.
+    /// The registered workers, by their ids.
     pub workers: Vec<WorkerRecord>,
-    /// Whose locks are held, in order. It is not in any table, but a fact of the surroundings.
+    /// The workers whose guards are held, in order. This is not in any table: the environment
+    /// decides it.
     pub held: Vec<WorkerId>,
 }
 
@@ -142,7 +187,7 @@ pub enum KeyScope {
     Idempotency,
 }
 
-/// A lease as a store grants it, for the model's sake.
+/// A lease as a store grants it, for the model.
 pub fn attempt(job: JobRecord) -> Option<Attempt> {
     Attempt::of(job)
 }
@@ -157,7 +202,35 @@ pub fn following(job: &NewJob, parent: JobId) -> NewJob {
     NewJob { parent: Some(parent), ..job.clone() }
 }
 
-/// The place of a (queue, tenant) on the ring that claims walk.
+/// The position of a (queue, tenant) on the ring that claims walk.
 pub fn group(queue: &Name, tenant: &Tenant) -> i64 {
     crate::store::lane::group_of_names(queue, tenant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply(find: &'static str, text: &str) -> String {
+        Patch::apply(&[Patch { file: "verb", find, replace: "-" }], "verb", text)
+    }
+
+    #[test]
+    fn a_patch_finds_its_place_however_the_text_is_laid_out() {
+        assert_eq!(apply("a = 2 AND b", "x a = 2 /* running */\n  AND -- why\n b y"), "x - y");
+        assert_eq!(apply("'a b'", "x = 'a b'"), "x = -");
+        assert_eq!(apply("c", "-- c\na c"), "-- c\na -");
+    }
+
+    #[test]
+    #[should_panic(expected = "must be in verb.sql once, and is there 0")]
+    fn space_within_quotes_counts() {
+        apply("'ab'", "'a b'");
+    }
+
+    #[test]
+    #[should_panic(expected = "must be in verb.sql once, and is there 2")]
+    fn a_patch_that_fits_twice_is_a_mistake() {
+        apply("a", "a a");
+    }
 }

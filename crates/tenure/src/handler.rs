@@ -1,8 +1,8 @@
-//! What runs a job: a plain function, and the [`Context`] it is given.
+//! What runs a job: a plain function, and the [`Context`] it gets.
 //!
-//! A handler is `async fn(job, Context) -> Result<Output, Fault>`. This module turns one into something that can be
-//! kept by its kind: it decodes the args, calls it, catches its panics and encodes what it returns. It knows neither
-//! leases nor stores.
+//! A handler is `async fn(job, Context) -> Result<Output, Fault>`. This module wraps one so that it
+//! can be found by its kind: the wrapper decodes the args, calls the function, catches its panics
+//! and encodes its result. It knows neither leases nor stores.
 
 mod context;
 mod effect;
@@ -23,30 +23,30 @@ use crate::client::{Job, kind};
 use crate::job::{Invalid, Json, Name};
 use crate::lifecycle::Fault;
 
-/// What a handler of ours comes to.
+/// What a handler returns, encoded.
 pub(crate) type Answer = Result<Option<Json>, Fault>;
 
-/// A handler that is under way.
+/// A handler that has started.
 pub(crate) enum Execution {
     /// It can be dropped at any await.
     Async(Pin<Box<dyn Future<Output = Answer> + Send>>),
-    /// It stops by itself when it is to.
+    /// It is not dropped: it stops by itself when asked to.
     Patient(Pin<Box<dyn Future<Output = Answer> + Send>>),
-    /// It has a thread, and cannot be stopped, only asked to.
+    /// It has its own thread, and cannot be interrupted, only asked to stop.
     Blocking(Box<dyn FnOnce() -> Answer + Send>),
 }
 
-/// A handler whose types are forgotten.
+/// A handler with its types erased.
 pub(crate) type Handler = Arc<dyn Fn(&Json, Context) -> Result<Execution, Fault> + Send + Sync>;
 
-/// A job of any kind, for a handler that takes them all: its kind is [`Context::kind`].
+/// A job of any kind, for a handler that accepts all. Its kind is [`Context::kind`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnyJob {
     /// Its args, as they were written.
     pub args: Json,
 }
 
-/// All handlers of a worker, and what they share.
+/// All handlers of a worker, and the values that they share.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers {
     by_kind: BTreeMap<Name, Handler>,
@@ -55,7 +55,7 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// A handler for a kind. A second one for the same kind is a mistake.
+    /// Adds a handler for a kind. A second one for the same kind is an error.
     pub(crate) fn add(&mut self, name: &str, handler: Handler) -> Result<(), Invalid> {
         let name = kind(name)?;
         match self.by_kind.insert(name.clone(), handler) {
@@ -67,7 +67,7 @@ impl Handlers {
         }
     }
 
-    /// A handler for all kinds that have none.
+    /// Sets the handler for all kinds that have none.
     pub(crate) fn add_rest(&mut self, handler: Handler) {
         self.rest = Some(handler);
     }
@@ -103,7 +103,7 @@ where
     Arc::new(move |args, cx| {
         let job = decode::<J>(args)?;
         let limit = cx.result_limit();
-        // Called within the future, so that a panic in its first words is caught as well.
+        // A handler may panic before it returns its future; that is caught here.
         let run = catch_unwind(AssertUnwindSafe(|| handler(job, cx)));
         let run = run.map_err(|panic| panicked(panic.as_ref()))?;
         Ok(Execution::Async(Box::pin(async move { encode(&run.await?, limit) })))
@@ -124,7 +124,7 @@ where
     })
 }
 
-/// A handler for jobs of any kind. If it is `patient`, it stops by itself.
+/// A handler for jobs of any kind. A `patient` one is not dropped, and stops by itself.
 pub(crate) fn untyped<F, Fut>(handler: F, patient: bool) -> Handler
 where
     F: Fn(AnyJob, Context) -> Fut + Send + Sync + 'static,
@@ -146,14 +146,14 @@ where
     })
 }
 
-/// Args that are not what the handler expects never will be: the job is buried with the reason.
+/// Args of the wrong type stay wrong: the job is buried with the reason.
 fn decode<J: Job>(args: &Json) -> Result<J, Fault> {
     serde_json::from_str(args.as_str()).map_err(|cause| {
         Fault::fatal(format!("its args are not what the handler of {} expects: {cause}", J::KIND))
     })
 }
 
-/// What cannot be kept never will be, however often the handler runs.
+/// A result that cannot be stored never can be, however often the handler runs: the job is buried.
 fn encode(output: &impl serde::Serialize, limit: usize) -> Answer {
     let result = Json::of("result", output, limit)
         .map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
@@ -167,14 +167,14 @@ fn check_size(size: usize, limit: usize) -> Result<(), Fault> {
     Err(Fault::fatal(format!("it ran, but {}", Invalid::TooLarge { field: "result", size, limit })))
 }
 
-/// A panic is an error of one attempt, not of the worker.
+/// A panic fails one attempt, not the worker.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Fault {
     let words = panic.downcast_ref::<&str>().copied();
     let words = words.or(panic.downcast_ref::<String>().map(String::as_str));
     Fault::retry(format!("the handler panicked: {}", words.unwrap_or("without words")))
 }
 
-/// A future whose panic is its answer.
+/// A future that turns its panic into its answer.
 pub(crate) struct Caught(pub(crate) Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl Future for Caught {
@@ -183,5 +183,50 @@ impl Future for Caught {
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Answer> {
         let poll = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
         poll.unwrap_or_else(|panic| Poll::Ready(Err(panicked(panic.as_ref()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::Worker;
+    use crate::testing::Sandbox;
+
+    #[tokio::test]
+    async fn a_worker_claims_what_it_has_a_handler_for_and_with_one_for_the_rest_everything() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Mail;
+        impl Job for Mail {
+            const KIND: &'static str = "mail";
+            type Output = ();
+        }
+        let sandbox = Sandbox::new().await.unwrap();
+        let worker = || Worker::new(sandbox.tenure()).handle(|_: Mail, _| async { Ok(()) });
+        let mail = Name::check("kind", "mail").unwrap();
+        assert_eq!(worker().plan().unwrap().kinds, Some(vec![mail]));
+        let worker = worker().handle_any(|_, _| async { Ok(None) });
+        assert_eq!(worker.plan().unwrap().kinds, None);
+    }
+
+    #[tokio::test]
+    async fn only_a_patient_handler_goes_on_when_its_job_is_lost() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let ends = Arc::new(AtomicUsize::new(0));
+        let handler = |_, cx: Context| async move {
+            drop(cx.lost());
+            tokio::task::yield_now().await;
+            cx.state::<Arc<AtomicUsize>>().fetch_add(1, Ordering::SeqCst);
+            Ok(None)
+        };
+        let worker = || Worker::new(sandbox.tenure()).state(Arc::clone(&ends));
+        for (worker, expected) in
+            [(worker().handle_any(handler), 0), (worker().handle_any_patiently(handler), 1)]
+        {
+            sandbox.tenure().enqueue_kind("work", &()).await.unwrap();
+            assert_eq!(sandbox.run_due(&worker).await.unwrap().total(), 1);
+            assert_eq!(ends.load(Ordering::SeqCst), expected);
+        }
     }
 }

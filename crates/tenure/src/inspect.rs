@@ -1,4 +1,5 @@
-//! How jobs are seen: the answers to questions that change nothing.
+//! Read-only views of jobs, queues, workers and the store: the answers to calls that change
+//! nothing.
 
 mod unknown;
 
@@ -13,33 +14,34 @@ use crate::lease::{Token, WorkerId};
 use crate::ledger::Effect;
 use crate::lifecycle::Verb;
 
-/// One thing that happened to a job and was not the happy path.
+/// One event in a job's life. A plain success leaves none.
 ///
-/// A verb that ended an attempt carries that attempt: who, under which token, from when. `at` is
+/// A verb that ended an attempt carries that attempt: its worker, its token and its start. `at` is
 /// when it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TimelineEntry {
     /// The job.
     pub job: JobId,
-    /// When.
+    /// When it happened.
     pub at: Timestamp,
-    /// What.
+    /// What happened.
     pub verb: Verb,
-    /// It was refused, because the token was stale: nothing changed but this line.
+    /// Whether it was refused because the token was stale: then nothing changed but this line.
     pub refused: bool,
-    /// The token that was shown, or that the job had before.
+    /// The token that the caller presented, or that the job had before.
     pub token: Token,
-    /// The attempt's number. Of a refusal: the attempt that had the token, or 0 if that is not known any more.
+    /// The attempt's number. For a refusal: the attempt that had the token, or 0 if that is not
+    /// known any more.
     pub attempt: u16,
-    /// The worker that held the job; of a refusal, the one that had the token.
+    /// The worker that held the job; for a refusal, the worker that had the token.
     pub worker: Option<WorkerId>,
-    /// When the attempt that this ended had begun.
+    /// When the attempt that this verb ended had started.
     pub from: Option<Timestamp>,
     /// The state of the job afterwards.
     pub became: State,
-    /// The reason or the error, in words.
+    /// The reason or the error, as text.
     pub note: Option<String>,
-    /// How many older lines of this verb have been dropped by then.
+    /// How many older lines of this verb had been dropped by then.
     #[serde(default, skip_serializing_if = "is_none")]
     pub earlier: u64,
 }
@@ -49,10 +51,12 @@ fn is_none(earlier: &u64) -> bool {
 }
 
 impl TimelineEntry {
-    /// How many lines of one verb a job keeps: those of the highest tokens. Refusals are all kept.
+    /// How many lines of one verb a job keeps: those with the highest tokens. Refusals are all
+    /// kept.
     pub fn kept(verb: Verb) -> usize {
         const KEPT: usize = 20;
-        // A worker's return is looked up for as long as the line that tells of its crash is there, and is written later.
+        // A worker's return is looked up for as long as the line of its crash is there, and is
+        // written later than that line. So more of them are kept.
         if verb == Verb::Return { 3 * KEPT } else { KEPT }
     }
 
@@ -62,18 +66,18 @@ impl TimelineEntry {
     }
 }
 
-/// A job with its story.
+/// A job with its timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct JobDetail {
     /// The job.
     #[serde(flatten)]
     pub job: JobRecord,
     /// What happened to it, oldest first. A job that simply succeeded has no lines: its own times
-    /// tell that story.
+    /// are enough.
     pub timeline: Vec<TimelineEntry>,
 }
 
-/// Where a job stands: what a worker needs to know of a job that may have ended without it.
+/// A job's current token and state: for a worker whose job may have ended without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Current {
     /// Its latest token.
@@ -82,18 +86,18 @@ pub struct Current {
     pub state: State,
 }
 
-/// What a job has come to, for callers that wait for it.
+/// The state and result of a job, for callers that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct JobOutcome {
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
-    /// What it returned, if it has succeeded and returned something.
+    /// Its result, if it has succeeded and returned something.
     pub result: Option<Json>,
     /// Why it is dead or parked.
     pub reason: Option<String>,
 }
 
-/// Which jobs to show, newest first.
+/// Which jobs to list, newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only in this state.
@@ -104,16 +108,16 @@ pub struct Filter {
     pub tenant: Option<Tenant>,
     /// Only of this kind.
     pub kind: Option<Name>,
-    /// Only older than this job: the last one of the page before.
+    /// Only older than this job: the last one of the previous page.
     pub before: Option<JobId>,
 }
 
-/// The state of all queues at a glance.
+/// The state of all queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Overview {
     /// The store's clock.
     pub at: Timestamp,
-    /// A line for each queue and tenant that has jobs, in order of name.
+    /// A line for each queue and tenant that has jobs, ordered by name.
     pub lines: Vec<OverviewLine>,
 }
 
@@ -124,7 +128,7 @@ pub struct OverviewLine {
     pub queue: Name,
     /// The tenant.
     pub tenant: Tenant,
-    /// Due, and free to be claimed.
+    /// Due and not claimed yet.
     pub ready: u64,
     /// Not due yet.
     pub waiting: u64,
@@ -132,9 +136,9 @@ pub struct OverviewLine {
     pub running: u64,
     /// Waiting for a person or a signal.
     pub parked: u64,
-    /// Dead, and kept.
+    /// Dead and not deleted yet.
     pub dead: u64,
-    /// How long the job that has been due the longest has been waiting for a worker.
+    /// How long the job that has been due the longest has waited for a worker.
     pub oldest_wait_ms: Option<i64>,
     /// How many succeeded within the last minute.
     pub succeeded_last_minute: u64,
@@ -143,7 +147,7 @@ pub struct OverviewLine {
 }
 
 impl OverviewLine {
-    /// The window of the rates.
+    /// The time window of the rates.
     pub const WINDOW: Duration = Duration::from_secs(60);
 
     /// A line with no jobs.
@@ -163,7 +167,8 @@ impl OverviewLine {
     }
 }
 
-/// A lease as others see it. It is not a right: only the holder's [`crate::lease::Lease`] is.
+/// A lease as others see it. It gives no right to the job: only the holder's
+/// [`crate::lease::Lease`] does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeaseView {
     /// The job.
@@ -172,7 +177,7 @@ pub struct LeaseView {
     pub kind: Name,
     /// The token.
     pub token: Token,
-    /// Who holds it.
+    /// The worker that holds it.
     pub worker: WorkerId,
     /// Since when.
     pub started_at: Timestamp,
@@ -180,12 +185,12 @@ pub struct LeaseView {
     pub until: Timestamp,
 }
 
-/// What an operator has set for a queue.
+/// The settings of an operator for a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QueueSettings {
     /// The queue.
     pub queue: Name,
-    /// Claims pass it by since then.
+    /// When it was paused, if it is: claims skip it.
     pub paused_at: Option<Timestamp>,
     /// How long succeeded jobs are kept; zero deletes them at once.
     pub keep_ms: i64,
@@ -196,7 +201,7 @@ pub struct QueueSettings {
 impl QueueSettings {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-    /// What holds for a queue that nobody has set anything for.
+    /// The settings of a queue that no operator has changed.
     pub fn default_for(queue: Name) -> QueueSettings {
         QueueSettings {
             queue,
@@ -213,14 +218,14 @@ impl QueueSettings {
     }
 }
 
-/// Which effects to show, those of the newest jobs first.
+/// Which effects to list, those of the newest jobs first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EffectFilter {
     /// Only those in doubt.
     pub in_doubt: bool,
     /// Only of this job.
     pub job: Option<JobId>,
-    /// Only of jobs older than this one: the last one of the page before.
+    /// Only of jobs older than this one: the last one of the previous page.
     pub before: Option<JobId>,
 }
 
@@ -230,10 +235,10 @@ pub struct EffectView {
     /// The effect.
     #[serde(flatten)]
     pub effect: Effect,
-    /// Whether it may have happened and nobody knows: its intent has no outcome, and the attempt
+    /// Whether it is unknown if the effect happened: its intent has no outcome, and the attempt
     /// that wrote it does not hold the job any more.
     pub in_doubt: bool,
-    /// What the job is.
+    /// The job's state.
     #[serde(rename = "job_state")]
     pub state: State,
     /// The job's kind.
@@ -242,19 +247,19 @@ pub struct EffectView {
     pub tenant: Tenant,
 }
 
-/// Jobs of one kind in one queue that are due and that nobody has taken yet.
+/// Jobs of one kind in one queue that are due and not claimed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Due {
     /// The queue.
     pub queue: Name,
     /// The kind.
     pub kind: Name,
-    /// How many were seen. The look is bounded: from [`Due::EACH`] on there may be more.
+    /// How many were counted. The count is bounded: from [`Due::EACH`] on there may be more.
     pub jobs: u64,
 }
 
 impl Due {
-    /// How many lanes are looked at: those of as many queues, tenants and kinds.
+    /// How many lanes are checked. Each combination of queue, tenant and kind has a lane.
     pub const LANES: usize = 1_000;
     /// How many jobs of each lane are counted.
     pub const EACH: usize = 100;
@@ -263,101 +268,103 @@ impl Due {
 /// A worker as others see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerView {
-    /// Who.
+    /// The worker's id.
     pub worker: WorkerId,
-    /// From which queues it works.
+    /// The queues that it claims from.
     pub queues: Vec<Name>,
-    /// Which kinds it can run; `None` for all.
+    /// The kinds that it can run; `None` for all.
     pub kinds: Option<Vec<Name>>,
-    /// When it made itself known, or last took its guard again.
+    /// When it registered, or last took its guard again.
     pub since: Timestamp,
-    /// Whether its process holds the lock that ends with it; unknown for one that cannot hold one.
+    /// Whether its process holds its guard, the lock that ends with the process; `None` for a
+    /// worker that cannot hold one.
     pub is_alive: Option<bool>,
 }
 
 /// A worker as the store keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct WorkerRecord {
-    /// Who.
+    /// The worker's id.
     pub worker: WorkerId,
-    /// From which queues it works.
+    /// The queues that it claims from.
     pub queues: Vec<Name>,
-    /// Which kinds it can run; `None` for all.
+    /// The kinds that it can run; `None` for all.
     pub kinds: Option<Vec<Name>>,
-    /// Whether it could take its lock at all.
+    /// Whether it could take its guard at all.
     pub guarded: bool,
-    /// Under which start of the store it was taken.
+    /// The start of the store under which the guard was taken.
     pub under: Timestamp,
-    /// How often it was taken.
+    /// How often the guard was taken.
     pub takings: u32,
-    /// When it was last taken.
+    /// When the guard was last taken.
     pub taken_at: Timestamp,
-    /// When the lock was first seen free, if nobody has seen it held since.
+    /// When the guard was first seen free, if it was not seen held since.
     pub free_since: Option<Timestamp>,
 }
 
 /// Which store this is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// Random; a part of every key that outside systems see.
+    /// Random; part of every key that outside systems see.
     pub installation: uuid::Uuid,
-    /// The epoch that tokens and ids are issued in now.
+    /// The epoch in which tokens and ids are issued now.
     pub epoch: u32,
-    /// How it came to that, oldest first.
+    /// How the epoch was raised to that, oldest first.
     pub raises: Vec<Raise>,
 }
 
-/// A moment at which the database may have gone back in time.
+/// A time at which the database may have gone back in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Raise {
     /// The epoch that began.
     pub epoch: u32,
     /// When it was noticed.
     pub at: Timestamp,
-    /// What was noticed, or what an operator said.
+    /// What the store noticed, or what an operator gave as the reason.
     pub reason: String,
 }
 
-/// What a look at part of the store came to.
+/// The result of checking a part of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// How many jobs were looked at.
+    /// How many jobs were checked.
     pub looked: usize,
-    /// What must not be.
+    /// The violations that were found.
     pub wrong: Vec<Wrong>,
-    /// Where to go on; nothing when all were looked at.
+    /// Where to continue; `None` when all jobs were checked.
     pub next: Option<JobId>,
 }
 
-/// Something that must not be.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Wrong {
     /// The job it is about.
     pub job: JobId,
     /// The rule that is broken.
     pub rule: Rule,
-    /// What was seen, in words.
+    /// What was found, as text.
     pub what: String,
 }
 
 /// What must be true of everything that is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// Succeeded means completed, by the last claim.
+    /// A succeeded job was completed by its last claim.
     I3,
-    /// Every job is there once, and nothing is left of one that is gone.
+    /// Every job exists exactly once, and nothing is left of a deleted one.
     I9,
-    /// Nothing stays running without a living holder.
+    /// No job stays running without a living holder.
     I11,
     /// The ledger agrees with the jobs.
     Ledger,
-    /// Keys belong to the jobs that carry them.
+    /// Keys belong to the jobs that have them.
     Keys,
-    /// A job stands in the lane that its names give, and in a suspect's only after enough crashes.
+    /// A job stands in the lane that its names give, and in a suspect's lane only after enough
+    /// crashes.
     Lane,
-    /// No number is from an epoch that has not begun.
+    /// No token or id is from an epoch that has not begun.
     Epoch,
-    /// What the functions of a newer release hold jobs against, by its name.
+    /// A rule that the functions of a newer release check, by its name.
     Unknown(UnknownName),
 }
 
@@ -380,13 +387,14 @@ impl Rule {
         }
     }
 
-    /// The rule of this name. A name that this release does not know is kept.
+    /// The rule of this name. An unknown name is kept as [`Rule::Unknown`].
     pub fn named(name: &str) -> Rule {
         let known = Rule::ALL.into_iter().find(|rule| rule.name() == name);
         known.unwrap_or_else(|| Rule::Unknown(UnknownName::new(name)))
     }
 
-    /// For how long a lease may be over before nobody seems to be there to take the job back.
+    /// How long a lease may be over before it seems that no worker runs that could take the job
+    /// back.
     pub const OVERDUE: Duration = Duration::from_secs(60);
 }
 

@@ -1,9 +1,9 @@
-//! What a job is: a kind with args, in a queue, of a tenant; and everything that may be said of it
-//! from outside.
+//! What a job is: a kind with args, in a queue, of a tenant; and all values that a caller can set
+//! on it.
 //!
-//! Values of these types have passed their checks: a [`Name`] can be stored and compared on any
-//! engine, a [`Json`] can be kept. So the rest of the library does not check again. Nothing here
-//! knows how a job is stored or run.
+//! Values of these types have been checked: a [`Name`] can be stored and compared on any engine, a
+//! [`Json`] can be stored. So the rest of the library does not check again. Nothing here knows how
+//! a job is stored or run.
 
 mod about;
 mod extras;
@@ -26,30 +26,30 @@ pub use self::progress::{PROGRESS_LIMIT, Progress};
 use crate::clock::Timestamp;
 use crate::lease::{Token, WorkerId};
 
-/// A job's number. The database gives it; no two jobs ever share one.
+/// A job's number. The database assigns it; no two jobs ever share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub i64);
 
-/// Where a job is in its life.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Owed: it will run when its time has come and a worker is free.
+    /// Not finished: it runs when it is due and a worker is free.
     Queued,
-    /// Owed: a worker holds its lease.
+    /// Not finished: a worker holds its lease.
     Running,
-    /// Owed: it waits for a person or a signal.
+    /// Not finished: it waits for a person or a signal.
     Parked,
-    /// Ended well.
+    /// Ended with success.
     Succeeded,
-    /// Ended badly: its attempts or crashes are used up, or it was buried.
+    /// Ended by failure: its attempts or crashes are used up, or it was buried.
     Dead,
-    /// Ended by request.
+    /// Ended by a request to cancel it.
     Cancelled,
 }
 
 impl State {
-    /// All states, in the order of life.
+    /// All states, in the order of a job's life.
     pub const ALL: [State; 6] = [
         State::Queued,
         State::Running,
@@ -59,7 +59,7 @@ impl State {
         State::Cancelled,
     ];
 
-    /// Whether nothing more is owed.
+    /// Whether the job has ended.
     pub fn has_ended(self) -> bool {
         matches!(self, State::Succeeded | State::Dead | State::Cancelled)
     }
@@ -94,7 +94,7 @@ impl FromStr for State {
 pub struct Name(String);
 
 impl Name {
-    /// Checks a name. `field` says in the error what it names.
+    /// Checks a name. `field` is what the error calls it.
     ///
     /// ```
     /// use tenure::job::Name;
@@ -114,7 +114,7 @@ impl Name {
         }
     }
 
-    /// The queue of a job that names none.
+    /// The queue of a job that sets none.
     pub fn default_queue() -> Name {
         Name("default".into())
     }
@@ -129,7 +129,7 @@ impl Name {
     }
 }
 
-/// Whose job it is. The empty tenant is everyone who does not use tenants.
+/// The tenant that a job belongs to. Jobs without a tenant have the empty one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Tenant(String);
@@ -173,19 +173,20 @@ pub enum RetryPolicy {
     },
     /// These delays in turn; the last one repeats.
     List {
-        /// The delays. Borrowed or owned, so that a constant can hold them: [`RetryPolicy::list`].
+        /// The delays. Borrowed or owned, so that a constant can hold them: see
+        /// [`RetryPolicy::list`].
         ms: Cow<'static, [u64]>,
     },
 }
 
-/// The most delays that a [`RetryPolicy::List`] has.
+/// The most delays that a [`RetryPolicy::List`] may have.
 pub const RETRY_LIMIT: usize = 64;
 
 impl RetryPolicy {
-    /// The policy of a job that names none: one second, doubling, at most five minutes.
+    /// The policy of a job that sets none: one second, doubling, at most five minutes.
     pub const DEFAULT: RetryPolicy = RetryPolicy::Exponential { base_ms: 1_000, cap_ms: 300_000 };
 
-    /// These delays in turn, in milliseconds, as a constant.
+    /// A list of delays in milliseconds, used in turn, as a constant.
     ///
     /// ```
     /// use tenure::job::RetryPolicy;
@@ -196,7 +197,7 @@ impl RetryPolicy {
         RetryPolicy::List { ms: Cow::Borrowed(ms) }
     }
 
-    /// Whether a store may keep it.
+    /// Whether a store accepts this policy.
     pub fn is_reasonable(&self) -> bool {
         match self {
             RetryPolicy::List { ms } => (1..=RETRY_LIMIT).contains(&ms.len()),
@@ -211,12 +212,12 @@ impl Default for RetryPolicy {
     }
 }
 
-/// The sizes that a store accepts.
+/// The largest sizes that a store accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The greatest size of a job's args, in bytes.
+    /// The largest size of a job's args, in bytes.
     pub args: usize,
-    /// The greatest size of a result, in bytes.
+    /// The largest size of a result, in bytes.
     pub result: usize,
 }
 
@@ -226,30 +227,30 @@ impl Default for Limits {
     }
 }
 
-/// The longest delay that a program may ask for: 100 years. A longer one is a mistake, and a store would keep the job
-/// until the year 9999.
+/// The longest delay that a caller may set: 100 years. A longer one is a mistake, and a store would
+/// keep the job until the year 9999.
 pub const DELAY_LIMIT: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
-/// The most items that one call of a store takes.
+/// The most items that one call of a store accepts.
 pub const BATCH_LIMIT: usize = 1_000;
 
-/// An error text longer than this is cut: it is for people, and it must never be the reason a
-/// settlement fails.
+/// An error text longer than this is cut: it is for people, and it must never make a settlement
+/// fail.
 pub const ERROR_LIMIT: usize = 8 * 1024;
 
-/// A job as a store holds it, live or ended.
+/// A job as a store keeps it, live or ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JobRecord {
     /// Its number.
     pub id: JobId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
-    /// Queued, but outside the claim index: its time has not come, or had not when a claim last
-    /// looked.
+    /// Queued, but outside the claim index: it is not due yet, or was not when a claim last
+    /// checked.
     pub waiting: bool,
     /// The queue it waits in.
     pub queue: Name,
-    /// Whose job it is.
+    /// The tenant that it belongs to.
     pub tenant: Tenant,
     /// Which handler runs it.
     pub kind: Name,
@@ -265,55 +266,57 @@ pub struct JobRecord {
     pub attempt: u16,
     /// The limit of attempts.
     pub max_attempts: u16,
-    /// How many leases lapsed since the job was enqueued or requeued, or since its handler came back an hour after the last.
+    /// How many times the store took the job back since it was enqueued or requeued. The count
+    /// restarts when a handler returns by itself and the last crash is an hour old.
     pub crashes: u16,
-    /// When the last of them did, while the job is owed.
+    /// When the last of these crashes happened, while the job has not ended.
     pub crashed_at: Option<Timestamp>,
-    /// It has crashed, not only once, and its handler has not come back since: its next attempt may kill its worker too.
+    /// Whether it has crashed often enough (see [`makes_suspect`](crate::lifecycle::makes_suspect))
+    /// and its handler has not returned since: its next attempt may crash its worker too.
     pub is_suspect: bool,
     /// The limit of crashes.
     pub max_crashes: u16,
-    /// How long to wait between tries.
+    /// The delays between tries.
     pub retry: RetryPolicy,
     /// How long one attempt may hold its lease.
     pub max_runtime_ms: Option<i64>,
-    /// The idempotency key it came in under.
+    /// The idempotency key that it was enqueued with.
     pub key: Option<String>,
-    /// What travels with it and decides nothing.
+    /// Data that travels with the job and changes nothing about how it runs.
     pub extras: Extras,
     /// The job whose settlement enqueued it.
     pub parent: Option<JobId>,
-    /// When it came in.
+    /// When it was enqueued.
     pub enqueued_at: Timestamp,
-    /// Who holds it, or held it last.
+    /// The worker that holds it, or held it last.
     pub worker: Option<WorkerId>,
     /// When its latest attempt began.
     pub started_at: Option<Timestamp>,
     /// When its lease was last granted: at claim, or by renewal.
     pub leased_at: Option<Timestamp>,
-    /// The length that was granted.
+    /// The length of the lease that was granted.
     pub lease_ms: Option<i64>,
     /// When its lease is over.
     pub lease_until: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
-    /// What it returned.
+    /// What its handler returned.
     pub result: Option<Json>,
     /// Why it is dead, parked or cancelled.
     pub reason: Option<String>,
-    /// How far its latest attempt had come when its holder last said so. The next claim begins
-    /// anew, and what has ended has none.
+    /// The progress that the holder of the latest attempt last reported. The next claim clears it,
+    /// and a job that has ended has none.
     pub progress: Option<Progress>,
-    /// Until when the worker that lost the job by its lease may come back without a crash being
-    /// counted.
+    /// A worker that lost the job only because its lease was over can return until this time, and
+    /// then the crash is not counted.
     #[serde(skip)]
     pub returns_until: Option<Timestamp>,
-    /// Which of its holder's claims leased it, by the holder's own count.
+    /// Which of its holder's claims leased it, as the holder numbers its claims.
     #[serde(skip)]
     pub request: Option<i64>,
 }
 
-/// What is wrong with a value from outside, and what would be right.
+/// What is wrong with a value from outside, and what would be valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
@@ -323,7 +326,7 @@ pub enum Invalid {
     )]
     #[allow(missing_docs)]
     Name { field: &'static str, text: String },
-    /// Text that is not JSON, or not JSON that can be kept.
+    /// Text that is not JSON, or JSON that a store cannot keep.
     #[error("{field} cannot be stored as JSON: {why}")]
     #[allow(missing_docs)]
     NotJson { field: &'static str, why: String },
@@ -337,13 +340,13 @@ pub enum Invalid {
     #[error("a batch of {size} is above the limit of {BATCH_LIMIT}; send it in parts")]
     #[allow(missing_docs)]
     Batch { size: usize },
-    /// Any other value that makes no sense.
+    /// Any other invalid value.
     #[error("{field}: {why}")]
     #[allow(missing_docs)]
     Value { field: &'static str, why: String },
 }
 
-/// Cuts `text` to at most `limit` bytes, between characters, and says so.
+/// Cuts `text` to at most `limit` bytes, between characters, and marks the cut with " …".
 pub fn shorten(text: &str, limit: usize) -> String {
     const MARK: &str = " …";
     if text.len() <= limit {
@@ -356,7 +359,8 @@ pub fn shorten(text: &str, limit: usize) -> String {
     format!("{}{MARK}", &text[..end])
 }
 
-/// An error and its causes, in one line. Many errors repeat their cause in their own words; then it is not said again.
+/// An error and its causes, in one line. A cause that the text already contains is not repeated:
+/// many errors quote their cause.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| {
@@ -365,7 +369,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     })
 }
 
-/// In words: a program whose `main` returns it prints it so.
+/// The readable text, because a program whose `main` returns this error prints it with `Debug`.
 impl fmt::Debug for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -373,7 +377,7 @@ impl fmt::Debug for Invalid {
 }
 
 impl JobId {
-    /// Reads a number as a person types it.
+    /// Parses a number that a person typed.
     pub fn parse(text: &str) -> Result<JobId, Invalid> {
         match text.parse() {
             Ok(number) if number > 0 => Ok(JobId(number)),
@@ -389,7 +393,7 @@ impl JobId {
 }
 
 impl From<i64> for JobId {
-    /// The job with this number; a store says whether there is one.
+    /// The job with this number. It need not exist in any store.
     fn from(number: i64) -> JobId {
         JobId(number)
     }
@@ -474,7 +478,7 @@ impl<'de> Deserialize<'de> for JobId {
     }
 }
 
-/// 64-bit numbers cross JSON as decimal strings, because JavaScript loses integers above 2^53.
+/// 64-bit numbers are decimal strings in JSON, because JavaScript loses integers above 2^53.
 pub(crate) mod as_decimal {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

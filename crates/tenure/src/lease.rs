@@ -1,7 +1,7 @@
-//! The right to settle one attempt, as a value: only a claim makes one.
+//! A lease: the right to settle one attempt, as a value that only a claim creates.
 //!
-//! The token decides, never the time: a late worker whose lease nobody took may still settle, and
-//! one whose job was taken may not, however early it is. Nothing here asks a clock.
+//! The token decides, never the time. A late worker may still settle if no other worker has claimed
+//! its job; a worker whose job was taken may not, however early it is. Nothing here reads a clock.
 
 use std::fmt;
 
@@ -16,10 +16,10 @@ use crate::job::{Invalid, JobId, State, as_decimal, shorten};
 pub struct Token(pub i64);
 
 impl Token {
-    /// The token of a job that nobody has claimed yet. No lease carries it.
+    /// The token of a job that was never claimed. No lease carries it.
     pub const NONE: Token = Token(0);
 
-    /// How many tokens one epoch has for each job.
+    /// The bits of a token below its epoch: each job has 2^40 tokens in one epoch.
     const EPOCH_BITS: u32 = 40;
 
     /// The next token in `epoch`: above this one, and above every token of an earlier epoch. An
@@ -29,7 +29,7 @@ impl Token {
         Token(self.0.max(first_of(epoch)) + 1)
     }
 
-    /// Reads a token as a person or another program writes it.
+    /// Parses a token that a person or another program wrote.
     pub fn parse(text: &str) -> Result<Token, Invalid> {
         match text.parse() {
             Ok(number) if number > 0 => Ok(Token(number)),
@@ -54,9 +54,9 @@ pub const fn epoch_of(number: i64) -> u32 {
     (number >> Token::EPOCH_BITS) as u32
 }
 
-/// The epoch that follows `epoch` when the database may have gone back in time: a larger one, and
-/// one that a second restore of the same old state does not come to again. So it carries the time, in
-/// tens of minutes since 2026, which fits until the year 2185.
+/// The epoch that follows `epoch` when the database may have gone back in time. It is larger, and a
+/// second restore of the same old state must not produce it again. So it is derived from the time,
+/// in units of ten minutes since 2026, which fits until the year 2185.
 pub const fn raised(epoch: u32, now: Timestamp) -> u32 {
     const START_MS: i64 = 1_767_225_600_000;
     const UNIT_MS: i64 = 10 * 60 * 1000;
@@ -67,7 +67,7 @@ pub const fn raised(epoch: u32, now: Timestamp) -> u32 {
     (if next > LAST { LAST } else { next }) as u32
 }
 
-/// What a fenced call must show: the job, and the token under which it was claimed.
+/// What a fenced call must present: the job, and the token under which it was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Fence {
     /// The job.
@@ -89,7 +89,7 @@ impl Lease {
         Lease { fence, until }
     }
 
-    /// What to show when settling or renewing.
+    /// What to present when settling or renewing.
     pub fn fence(&self) -> Fence {
         self.fence
     }
@@ -104,7 +104,7 @@ impl Lease {
         self.fence.token
     }
 
-    /// When others may take the job, on the store's clock.
+    /// When other workers may take the job, on the store's clock.
     pub fn until(&self) -> Timestamp {
         self.until
     }
@@ -114,12 +114,12 @@ impl Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The job has another token by now: somebody else claimed it, or it was cancelled, requeued or
-    /// released.
+    /// The job has another token by now: it lapsed or was claimed again, or it was cancelled,
+    /// requeued or released.
     TokenMismatch,
     /// The token is the job's latest, but this attempt was already ended by another settlement.
     AlreadySettled,
-    /// The lease is over. Only the check before an outside call refuses for this.
+    /// The lease is over. Only the check before an outside call refuses for this reason.
     LeaseExpired,
 }
 
@@ -134,10 +134,10 @@ impl Reason {
     }
 }
 
-/// A refused call: whose token was shown, and what the job holds instead.
+/// A refused call: the fence that the caller presented, and what the job holds instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Stale {
-    /// What the caller showed.
+    /// The fence that the caller presented.
     pub shown: Fence,
     /// The job's token now.
     pub current: Token,
@@ -148,7 +148,7 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// The refusal of `shown` by a job that holds `current` in `state`.
+    /// The refusal of `shown`, where the job has the token `current` and is in `state`.
     pub fn new(shown: Fence, current: Token, state: State) -> Stale {
         let same = shown.token == current;
         let reason = if same { Reason::AlreadySettled } else { Reason::TokenMismatch };
@@ -156,19 +156,19 @@ impl Stale {
     }
 }
 
-/// Who holds a lease: random per process start, so that a reused host name never adopts a dead
-/// worker's jobs.
+/// The worker that holds a lease. The id is random for each process start, so that a worker on a
+/// reused host name never adopts a dead worker's jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkerId(String);
 
 impl WorkerId {
-    /// An identity for this process start.
+    /// A new id for this process start.
     pub fn unique() -> WorkerId {
         WorkerId(crate::clock::unique().simple().to_string())
     }
 
-    /// An identity given from outside: 1 to 128 printable ASCII characters.
+    /// Checks an id given from outside: 1 to 128 printable ASCII characters.
     pub fn check(text: impl Into<String>) -> Result<WorkerId, Invalid> {
         let text = text.into();
         if (1..=128).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) {
@@ -190,8 +190,9 @@ impl WorkerId {
         &self.0
     }
 
-    /// The same for people, in logs and tables: the first 8 characters of an identity that [`WorkerId::unique`] made, which
-    /// are enough to tell workers apart, and the whole of one that was given from outside, which is a name.
+    /// A short form for people, in logs and tables: the first 8 characters of an id from
+    /// [`WorkerId::unique`], which are enough to tell workers apart. An id from outside is a name,
+    /// and stays whole.
     ///
     /// ```
     /// use tenure::lease::WorkerId;
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(Token(41).next(0), Token(42));
         assert_eq!(Token(41).next(1), Token((1 << 40) + 1));
         assert_eq!(Token((1 << 40) + 7).next(1), Token((1 << 40) + 8));
-        // A token from a later epoch than the store believes in still rises.
+        // A token from a later epoch than the store's own still rises.
         assert_eq!(Token((2 << 40) + 7).next(1), Token((2 << 40) + 8));
     }
 

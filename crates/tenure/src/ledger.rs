@@ -1,11 +1,11 @@
-//! What took effect, once per key, and what is remembered of a job's steps.
+//! The ledger: which effects happened, once per key, and the remembered results of a job's steps.
 //!
 //! An effect is something a job does that must not happen twice. Its row in the ledger is keyed by
-//! (job, effect), never by token: keyed by token, a stale and a current attempt would both get in.
-//! The token only decides who may write. The intent is written before the outside call and the
-//! outcome after it; an intent that another attempt left without an outcome is *in doubt*, and
-//! says so, instead of silently running again. This module holds the decisions; it knows neither
-//! the table nor the outside system.
+//! (job, effect), never by token: keyed by token, a stale and a current attempt could both insert a
+//! row. The token only decides which attempt may write. The intent is written before the outside
+//! call and the outcome after it. An intent that another attempt left without an outcome is *in
+//! doubt*: the ledger reports that instead of silently letting it run again. This module has the
+//! decisions; it knows neither the table nor the outside system.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ use crate::job::{ERROR_LIMIT, Invalid, JobId, Json, Name, shorten};
 use crate::lease::{Fence, Stale, Token, epoch_of};
 use crate::lifecycle::Verb;
 
-/// The key that outside systems deduplicate by: the same for every attempt of this effect of this
-/// job, and unique in the world, because the installation is random and the epoch rises when a
-/// database may have gone back in time.
+/// The key by which outside systems deduplicate: the same for every attempt of this effect of this
+/// job, and globally unique, because the installation is random and the epoch rises when a database
+/// may have gone back in time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EffectKey {
     /// The installation that the job was enqueued in.
     pub installation: uuid::Uuid,
-    /// The job. Its number tells the epoch in which it was enqueued.
+    /// The job. Its number contains the epoch in which it was enqueued.
     pub job: JobId,
     /// The effect's name within the job.
     pub effect: Name,
@@ -41,25 +41,26 @@ pub fn effect_name(text: impl Into<String>) -> Result<Name, Invalid> {
     Name::check("effect", text)
 }
 
-/// Something that the holder of a job asks of the ledger.
+/// A request of a job's holder to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// The right to ask.
+    /// The holder's fence.
     pub fence: Fence,
-    /// The effect's or the step's name within the job. Effects and steps do not share names.
+    /// The effect's or the step's name within the job. Effects and steps have separate namespaces.
     pub name: Name,
-    /// What it asks.
+    /// What is requested.
     pub act: Act,
 }
 
-/// What can be asked of the ledger.
+/// The requests to the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Act {
-    /// `effect_open`: I am about to do it. To be asked, and answered, before the outside call.
+    /// `effect_open`: the attempt is about to make the outside call. It must wait for the answer
+    /// before the call.
     Open,
-    /// `effect_commit`: it happened, and this came back.
+    /// `effect_commit`: it happened, with this result.
     Commit {
-        /// What came back.
+        /// The result of the outside call.
         result: Json,
     },
     /// `effect_fail`: it did not happen; it may be opened again.
@@ -67,14 +68,14 @@ pub enum Act {
         /// What went wrong.
         error: String,
     },
-    /// `effect_resolve`: it was in doubt, and this is how it is to be taken; or a person decided this, and the attempt goes
-    /// on with it.
+    /// `effect_resolve`: it was in doubt, and this resolves it; or a person decided this, and the
+    /// attempt continues with it.
     Resolve(Resolution),
-    /// `step_get`: what is remembered of this step?
+    /// `step_get`: asks for the remembered result of this step.
     Recall,
-    /// `step_put`: remember this. What is remembered already stays.
+    /// `step_put`: remembers this result. A result that is already remembered stays.
     Remember {
-        /// What the step came to.
+        /// The step's result.
         result: Json,
     },
 }
@@ -92,7 +93,7 @@ impl Act {
         }
     }
 
-    /// What it wants to be kept.
+    /// The result to store, if there is one.
     pub fn result(&self) -> Option<&Json> {
         match self {
             Act::Commit { result }
@@ -102,7 +103,7 @@ impl Act {
         }
     }
 
-    /// Its words, cut to a size that can never fail a call.
+    /// The text to store, cut and cleaned so that it cannot make a call fail.
     pub fn note(&self) -> Option<String> {
         match self {
             Act::Fail { error } => Some(shorten(&error.replace('\0', "\u{fffd}"), ERROR_LIMIT)),
@@ -111,15 +112,15 @@ impl Act {
     }
 }
 
-/// How an effect in doubt is to be taken.
+/// How an effect in doubt is resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Resolution {
-    /// It has happened, and this came back.
+    /// It has happened, with this result.
     Committed {
-        /// What came back.
+        /// The result of the outside call.
         result: Json,
     },
-    /// It is to be sent again, under the same key, for the other side to deduplicate.
+    /// Send it again with the same key, for the other side to deduplicate.
     Resend,
 }
 
@@ -133,17 +134,17 @@ impl Resolution {
     }
 }
 
-/// Where an effect stands in the ledger.
+/// The state of an effect in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// Its intent is written; its outcome is not known.
+    /// Its intent is written; its outcome is unknown.
     Open,
     /// It happened.
     Committed,
     /// It did not happen.
     Failed,
-    /// It was in doubt, and a person wants it sent again.
+    /// It was in doubt, and a person decided to send it again.
     Resend,
 }
 
@@ -163,7 +164,7 @@ impl Standing {
     }
 }
 
-/// An effect as the ledger holds it.
+/// An effect as the ledger keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Effect {
     /// The job.
@@ -171,30 +172,31 @@ pub struct Effect {
     /// Its name within the job.
     #[serde(rename = "effect")]
     pub name: Name,
-    /// Where it stands.
+    /// Its state in the ledger.
     pub standing: Standing,
-    /// The attempt that wrote this last, or went on with a person's word; none if that is still to come.
+    /// The attempt that wrote this last, or that continued with a person's decision;
+    /// [`Token::NONE`] if no attempt has continued with it yet.
     pub token: Token,
     /// When the intent was written, or last sent again.
     pub opened_at: Timestamp,
     /// When its outcome was written.
     pub ended_at: Option<Timestamp>,
-    /// What came back.
+    /// The result of the outside call.
     pub result: Option<Json>,
-    /// What went wrong; or, where it is committed or to be sent again, that a person decided so.
+    /// What went wrong; or, if it is committed or to be sent again, that a person decided so.
     pub note: Option<String>,
 }
 
 impl Effect {
-    /// The note of what a person decided.
+    /// The note of a person's decision.
     pub const DECIDED: &'static str = "a person decided";
 
-    /// Whether it stands so by a person's word.
+    /// Whether a person decided its state.
     pub fn is_decided(&self) -> bool {
         matches!(self.standing, Standing::Committed | Standing::Resend) && self.note.is_some()
     }
 
-    /// Whether a person may still say something else: no attempt has gone on with it.
+    /// Whether a person may still change the decision: no attempt has continued with it.
     pub fn can_be_corrected(&self) -> bool {
         self.is_decided() && self.token == Token::NONE
     }
@@ -216,46 +218,47 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Answer {
-    /// The intent is written; go on and do it.
+    /// The intent is written: make the outside call.
     Opened,
-    /// It has happened already; this is what came back. Do not do it again.
+    /// It has already happened, with this result. Do not do it again.
     Committed(Json),
-    /// A person decided that it happened, and that this came back. If the attempt can go on with it, it says so by
-    /// [`Act::Resolve`] with the same result; from then on it cannot be corrected.
+    /// A person decided that it happened, with this result. If the attempt can continue with it, it
+    /// confirms that with [`Act::Resolve`] and the same result; from then on the decision cannot be
+    /// changed.
     Decided(Json),
     /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's
     /// policy decides.
     InDoubt(Doubt),
-    /// Written, now or when it was first sent.
+    /// Written, now or by an earlier send of the same request.
     Recorded,
-    /// The step came to this, when it was first remembered.
+    /// The result that was first remembered for this step.
     Remembered(Json),
     /// Nothing is remembered of this step.
     Unknown,
-    /// The ledger does not allow it: where the effect stands instead, or nothing if this job has no
+    /// The ledger does not allow it. Carries the state of the effect, or `None` if this job has no
     /// such effect. Nothing was changed.
-    No(Option<Standing>),
+    NotAllowed(Option<Standing>),
     /// Refused: the token is not the job's latest, or the attempt has ended.
     Stale(Stale),
-    /// Refused: the store knows no such job, or no longer.
-    Gone,
+    /// Refused: the store does not know the job, or no longer.
+    NotFound,
 }
 
-/// Whose intent has no outcome.
+/// An intent without an outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Doubt {
     /// The attempt that wrote it.
     pub token: Token,
-    /// When.
+    /// When it was written.
     pub since: Timestamp,
 }
 
-/// What an effect becomes.
+/// The new state of an effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Where it stands from now on, by the word of the attempt that asks.
+    /// Its state from now on, written by the attempt that asks.
     pub standing: Standing,
-    /// What came back.
+    /// The result of the outside call.
     pub result: Option<Json>,
     /// What went wrong.
     pub note: Option<String>,
@@ -268,12 +271,12 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
     let standing = found.map(|effect| effect.standing);
     let ours = found.is_some_and(|effect| effect.token == token);
     let becomes = |standing| Change { standing, result: act.result().cloned(), note: act.note() };
-    let no = (Answer::No(standing), None);
+    let no = (Answer::NotAllowed(standing), None);
     match (act, found, standing) {
         (Act::Open, None, _) | (Act::Open, _, Some(Failed | Resend)) => {
             (Answer::Opened, Some(becomes(Open)))
         }
-        // The same attempt asks again: its first answer was lost on the way.
+        // The same attempt asks again: its first answer was lost.
         (Act::Open, _, Some(Open)) if ours => (Answer::Opened, None),
         (Act::Open, Some(effect), Some(Open)) => {
             let doubt = Doubt { token: effect.token, since: effect.opened_at };
@@ -284,18 +287,18 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
             let told = if effect.can_be_corrected() { Answer::Decided } else { Answer::Committed };
             (told(result), None)
         }
-        // The attempt goes on with what a person decided.
+        // The attempt continues with a person's decision.
         (Act::Resolve(Resolution::Committed { result }), Some(effect), Some(Committed))
             if effect.can_be_corrected() && effect.result.as_ref() == Some(result) =>
         {
             (Answer::Recorded, Some(Change { note: effect.note.clone(), ..becomes(Committed) }))
         }
-        // Whoever wrote the intent may say how it ended, and committed is final.
+        // The attempt that wrote the intent may write its outcome, and committed is final.
         (Act::Commit { .. }, _, Some(Open | Failed)) if ours => {
             (Answer::Recorded, Some(becomes(Committed)))
         }
         (Act::Fail { .. }, _, Some(Open)) if ours => (Answer::Recorded, Some(becomes(Failed))),
-        // Only what is in doubt can be resolved: an intent of somebody else's.
+        // Only an effect in doubt can be resolved: its intent is from another attempt.
         (Act::Resolve(Resolution::Committed { .. }), _, Some(Open)) if !ours => {
             (Answer::Recorded, Some(becomes(Committed)))
         }
@@ -307,9 +310,9 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
     }
 }
 
-/// Whether this outcome was written by this very attempt when it was first sent: then a repetition is
-/// told so, however late. What is a permission, to open and to send again, is not repeated to
-/// an attempt that has ended.
+/// Whether this same attempt already wrote this outcome: then a repeated request is confirmed,
+/// however late. A permission (to open, or to send again) is not repeated to an attempt that has
+/// ended.
 pub fn was_heard(found: Option<&Effect>, token: Token, act: &Act) -> bool {
     let stands =
         |standing| found.is_some_and(|effect| effect.token == token && effect.standing == standing);
@@ -354,7 +357,8 @@ mod tests {
         ]
     }
 
-    /// The answers to open, commit, fail, resolve committed and resolve resend, and what is written.
+    /// The answers to open, commit, fail, resolve committed and resolve resend, with the state that
+    /// is written.
     fn table(found: Option<&Effect>, token: i64) -> Vec<(String, Option<Standing>)> {
         let row = |act: &Act| {
             let (answer, change) = decide(found, Token(token), act);
@@ -364,7 +368,7 @@ mod tests {
                 Answer::Decided(result) => format!("decided {}", result.as_str()),
                 Answer::InDoubt(doubt) => format!("doubt {}", doubt.token),
                 Answer::Recorded => "yes".into(),
-                Answer::No(_) => "no".into(),
+                Answer::NotAllowed(_) => "no".into(),
                 other => format!("{other:?}"),
             };
             (word, change.map(|change| change.standing))
@@ -484,7 +488,7 @@ mod tests {
     fn an_attempt_cannot_take_over_what_another_attempt_has_committed() {
         let same = Act::Resolve(Resolution::Committed { result: json("42") });
         let (answer, change) = decide(Some(&left(Standing::Committed)), Token(2), &same);
-        assert_eq!((answer, change), (Answer::No(Some(Standing::Committed)), None));
+        assert_eq!((answer, change), (Answer::NotAllowed(Some(Standing::Committed)), None));
     }
 
     #[test]

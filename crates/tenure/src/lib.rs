@@ -36,18 +36,19 @@
 //! let late = store.settle(&[Settlement::new(first.lease.fence(), done.clone())])?;
 //! assert!(matches!(late[0], Settled::Stale(stale) if stale.current == second.lease.token()));
 //! let heard = store.settle(&[Settlement::new(second.lease.fence(), done)])?;
-//! assert!(matches!(heard[0], Settled::Yes(_)));
+//! assert!(matches!(heard[0], Settled::Applied(_)));
 //! # Ok::<(), tenure::store::Error>(())
 //! ```
 //!
 //! The modules, in reading order:
 //!
 //! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
-//! 2. how it is kept: [`store`], the port, and then its engines
-//! 3. how it gets in: [`client`]
+//! 2. how it is stored: [`store`], the port, and then its engines
+//! 3. how it is enqueued: [`client`]
 //! 4. how it runs: [`handler`], then [`worker`]
 //! 5. how it is seen and tested: [`inspect`], [`telemetry`], [`testing`]
-//! 6. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that name
+//! 6. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that
+//!    name
 
 #![forbid(unsafe_code)]
 
@@ -79,7 +80,7 @@ pub use self::worker::{Worker, shutdown_signal};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// So are those of the pages about promises and workers; some are about PostgreSQL.
+/// So are those of the pages on guarantees and workers; some of them need PostgreSQL.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/guarantees.md")]
 #[doc = include_str!("../../../docs/worker.md")]

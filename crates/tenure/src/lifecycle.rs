@@ -1,8 +1,9 @@
-//! The moves of a job. Pure: time and chance are arguments, so that every decision can be replayed.
+//! The transitions of a job. Pure: time and chance are arguments, so that every decision can be
+//! replayed.
 //!
-//! After this success, failure or crash, what becomes of the job? The answers are durations and
-//! states; whoever owns the clock adds `now`, and whoever owns the database makes them true. No IO,
-//! no SQL, no worker.
+//! After this success, failure or crash, what happens to the job next? The answers are durations
+//! and states; the caller adds the current time, and the store writes the result. No IO, no SQL, no
+//! worker.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,34 +14,34 @@ use crate::clock::{Jitter, Timestamp};
 use crate::inspect::UnknownName;
 use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten, with_causes};
 
-/// How an attempt ends, by the word of its holder.
+/// How an attempt ends, as its holder settles it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It is done.
+    /// The job is done.
     Complete {
-        /// What it returned.
+        /// What the handler returned.
         result: Option<Json>,
     },
-    /// It failed; another try after this delay, if there is one left.
+    /// The attempt failed. The job is tried again after this delay, if it has an attempt left.
     Retry {
         /// How long to wait.
         after: Duration,
         /// What went wrong.
         error: String,
     },
-    /// Not now; the attempt does not count.
+    /// Run the job later. The attempt does not count.
     Snooze {
         /// How long to wait.
         after: Duration,
     },
-    /// The worker gives it back unfinished, as at shutdown; the attempt does not count.
+    /// The worker gives the job back unfinished, as at shutdown. The attempt does not count.
     Release,
-    /// It will never succeed.
+    /// The job will never succeed.
     Bury {
         /// Why.
         reason: String,
     },
-    /// It waits for a person or a signal; the attempt does not count.
+    /// The job waits for a person or a signal. The attempt does not count.
     Park {
         /// What for.
         reason: String,
@@ -60,14 +61,16 @@ pub enum Verb {
     Renew,
     Progress,
     Lapse,
-    /// Its worker's process is gone, whatever its lease says.
+    /// The store takes the job back because the holder's process is gone, whatever the lease says.
     Vanish,
-    /// A worker that was taken for gone has shown its token again: the crash does not count.
+    /// A worker that the store had considered gone showed its token again: the crash is not
+    /// counted.
     Return,
     Cancel,
     Requeue,
     Resume,
-    /// A job that a settlement was to enqueue in the same transaction.
+    /// A follow-up job that a settlement was to enqueue in the same transaction. The timeline has
+    /// it only when the store refused the follow-up because another request holds its key.
     Follow,
     EffectOpen,
     EffectCommit,
@@ -75,7 +78,7 @@ pub enum Verb {
     EffectResolve,
     StepGet,
     StepPut,
-    /// What a newer release has done, by its name. It is only shown.
+    /// A verb of a newer release, kept by its name. It is only displayed.
     Unknown(UnknownName),
 }
 
@@ -133,7 +136,7 @@ impl Verb {
         }
     }
 
-    /// The verb of this name. A name that this release does not know is kept.
+    /// The verb of this name. An unknown name is kept as [`Verb::Unknown`].
     pub fn named(name: &str) -> Verb {
         let known = Verb::ALL.into_iter().find(|verb| verb.name() == name);
         known.unwrap_or_else(|| Verb::Unknown(UnknownName::new(name)))
@@ -159,7 +162,7 @@ impl fmt::Display for Verb {
 }
 
 impl Outcome {
-    /// The verb that ends the attempt so.
+    /// The verb of this outcome.
     pub fn verb(&self) -> Verb {
         match self {
             Outcome::Complete { .. } => Verb::Complete,
@@ -171,7 +174,7 @@ impl Outcome {
         }
     }
 
-    /// The words that go into the timeline, cut to a size that can never fail a settlement.
+    /// The text for the timeline. It is cut and cleaned, so that it cannot make a settlement fail.
     pub fn note(&self) -> Option<String> {
         match self {
             Outcome::Retry { error: text, .. }
@@ -184,7 +187,8 @@ impl Outcome {
     }
 }
 
-/// What a decision needs to know of a job: how much of its patience is used up.
+/// What a decision needs to know about a job: how many attempts and crashes it has used, and its
+/// limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Standing {
@@ -207,28 +211,28 @@ impl From<&JobRecord> for Standing {
     }
 }
 
-/// When a job that goes back to the queue is due.
+/// When a job that goes back to the queue is due again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// As it was: it keeps its place among those of its age.
+    /// As before: it keeps its place in the queue.
     AsBefore,
     /// This long from now.
     In(Duration),
 }
 
-/// What becomes of a job whose attempt has ended.
+/// What happens to a job whose attempt has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Back to the queue.
+    /// It goes back to the queue.
     Queue(Again),
-    /// Aside, until someone resumes it.
+    /// It is set aside until an operator or a program resumes it.
     Park,
-    /// Over, in this state.
+    /// It has ended, in this state.
     End(State),
 }
 
 impl Next {
-    /// The state the job has then.
+    /// The job's state afterwards.
     pub fn state(self) -> State {
         match self {
             Next::Queue(_) => State::Queued,
@@ -238,7 +242,7 @@ impl Next {
     }
 }
 
-/// What becomes of the job when its holder settles so.
+/// What happens to the job when its holder settles the attempt with this outcome.
 ///
 /// ```
 /// use std::time::Duration;
@@ -252,7 +256,7 @@ impl Next {
 pub fn after_settling(standing: &Standing, outcome: &Outcome) -> Next {
     match outcome {
         Outcome::Complete { .. } => Next::End(State::Succeeded),
-        // The store holds the limit, whoever settles: no client can retry for ever.
+        // The store enforces the limit for every client: no client can retry for ever.
         Outcome::Retry { .. } if standing.attempt >= standing.max_attempts => {
             Next::End(State::Dead)
         }
@@ -263,14 +267,15 @@ pub fn after_settling(standing: &Standing, outcome: &Outcome) -> Next {
     }
 }
 
-/// Whether the attempt that ends so counts against the limit. Waiting is not failing.
+/// Whether an attempt that ends with this verb counts against the limit. Waiting is not failing.
 pub fn attempt_counts(verb: Verb) -> bool {
     !matches!(verb, Verb::Snooze | Verb::Release | Verb::Park)
 }
 
-/// What becomes of a job that is taken from its holder by `verb`, and why, in words for the timeline: by [`Verb::Lapse`]
-/// because its lease was over, by [`Verb::Vanish`] because the holder's process is gone. `standing` is from before the
-/// crash. There is no jitter in it, so that SQL and Rust agree.
+/// What happens to a job that the store takes from its holder, and the reason as text for the
+/// timeline. `verb` is [`Verb::Lapse`] if the lease was over, and [`Verb::Vanish`] if the holder's
+/// process is gone. `standing` is the one before this crash. The delay has no jitter, so that SQL
+/// and Rust agree.
 pub fn after_lapse(standing: &Standing, verb: Verb) -> (Next, &'static str) {
     let crashes = standing.crashes.saturating_add(1);
     let by_word = |vanished, lapsed| if verb == Verb::Vanish { vanished } else { lapsed };
@@ -295,30 +300,34 @@ pub fn after_lapse(standing: &Standing, verb: Verb) -> (Next, &'static str) {
     }
 }
 
-/// For how long a crash counts at the least. The count goes when a handler returns by itself and the last crash is as old as
-/// this: a job that lives long outlives many machines, and one that returns and kills in turns is still buried.
+/// How long a crash counts at least. The count is reset when a handler returns by itself and the
+/// last crash is at least this old. So a long-lived job survives the loss of many machines, and a
+/// job that returns and crashes in turns is still buried.
 pub const CRASH_MEMORY: Duration = Duration::from_secs(60 * 60);
 
-/// Whether so many crashes make a job a suspect: from its second crash on. The first may be anybody's fault, and then the
-/// jobs of a lost machine run again at once. A job with few crashes to lose is a suspect after its first.
+/// Whether this many crashes make a job a suspect. Normally that is from the second crash on: the
+/// first may have another cause, and so the jobs of a lost machine run again at once. A job with a
+/// `max_crashes` of 3 or less is a suspect after its first crash.
 ///
-/// The number does not grow with `max_crashes`: jobs that run beside it have limits of their own.
+/// The threshold does not grow with `max_crashes`, because a suspect also endangers the jobs that
+/// run beside it, and those have limits of their own.
 pub fn makes_suspect(crashes: u16, max_crashes: u16) -> bool {
     crashes >= if max_crashes > 3 { 2 } else { 1 }
 }
 
-/// Whether the handler itself has come back, and so did not kill its worker. A release is the worker's word.
+/// Whether the handler itself returned, and so did not crash its worker. A release says nothing
+/// about that: the worker decides it, not the handler.
 pub fn is_own_return(verb: Verb) -> bool {
     matches!(verb, Verb::Complete | Verb::Retry | Verb::Snooze | Verb::Bury | Verb::Park)
 }
 
-/// How many crashes still count when a handler has come back and its job goes on.
+/// How many crashes still count after a handler has returned and its job continues.
 pub fn crashes_after_return(crashes: u16, crashed_at: Option<Timestamp>, now: Timestamp) -> u16 {
     if crashed_at.is_some_and(|at| at > now - CRASH_MEMORY) { crashes } else { 0 }
 }
 
-/// What went wrong in a handler, and what it asks for. Any other error is turned into one by `?`, and means
-/// another try:
+/// What went wrong in a handler, and what should happen to the job. `?` turns any other error into
+/// a fault that means another try:
 ///
 /// ```
 /// use std::time::Duration;
@@ -344,7 +353,7 @@ pub enum Fault {
     Fatal { error: String },
     /// Not a failure: come back later, without counting the attempt.
     Snooze { after: Duration },
-    /// Not a failure: wait for a person or a signal, without holding a slot, until somebody resumes it.
+    /// Not a failure: wait, without holding a slot, until a person or a program resumes the job.
     Park { reason: String },
 }
 
@@ -375,7 +384,7 @@ impl Fault {
     }
 }
 
-/// In words, for people.
+/// A text for people.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -388,7 +397,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// In words as well, for a program whose `main` returns it, and with what is to become of the job.
+/// Readable too, because a program whose `main` returns a fault prints it with `Debug`. It adds
+/// what happens to the job.
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -401,7 +411,8 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// An error and its causes, in one line: any error, and what can be made into one, such as anyhow's or a text.
+/// Turns any error (also anyhow's, or a text) into a retry. The text has the error and its causes
+/// in one line.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Fault {
     fn from(error: E) -> Fault {
         Fault::Retry { error: with_causes(&*error.into()) }
@@ -421,9 +432,9 @@ pub fn after_fault(standing: &Standing, fault: Fault, jitter: Jitter) -> Outcome
     }
 }
 
-/// The delay before the next try, after `failures` of them. Only the exponential policy has jitter:
-/// half of the delay is certain, half is chance, so that a thousand jobs that failed together do
-/// not come back together.
+/// The delay before the next try, after `failures` failed ones. Only the exponential policy has
+/// jitter: half of the delay is fixed and half is random, so that a thousand jobs that failed
+/// together do not all retry together.
 pub fn retry_delay(policy: &RetryPolicy, failures: u16, jitter: Jitter) -> Duration {
     let whole = base_delay(policy, failures);
     let delay = match policy {
@@ -437,7 +448,7 @@ pub fn retry_delay(policy: &RetryPolicy, failures: u16, jitter: Jitter) -> Durat
     Duration::from_millis(delay)
 }
 
-/// The policy's delay in milliseconds after `failures`, before any chance.
+/// The policy's delay in milliseconds after `failures`, without jitter.
 fn base_delay(policy: &RetryPolicy, failures: u16) -> u64 {
     let step = u32::from(failures.saturating_sub(1));
     match policy {
@@ -450,147 +461,4 @@ fn base_delay(policy: &RetryPolicy, failures: u16) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn standing(attempt: u16, crashes: u16) -> Standing {
-        Standing {
-            attempt,
-            max_attempts: 3,
-            crashes,
-            max_crashes: 3,
-            retry: RetryPolicy::default(),
-        }
-    }
-
-    fn delays(policy: &RetryPolicy, jitter: u32) -> Vec<u64> {
-        let delay = |n| retry_delay(policy, n, Jitter(jitter)).as_millis() as u64;
-        (1..=6).map(delay).collect()
-    }
-
-    #[test]
-    fn the_default_policy_doubles_from_a_second_to_five_minutes_and_at_least_half_is_certain() {
-        let policy = RetryPolicy::default();
-        assert_eq!(delays(&policy, 0), [500, 1_000, 2_000, 4_000, 8_000, 16_000]);
-        assert_eq!(delays(&policy, u32::MAX), [999, 1_999, 3_999, 7_999, 15_999, 31_999]);
-        assert_eq!(retry_delay(&policy, 500, Jitter(0)), Duration::from_secs(150));
-    }
-
-    #[test]
-    fn no_delay_stays_none_however_often_it_is_doubled() {
-        let policy = RetryPolicy::Exponential { base_ms: 0, cap_ms: 300_000 };
-        for failures in [1, 64, 65, 66, 1_000] {
-            assert_eq!(
-                retry_delay(&policy, failures, Jitter(u32::MAX)),
-                Duration::ZERO,
-                "{failures}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_fixed_delay_and_a_list_are_exact_and_the_list_repeats_its_last() {
-        assert_eq!(delays(&RetryPolicy::Fixed { ms: 70 }, 9), [70; 6]);
-        let list = RetryPolicy::list(&[1_000, 2_000, 4_000]);
-        assert_eq!(delays(&list, 9), [1_000, 2_000, 4_000, 4_000, 4_000, 4_000]);
-    }
-
-    #[test]
-    fn a_first_crash_is_due_at_once_and_later_ones_back_off() {
-        assert_eq!(after_lapse(&standing(1, 0), Verb::Lapse).0, Next::Queue(Again::AsBefore));
-        assert_eq!(
-            after_lapse(&standing(1, 1), Verb::Lapse).0,
-            Next::Queue(Again::In(Duration::from_secs(1)))
-        );
-    }
-
-    #[test]
-    fn a_crash_that_uses_up_attempts_or_crashes_buries() {
-        assert_eq!(after_lapse(&standing(3, 0), Verb::Lapse).0, Next::End(State::Dead));
-        assert_eq!(after_lapse(&standing(1, 2), Verb::Lapse).0, Next::End(State::Dead));
-    }
-
-    #[test]
-    fn a_job_is_a_suspect_from_its_second_crash_on_or_from_its_first_if_it_has_few_to_lose() {
-        let first = |max| (1..=max).find(|crashes| makes_suspect(*crashes, max));
-        assert_eq!([1, 2, 3].map(first), [Some(1); 3]);
-        assert_eq!([4, 5, 50, u16::MAX].map(first), [Some(2); 4]);
-        assert!(!makes_suspect(0, 1));
-    }
-
-    #[test]
-    fn a_release_is_no_return_and_what_ends_a_handler_is() {
-        let own = Verb::ALL.into_iter().filter(|verb| is_own_return(*verb)).collect::<Vec<_>>();
-        assert_eq!(own, [Verb::Complete, Verb::Retry, Verb::Snooze, Verb::Bury, Verb::Park]);
-    }
-
-    #[test]
-    fn crashes_count_until_the_last_of_them_is_an_hour_old() {
-        let at = Timestamp::from_millis(5_000);
-        let left = |after| crashes_after_return(3, Some(at), at + after);
-        assert_eq!(left(Duration::ZERO), 3);
-        assert_eq!(left(CRASH_MEMORY - Duration::from_millis(1)), 3);
-        assert_eq!(left(CRASH_MEMORY), 0);
-        assert_eq!(crashes_after_return(0, None, at), 0);
-    }
-
-    #[test]
-    fn waiting_does_not_count_and_failing_does() {
-        let counted =
-            Verb::ALL.into_iter().filter(|verb| !attempt_counts(*verb)).collect::<Vec<_>>();
-        assert_eq!(counted, [Verb::Snooze, Verb::Release, Verb::Park]);
-    }
-
-    #[test]
-    fn a_fault_becomes_the_settlement_that_it_asks_for() {
-        let settle = |fault| after_fault(&standing(1, 0), fault, Jitter(0));
-        let after = Duration::from_secs(9);
-        let error = || "no".to_owned();
-        assert_eq!(
-            settle(Fault::Retry { error: error() }),
-            Outcome::Retry { after: Duration::from_millis(500), error: error() }
-        );
-        assert_eq!(
-            settle(Fault::RetryAfter { after, error: error() }),
-            Outcome::Retry { after, error: error() }
-        );
-        assert_eq!(settle(Fault::Fatal { error: error() }), Outcome::Bury { reason: error() });
-        assert_eq!(settle(Fault::Snooze { after }), Outcome::Snooze { after });
-        assert_eq!(settle(Fault::Park { reason: error() }), Outcome::Park { reason: error() });
-    }
-
-    #[test]
-    fn an_error_becomes_a_fault_with_all_its_causes_each_said_once() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("{0}")]
-        struct Failed(&'static str, #[source] Option<Box<Failed>>);
-        let because = |text, cause| Failed(text, Some(Box::new(cause)));
-        let refused = || Failed("refused", None);
-        assert_eq!(Fault::from(refused()), Fault::retry("refused"));
-        let chain = because("cannot pay", because("cannot connect", refused()));
-        assert_eq!(Fault::from(chain), Fault::retry("cannot pay: cannot connect: refused"));
-        let repeats = because("cannot connect: refused", refused());
-        assert_eq!(Fault::from(repeats), Fault::retry("cannot connect: refused"));
-    }
-
-    #[test]
-    fn an_error_text_is_cut_and_cleaned_so_that_it_cannot_fail_a_settlement() {
-        let note =
-            Outcome::Bury { reason: format!("\0{}", "é".repeat(ERROR_LIMIT)) }.note().unwrap();
-        assert!(note.len() <= ERROR_LIMIT && !note.contains('\0'));
-    }
-
-    #[test]
-    fn a_fault_says_in_words_what_is_to_become_of_the_job() {
-        let after = Duration::from_secs(5);
-        for (fault, told) in [
-            (Fault::retry("no answer"), "retry: no answer"),
-            (Fault::retry_after(after, "busy"), "retry after 5s: busy"),
-            (Fault::fatal("no such address"), "fatal: no such address"),
-            (Fault::snooze(after), "put off for 5s"),
-            (Fault::park("ask Ann"), "park: ask Ann"),
-        ] {
-            assert_eq!(format!("{fault:?}"), told);
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,9 @@
-//! Your own transaction on PostgreSQL: your tables and jobs, over your own `tokio-postgres` connection, in one commit.
+//! Your own transaction on PostgreSQL: your tables and jobs, over your own `tokio-postgres`
+//! connection, in one commit.
 //!
-//! These functions are one statement each, in whatever transaction the client is in. What they do is there when you
-//! commit, and not before, and not if you roll back. They call the functions that any language may call
-//! (`docs/sql-api.md`).
+//! These functions are one statement each, in whatever transaction the client is in. Their changes
+//! are visible when you commit, not before, and not if you roll back. They call the functions that
+//! any language may call (`docs/sql-api.md`).
 //!
 //! ```no_run
 //! # use serde::{Deserialize, Serialize};
@@ -42,12 +43,14 @@
 //! # async fn connect() -> Result<tokio_postgres::Client, Fault> { Err(Fault::retry("")) }
 //! ```
 //!
-//! **Write first, then complete, then commit.** After a COMMIT whose answer was lost, let the handler fail: the next attempt finds
-//! what is true, or there is none. A handler may also send the whole transaction again. If it had gone through, [`complete`]
-//! fails: roll back and return the error. The worker knows then that the job is done.
+//! **Write first, then complete, then commit.** After a COMMIT whose answer was lost, let the
+//! handler fail: either the job is done and there is no next attempt, or the next attempt finds the
+//! true state. A handler may also send the whole transaction again. If it had been committed,
+//! [`complete`] fails: roll back and return the error. Then the worker knows that the job is done.
 //!
-//! At REPEATABLE READ and above, call [`hold`] first. A renewal after the transaction's first look would
-//! otherwise end it with SQLSTATE 40001, which means *try again* and never that the job is lost.
+//! At REPEATABLE READ and above, call [`hold`] first. Otherwise a renewal after the transaction's
+//! snapshot would end it with SQLSTATE 40001, which means *try again* and never that the job is
+//! lost.
 
 pub mod raw;
 
@@ -63,8 +66,8 @@ use crate::lifecycle::{Fault, Verb};
 use crate::store;
 use crate::store::place::Engine;
 
-/// Stores a job in this transaction. A key that is taken by another request is an error, and leaves the transaction as it
-/// is.
+/// Stores a job in this transaction. A key that belongs to another request is an error, and leaves
+/// the transaction as it is.
 pub async fn enqueue<T>(
     client: &impl GenericClient,
     job: Enqueue<T>,
@@ -74,17 +77,19 @@ pub async fn enqueue<T>(
     let limits = tenure.0.options.limits;
     let answers = raw::enqueue(client, schema, std::slice::from_ref(&job), &limits).await;
     match answers.map_err(store_error)?.first() {
-        // It is not told as an event: nobody knows here whether it will be committed.
+        // No event is reported: it is unknown here whether the transaction will be committed.
         Some(answer) => tenure.handle_on(*answer),
         None => Err(Invalid::Batch { size: 0 }.into()),
     }
 }
 
-/// Ends the handler's job well, together with everything else in this transaction: commit it before you return. If the job
-/// has become somebody else's, it fails and takes all of it down, and the refusal is recorded.
+/// Completes the handler's job, together with everything else in this transaction: commit it before
+/// you return. If another worker holds the job by now, the call fails, the transaction can only be
+/// rolled back, and the refusal is recorded.
 ///
-/// If an earlier transaction of this attempt has completed the job already, it fails as well, so that nothing is written twice:
-/// roll back, and return the error. For the worker the job has succeeded.
+/// If an earlier transaction of this attempt has already completed the job, the call fails as well,
+/// so that nothing is written twice: roll back, and return the error. For the worker the job has
+/// succeeded.
 pub async fn complete(
     client: &impl GenericClient,
     cx: &Context,
@@ -99,23 +104,25 @@ pub async fn complete(
     Ok(())
 }
 
-/// Lets this transaction commit only if the handler still holds its job: for writes in the middle of a job. It looks at once,
-/// and again at COMMIT, which then fails with a [`refusal`]. Until then nothing is locked, and the lease may be renewed.
+/// Lets this transaction commit only if the handler still holds its job: for writes in the middle
+/// of a job. It checks at once, and again at COMMIT, which then fails with a [`refusal`]. Until
+/// then nothing is locked, and the lease may be renewed.
 pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     heard(cx, Verb::Renew, raw::fence(client, schema, cx.shown()).await).await
 }
 
-/// Locks the handler's job until the end of the transaction: nobody can take it, and its lease need not be renewed. For
-/// transactions at REPEATABLE READ and above, as the first call. `cx.step` and `cx.effect` of the same job wait until the
-/// transaction has ended: call them before it begins, or the handler waits for itself until its `max_runtime` is over.
+/// Locks the handler's job until the end of the transaction: no other worker can take it, and its
+/// lease need not be renewed. For transactions at REPEATABLE READ and above, as the first call.
+/// `cx.step` and `cx.effect` of the same job wait until the transaction has ended: call them before
+/// it begins, or the handler waits for itself until its `max_runtime` is over.
 pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     heard(cx, Verb::Renew, raw::hold(client, schema, cx.shown()).await).await
 }
 
-/// What the database answered to the handler. A refusal has taken the transaction down and its own trace with it, so it is
-/// recorded by another.
+/// Turns the database's answer into a fault for the handler. A refusal rolls back its own line in
+/// the timeline with the transaction, so another transaction records it.
 async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<(), Fault> {
     match answer {
         Ok(()) => Ok(()),
@@ -125,11 +132,11 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
                 Engine::Postgres(store) => store.refused(fence, verb),
                 Engine::Sqlite(_) => Ok(()),
             };
-            // If nobody hears it, it was refused all the same.
+            // The write was refused even if the refusal cannot be recorded.
             let _ = cx.tenure().0.link.call(record).await;
             Err(cx.refused(verb, &stale))
         }
-        Err(Error::Gone(_)) => Err(cx.lost()),
+        Err(Error::NotFound(_)) => Err(cx.lost()),
         Err(done @ Error::AlreadyDone(_)) => {
             cx.set_committed(Committed::Yes);
             Err(Fault::retry(done))

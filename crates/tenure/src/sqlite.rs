@@ -1,8 +1,9 @@
 //! Your own transaction on SQLite: your tables in the store's file, and jobs, in one commit.
 //!
-//! A closure runs on the store's writer. What it writes to tables of its own, the jobs that it enqueues and the attempt that it
-//! ends are stored together, or none of it is. So a job is never without the row that it is about, and what a job
-//! has done to the database cannot be done twice: whoever lost the job is refused, and their rows with it.
+//! A closure runs on the store's writer. The rows that it writes to tables of its own, the jobs
+//! that it enqueues and the attempt that it ends are stored together, or none of them is. So a job
+//! never exists without the row that it is about, and its changes to the database cannot happen
+//! twice: the store refuses a worker that lost the job, and its rows with it.
 //!
 //! ```
 //! # use serde::{Deserialize, Serialize};
@@ -57,9 +58,9 @@
 //! # }
 //! ```
 //!
-//! A file that has tables already is given ours with `tenure migrate up`, or with [`Sqlite::adopt`].
+//! To a file that already has tables, `tenure migrate up` or [`Sqlite::adopt`] adds ours.
 //!
-//! [`Sqlite::transact`] says what a closure may not do, and how long it may take.
+//! [`Sqlite::transact`] documents what a closure may not do, and how long it may take.
 
 pub use rusqlite;
 
@@ -76,11 +77,12 @@ use crate::lifecycle::{Fault, Outcome};
 use crate::store::place::Engine;
 use crate::store::{Error, Settled, Settlement};
 
-/// How long a transaction may take: nobody else can write meanwhile.
+/// How long a transaction may take: it blocks all other writes.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs `work` in a transaction on the store's writer and returns once it is durable. An error of `work`, a panic, or a time
-/// above [`LIMIT`] undoes everything it wrote. [`Sqlite::transact`] says what it may not do.
+/// Runs `work` in a transaction on the store's writer and returns once it is durable. An error of
+/// `work`, a panic, or a time above [`LIMIT`] undoes everything it wrote. [`Sqlite::transact`]
+/// documents what it may not do.
 pub async fn transaction<T, E>(
     tenure: &Tenure,
     work: impl FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
@@ -92,8 +94,8 @@ where
     tenure.0.link.call(move |engine| embedded(engine)?.transact(LIMIT, work)).await?
 }
 
-/// Stores a job in this transaction, as `tenure::postgres::enqueue` does on a server. A key that is taken by another request is an
-/// error, and leaves the transaction as it is.
+/// Stores a job in this transaction, as `tenure::postgres::enqueue` does on a server. A key that
+/// belongs to another request is an error, and leaves the transaction as it is.
 pub fn enqueue<T>(tx: &Transaction<'_>, job: Enqueue<T>) -> Result<Handle<T>, Error> {
     let (tenure, job) = job.into_parts()?;
     match tx.enqueue(std::slice::from_ref(&job))?.first() {
@@ -128,9 +130,10 @@ impl From<Error> for Undone {
 }
 
 impl Context {
-    /// Ends the job well, together with what `work` writes to tables of your own, in one commit; what `work` returns is the
-    /// job's result. If the job has become somebody else's, nothing of it is written. For a store in SQLite; on PostgreSQL
-    /// it is `tenure::postgres::complete`. The [module](self) has an example.
+    /// Completes the job, together with what `work` writes to tables of your own, in one commit;
+    /// the return value of `work` is the job's result. If another worker holds the job by now,
+    /// nothing is written. For a store in SQLite; on PostgreSQL use `tenure::postgres::complete`.
+    /// The [module](self) has an example.
     pub async fn commit<T, F>(&self, work: F) -> Result<T, Fault>
     where
         T: Serialize + Send + 'static,
@@ -143,7 +146,7 @@ impl Context {
                 .map_err(|invalid| Undone::Fault(Fault::fatal(invalid)))?;
             let done = Outcome::Complete { result: Some(result) };
             match tx.settle(&Settlement::new(fence, done))? {
-                Settled::Yes(_) => Ok(output),
+                Settled::Applied(_) => Ok(output),
                 refused => Err(Undone::Refused(refused)),
             }
         };

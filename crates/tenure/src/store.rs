@@ -1,8 +1,9 @@
-//! How jobs are kept: the port that every engine stands behind, in the verbs of the domain.
+//! The port that every engine implements, in the verbs of the domain: how jobs are stored, run and
+//! read.
 //!
-//! The port is synchronous, takes batches, and answers each item with a value of its own: a lost
-//! lease is an answer, not an error. Only the store's clock counts, so callers pass durations.
-//! Policy lives in [`crate::lifecycle`], SQL lives in `sql/<engine>/verbs`, one file per verb,
+//! The port is synchronous, takes batches, and returns one answer per item: a lost lease is an
+//! answer, not an error. Only the store's clock counts, so callers pass durations, not times.
+//! Policy lives in [`crate::lifecycle`]. SQL lives in `sql/<engine>/verbs`, one file per verb,
 //! under the names used here.
 
 mod checks;
@@ -42,129 +43,124 @@ use crate::lease::{Fence, Lease, Stale, Token, WorkerId};
 use crate::ledger::{self, Entry, Resolution};
 use crate::lifecycle::{Outcome, Standing};
 
-/// One connection to a store. All of them, on every engine, pass the same suite and agree in every
-/// answer.
+/// One connection to a store. Every engine passes the same test suite and gives the same answers.
 ///
-/// Every call may be repeated after an unknown outcome: it then tells what really happened and
-/// changes nothing more. The exceptions are `enqueue` without a key, and `claim`, after which
-/// [`Store::held`] tells.
+/// After an unknown outcome, every call may be repeated: the repeat returns what really happened
+/// and changes nothing more. There are two exceptions: `enqueue` without a key, and `claim`; after
+/// a claim, [`Store::held`] returns what it leased.
 pub trait Store: sealed::Sealed + Send {
-    // ── how jobs get in
-    // ──────────────────────────────────────────────────────────────────────────────────────────
+    // ── Enqueue ──
 
-    /// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored
+    /// Stores jobs, all or none, and answers for each. A job whose key is taken is not stored
     /// again.
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
-    // ── how they run
-    // ─────────────────────────────────────────────────────────────────────────────────────────────
+    // ── Run ──
 
-    /// Leases up to `ask.n` due jobs, fair between tenants, by priority and then age within a
-    /// tenant. It first promotes what has become due and lapses what is over, so that nothing else
-    /// need be running for progress.
+    /// Leases up to `ask.n` due jobs, fairly between tenants; within a tenant by priority, then by
+    /// age. Before that, a claim promotes jobs that have become due and lapses leases that are
+    /// over, so that jobs make progress even if nothing but claims runs.
     fn claim(&mut self, ask: &Claim) -> Result<Claimed>;
 
-    /// What this worker holds, as a claim would have answered; with `request` only what the claim of that number got. It
-    /// is for after a claim whose answer was lost. Such a claim may still be on its way: then the same question has
-    /// another answer later.
+    /// The jobs that this worker holds, in the form in which `claim` returns them; with `request`,
+    /// only those of the claim with that number. Call this after a claim whose answer was lost.
+    /// That claim may still be in flight, so a later call may return more.
     fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>>;
 
-    /// Extends leases to `length` from now, never shortens them, and never beyond the job's maximal
-    /// runtime.
+    /// Extends leases to `length` from now. Never shortens a lease, and never extends one beyond
+    /// the job's maximum runtime.
     fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>>;
 
-    /// Notes how far jobs have come, by the right of their holders. It replaces what was noted
-    /// before, and neither extends a lease nor waits for a row.
+    /// Records the progress of jobs, each under its token. Replaces the progress recorded before.
+    /// Neither extends a lease nor waits for a locked row.
     fn progress(&mut self, reports: &[Report]) -> Result<Vec<Reported>>;
 
-    /// Ends attempts. The token decides: whoever shows the job's latest token on a running job is
-    /// heard, however late.
+    /// Ends attempts. The token decides, not the lease's end: a settlement under the latest token
+    /// of a running job is applied, however late it arrives.
     fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
 
-    /// Both in one transaction, for a worker whose slots become free as it settles.
+    /// Settles and claims in one transaction, for a worker whose slots become free as it settles.
     fn settle_and_claim(
         &mut self,
         settlements: &[Settlement],
         ask: &Claim,
     ) -> Result<(Vec<Settled>, Claimed)>;
 
-    /// Writes and reads what took effect and what is remembered of steps, each entry by the right of
-    /// the job's holder. Entries for one job are heard in their order.
+    /// Writes and reads effects and steps, each entry under its job's token. Entries of one job are
+    /// applied in their order.
     fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>>;
 
-    // ── how they are taken back
-    // ──────────────────────────────────────────────────────────────────────────────────
+    // ── Take jobs back ──
 
-    /// Makes a worker known, and guards it with this connection: from now on its death is noticed
-    /// within a second, for as long as the connection is kept in use by `renew` or `wait`. After
-    /// a break the connection takes the guard again by itself.
+    /// Registers a worker, and guards it with this connection: from now on the death of its process
+    /// is noticed within a second (at the default guard gap), as long as `renew` or `wait` keep the
+    /// connection in use. If the connection breaks, it takes the guard again when it reconnects.
     fn register(&mut self, worker: &Registration) -> Result<Guarded>;
 
-    /// Forgets a worker that has nothing left to do.
+    /// Deletes the registration of a worker that has nothing left to do.
     fn retire(&mut self, worker: &WorkerId) -> Result<()>;
 
-    /// Takes back the jobs of workers whose processes are gone, up to `limit` of them, whatever
-    /// their leases say. One look is not enough to tell: call it a few times a second.
+    /// Lapses up to `limit` jobs of workers whose processes are gone, however long their leases
+    /// still run. One call cannot tell that a process is gone: call this a few times a second.
     fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>>;
 
-    /// Says that the store can be reached and written to, while leases are out. A gap in what workers
-    /// say here is a stall of the store: no worker could renew, and leases from before it get their
-    /// length again. Answers whether it is this caller's turn to call [`Store::vanished`] and
-    /// [`Store::overdue`] for all workers. To be called several times a second.
+    /// Records that the store can be reached and written to, while jobs are running. A gap between
+    /// beats means that the store stalled: no worker could renew, so leases from before the stall
+    /// run for their whole length again. Returns whether this caller should now call
+    /// [`Store::vanished`] and [`Store::overdue`] for all workers. Call this several times a
+    /// second.
     fn beat(&mut self) -> Result<Beat>;
 
-    /// Running jobs whose lease has been over for `grace`, longest first. It changes nothing, so
-    /// that looking is cheap. Who comes late to look, because the machine stood still, passes a grace:
-    /// others may have stood still with it.
+    /// Running jobs whose lease has been over for `grace`, the longest first. Changes nothing, so
+    /// the call is cheap. If the caller runs late (its machine was suspended), it passes a grace,
+    /// because other workers may have been suspended with it and need time to renew.
     fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>>;
 
-    /// Takes overdue jobs from their holders: back to the queue, or buried when attempts or crashes
-    /// are used up. Each is checked again at the moment of writing, since its holder may have
-    /// renewed or settled since it was seen.
+    /// Lapses overdue jobs: each goes back to its queue, or is buried when its attempts or crashes
+    /// are used up. Each is checked again when it is written, because its worker may have renewed
+    /// or settled since [`Store::overdue`] returned it.
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>>;
 
-    // ── what operators do
-    // ────────────────────────────────────────────────────────────────────────────────────────
+    // ── Operate ──
 
-    /// Ends jobs that have not ended. A running job's holder learns of it at its next call.
+    /// Cancels jobs that have not ended. The worker of a running job learns of it at its next call.
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
 
-    /// Queues dead or cancelled jobs again, with their counts reset.
+    /// Queues dead or cancelled jobs again, with their attempts and crashes reset.
     fn requeue(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>>;
 
     /// Queues parked jobs again.
     fn resume(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>>;
 
-    /// Deletes ended jobs and all that is known of them.
+    /// Deletes ended jobs, with all that is stored about them.
     fn purge(&mut self, jobs: &[AsSeen]) -> Result<Vec<Changed>>;
 
-    /// Sets what an operator wants for a queue, and answers with all that holds now.
+    /// Changes the settings of a queue, and returns all of its settings.
     fn configure(&mut self, queue: &Name, change: &QueueChange) -> Result<QueueSettings>;
 
-    /// Decides about an effect in doubt, for a job that nobody holds. A parked job with no other
-    /// doubt is queued again.
+    /// Resolves an effect in doubt, for a job that is not running. If the job is parked and has no
+    /// other effect in doubt, it is queued again.
     fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved>;
 
-    /// Says that the database may have gone back in time where it cannot notice by itself: from now
-    /// on all tokens and ids are above every one that was ever issued. Answers the new epoch.
+    /// Tells the store that its database may have gone back in time where the store cannot notice
+    /// it by itself. From now on all tokens and ids are above every one that was ever issued.
+    /// Returns the new epoch.
     fn raise_epoch(&mut self, reason: &str) -> Result<u32>;
 
-    /// Says for the whole installation how long a worker's lock must have been free before its process counts as gone:
-    /// [`GUARD_GAP`] to [`GUARD_GAP_LIMIT`]. Answers what was said before.
+    /// Sets, for the whole installation, how long a worker's lock must have been free before its
+    /// process counts as gone: [`GUARD_GAP`] to [`GUARD_GAP_LIMIT`]. Returns the previous value.
     fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration>;
 
-    /// Deletes up to `limit` ended jobs whose time of keeping is over, and up to as many expired
-    /// keys.
+    /// Deletes up to `limit` ended jobs whose retention is over, and up to `limit` expired keys.
     fn prune(&mut self, limit: usize) -> Result<Pruned>;
 
-    // ── how they are seen
-    // ────────────────────────────────────────────────────────────────────────────────────────
+    // ── Look ──
 
-    /// The token and the state of each job, and nothing else; `None` for a job that the store does not know,
-    /// or no longer. It is what a worker asks whose handler may have completed the job itself.
+    /// The token and the state of each job, and nothing else; `None` for a job that does not exist
+    /// (any more). A worker calls this when its handler may have completed the job itself.
     fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>>;
 
-    /// What a job has come to, for callers that wait for it.
+    /// The state of a job and what came of it, for callers that wait for it.
     fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>>;
 
     /// One job and its timeline.
@@ -173,36 +169,37 @@ pub trait Store: sealed::Sealed + Send {
     /// A page of jobs, newest first.
     fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>>;
 
-    /// All queues at a glance.
+    /// Counts for all queues.
     fn overview(&mut self) -> Result<Overview>;
 
     /// The leases that end soonest.
     fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>>;
 
-    /// The queues for which an operator has set something, in order of name.
+    /// The queues with settings of their own, ordered by name.
     fn queues(&mut self) -> Result<Vec<QueueSettings>>;
 
     /// A page of the ledger's effects, those of the newest jobs first.
     fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>>;
 
-    /// The workers that have made themselves known.
+    /// The registered workers.
     fn workers(&mut self) -> Result<Vec<WorkerView>>;
 
     /// How long a worker's lock must have been free before its process counts as gone.
     fn guard_gap(&mut self) -> Result<Duration>;
 
-    /// Which installation this is, and how often it may have gone back in time.
+    /// The id of this installation and its epoch.
     fn identity(&mut self) -> Result<Identity>;
 
-    /// Holds what is stored against what must be true of it: of `limit` jobs, beginning with
-    /// `from`. It changes nothing, and should find nothing, ever.
+    /// Checks stored data against the invariants, for `limit` jobs, starting with `from`. Changes
+    /// nothing. Any finding is a bug or damage.
     fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked>;
 
-    /// Blocks until something has changed in the store, or until `until`. It may wake for nothing,
-    /// never the reverse.
+    /// Blocks until something has changed in the store, or until `until`. May return spuriously;
+    /// never misses a change.
     fn wait(&mut self, until: Instant) -> Result<Wake>;
 
-    /// What a person should know of a store that answers well: something that it relies on does not work.
+    /// A warning for the operator, when the store answers but something that it relies on does not
+    /// work.
     fn caution(&mut self) -> Option<String> {
         None
     }
@@ -210,60 +207,61 @@ pub trait Store: sealed::Sealed + Send {
 
 /// The answer to one enqueued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "job", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "job", rename_all = "snake_case")]
 pub enum Enqueued {
     /// Stored under this id.
     Created(JobId),
-    /// The key is taken by this job, and the request is the same: nothing was stored.
+    /// The key belongs to this job, and the request is the same: nothing was stored.
     Existing(JobId),
-    /// The key is taken by this job, and the request is another one: nothing was stored.
+    /// The key belongs to this job, and the request differs: nothing was stored.
     Conflict(JobId),
 }
 
-/// What a worker asks for.
+/// What a worker wants to claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Who asks.
+    /// The worker that claims.
     pub worker: WorkerId,
-    /// From which queues.
+    /// The queues to claim from.
     pub queues: Vec<Name>,
-    /// Which kinds it can run; `None` for all.
+    /// The kinds that the worker can run; `None` for all.
     pub kinds: Option<Vec<Name>>,
-    /// How many it has room for.
+    /// How many jobs to lease at most.
     pub n: usize,
-    /// For how long, unless renewed.
+    /// How long each lease lasts, unless renewed.
     pub lease: Duration,
-    /// Where its last claim ended, so that the next tenant has its turn.
+    /// Where the worker's last claim ended, so that the next tenant gets its turn.
     pub cursor: Cursor,
     /// How long a lease must have been over before this claim lapses it; see [`Store::overdue`].
     pub grace: Duration,
-    /// A number of the worker's own. If the answer is lost, [`Store::held`] gives it again by this.
+    /// A number that the worker chooses. If the answer is lost, [`Store::held`] finds the leased
+    /// jobs by it.
     pub request: i64,
 }
 
-/// A place on the ring of (queue, tenant) groups. A worker passes back what its last claim
-/// answered.
+/// A position on the ring of (queue, tenant) groups. A worker passes the cursor of its last claim's
+/// answer to its next claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Cursor {
-    /// The claim begins after this group.
+    /// The claim starts after this group.
     pub group: i64,
-    /// The claim goes on with a round that began after this group, and ends with it. `None`: the
-    /// claim begins a round.
+    /// The claim continues a round that started after this group, and ends with this group. `None`:
+    /// the claim starts a new round.
     pub round: Option<i64>,
 }
 
 impl Cursor {
-    /// A round that begins after this group.
+    /// The start of a round, after this group.
     pub fn after(group: i64) -> Cursor {
         Cursor { group, round: None }
     }
 
-    /// Whether groups are left that no claim of this round has looked at, because of [`PASS_LIMIT`].
+    /// Whether the round has groups left that no claim has looked at, because of [`PASS_LIMIT`].
     pub fn is_midway(self) -> bool {
         self.round.is_some()
     }
 
-    /// The group that ends the round.
+    /// The last group of the round.
     pub fn end(self) -> i64 {
         self.round.unwrap_or(self.group)
     }
@@ -272,18 +270,18 @@ impl Cursor {
 /// The answer to a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Claimed {
-    /// What was leased.
+    /// The leased jobs.
     pub attempts: Vec<Attempt>,
-    /// What was taken back from others on the way.
+    /// The jobs that this claim lapsed before it leased any.
     pub lapsed: Vec<Lapse>,
-    /// Where the next claim goes on.
+    /// Where the next claim continues.
     pub cursor: Cursor,
-    /// When fewer jobs were leased than asked for: how long until a waiting job is due. A hint for
+    /// If fewer jobs were leased than requested: how long until a waiting job is due. A hint for
     /// how long to wait.
     pub next_due: Option<Duration>,
 }
 
-/// A leased job: all that a worker needs to run it and to decide what becomes of it.
+/// A leased job: all that a worker needs to run it and to decide how to settle it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[allow(missing_docs)]
 pub struct Attempt {
@@ -306,7 +304,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// How much of the job's patience is used up.
+    /// How many attempts and crashes the job has used, and how many it may use.
     pub fn standing(&self) -> Standing {
         Standing {
             attempt: self.attempt,
@@ -317,7 +315,7 @@ impl Attempt {
         }
     }
 
-    /// Which attempt of which job it is.
+    /// Identifies the attempt and its job, for events.
     pub fn about(&self) -> About {
         About {
             job: self.lease.fence().job,
@@ -330,7 +328,7 @@ impl Attempt {
         }
     }
 
-    /// A running job, as its holder sees it.
+    /// A running job as an attempt; `None` if the record has no lease.
     pub(crate) fn of(job: JobRecord) -> Option<Attempt> {
         let fence = Fence { job: job.id, token: job.token };
         Some(Attempt {
@@ -354,14 +352,14 @@ impl Attempt {
     }
 }
 
-/// The end of an attempt, as its holder wants it.
+/// A request to end an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
-    /// The right to settle.
+    /// The fence of the attempt.
     pub fence: Fence,
-    /// How it ends.
+    /// How the attempt ends.
     pub outcome: Outcome,
-    /// Jobs that are enqueued in the same transaction, if the settlement is heard.
+    /// Jobs to enqueue in the same transaction, if the settlement is applied.
     pub then: Vec<NewJob>,
 }
 
@@ -374,173 +372,175 @@ impl Settlement {
 
 /// The answer to a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Settled {
-    /// Heard, now or when it was first sent: the attempt ended so, and this is what the job became.
-    Yes(State),
-    /// Refused: the token is not the job's latest, or the attempt has ended otherwise.
+    /// Applied, now or when it was first sent. This is the job's state after the attempt.
+    Applied(State),
+    /// Refused: the token is not the job's latest, or the attempt has ended differently.
     Stale(Stale),
-    /// Refused: the store knows no such job, or no longer.
-    Gone,
+    /// Refused: the job does not exist (any more).
+    NotFound,
 }
 
 /// The answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Renewed {
-    /// The lease holds until then.
-    Held(Timestamp),
-    /// The job is somebody else's, or has ended.
-    Lost(Stale),
-    /// The store knows no such job, or no longer.
-    Gone,
-    /// Neither held nor lost: the row is locked by an open transaction, so nobody can take it
-    /// meanwhile. Ask again.
+    /// The lease runs until this time.
+    Extended(Timestamp),
+    /// The token is not the job's latest, or the job is not running.
+    Stale(Stale),
+    /// The job does not exist (any more).
+    NotFound,
+    /// The row is locked by an open transaction, so the lease is neither extended nor lost: no one
+    /// else can take the job meanwhile. Try again.
     Busy,
 }
 
-/// How far a job has come, as its holder tells it.
+/// The progress of a job, reported by its worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The right to tell.
+    /// The fence of the attempt.
     pub fence: Fence,
-    /// How far. Of several reports of one job in a batch, the last counts.
+    /// How far the job is. If a batch has several reports of one job, the last one counts.
     pub progress: Progress,
 }
 
 /// The answer to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Reported {
-    /// It is noted.
-    Yes,
-    /// Refused: the job is somebody else's, or the attempt has ended.
+    /// The progress is stored.
+    Noted,
+    /// Refused: the token is not the job's latest, or the attempt has ended.
     Stale(Stale),
-    /// Refused: the store knows no such job, or no longer.
-    Gone,
-    /// Neither noted nor refused: the row is locked by an open transaction. The next report will do.
+    /// Refused: the job does not exist (any more).
+    NotFound,
+    /// Neither stored nor refused: the row is locked by an open transaction. Wait for the next
+    /// report.
     Busy,
 }
 
-/// The answer to a lapse.
+/// The answer to a request to lapse a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Lapsed {
-    /// Taken back.
-    Yes(Lapse),
-    /// Its holder has renewed or settled since, or somebody else took it back.
-    No,
-    /// The row is locked by an open transaction. Ask again.
+    /// The job was lapsed.
+    TakenBack(Lapse),
+    /// The job's worker has renewed or settled since, or another caller lapsed the job.
+    LeftAlone,
+    /// The row is locked by an open transaction. Try again.
     Busy,
 }
 
 /// The answer to a beat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Beat {
-    /// Whether this caller now looks for what is over and for lost workers, for all workers.
+    /// Whether this caller now looks for overdue leases and lost workers, on behalf of all workers.
     pub leads: bool,
     /// Whether any job is running.
     pub leases_are_out: bool,
-    /// How many workers have made themselves known; counting ends at 1,000.
+    /// How many workers are registered; counting stops at 1,000.
     pub workers: usize,
-    /// Whether [`Store::wait`] ends when something changes. If not, one must look by oneself.
+    /// Whether [`Store::wait`] returns when something changes. If not, the caller must poll.
     pub wakes: bool,
 }
 
-/// A worker that makes itself known.
+/// A worker that registers itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Registration {
-    /// Who.
+    /// The worker's id.
     pub worker: WorkerId,
-    /// From which queues it works.
+    /// The queues that it claims from.
     pub queues: Vec<Name>,
-    /// Which kinds it can run; `None` for all.
+    /// The kinds that it can run; `None` for all.
     pub kinds: Option<Vec<Name>>,
 }
 
-/// Whether a worker's death will be noticed at once.
+/// Whether the death of a worker's process is noticed at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Guarded {
-    /// Its process holds a lock that ends with it.
-    Yes,
-    /// It cannot hold one, as through a pooler, which lends the session to others: only its leases
-    /// decide.
-    No,
+    /// The process holds a lock that ends with it.
+    ByLock,
+    /// The worker cannot hold such a lock, for example behind a pooler, which gives its session to
+    /// other clients. Its jobs are taken back only when their leases are over.
+    ByLeaseAlone,
 }
 
-/// The answer to a person who decides about an effect in doubt.
+/// The answer to an operator who resolves an effect in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "detail", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "detail", rename_all = "snake_case")]
 pub enum Resolved {
-    /// Done, now or when it was first asked; this is what the job is now.
-    Yes(State),
-    /// It is not in doubt: it stands so.
-    No(ledger::Standing),
-    /// The job is running: its holder decides.
-    Held,
-    /// The job has succeeded, and nobody would ever send it again. It can only be said that it happened.
-    Over,
+    /// Resolved, now or when it was first requested. This is the job's state now.
+    Applied(State),
+    /// The effect is not in doubt; this is its standing.
+    NotInDoubt(ledger::Standing),
+    /// The job is running: its worker decides.
+    Running,
+    /// The job has succeeded, so nothing would ever send the effect again. The effect can only be
+    /// resolved as committed.
+    Succeeded,
     /// The job has no such effect.
-    Unknown,
-    /// The store knows no such job, or no longer.
-    Gone,
+    NoSuchEffect,
+    /// The job does not exist (any more).
+    NotFound,
 }
 
-/// A job that was taken back from its holder.
+/// A job that was lapsed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Lapse {
-    /// The attempt that ended so.
+    /// The attempt that was ended.
     pub about: About,
-    /// The worker that had it.
+    /// The worker that held the job.
     pub worker: WorkerId,
-    /// What the job became.
+    /// The job's state afterwards.
     pub became: State,
 }
 
-/// An ended job, as whoever asks something of it has seen it.
+/// An ended job, in the version that the caller has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AsSeen {
     /// The job.
     pub job: JobId,
-    /// Only if the job still has this token. It makes a requeue repeatable, and keeps a purge from
-    /// deleting what has happened since.
+    /// If set, the call applies only while the job still has this token. This makes a requeue
+    /// repeatable, and keeps a purge from deleting a job that has run since.
     pub if_token: Option<Token>,
 }
 
 impl AsSeen {
-    /// The job, whatever has become of it.
+    /// The job, whatever its token is now.
     pub fn any(job: JobId) -> AsSeen {
         AsSeen { job, if_token: None }
     }
 
-    /// The job, if nothing has become of it since it had this token.
+    /// The job, only if it still has this token.
     pub fn at(job: JobId, token: Token) -> AsSeen {
         AsSeen { job, if_token: Some(token) }
     }
 
-    /// Whether the job has moved on since it was seen.
+    /// Whether the job's token has changed since the caller saw it.
     pub fn moved_on(&self, current: Token) -> bool {
         self.if_token.is_some_and(|token| token != current)
     }
 }
 
-/// The answer to what an operator asked of one job.
+/// The answer to an operator's request about one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(tag = "verdict", content = "state", rename_all = "lowercase")]
+#[serde(tag = "verdict", content = "state", rename_all = "snake_case")]
 pub enum Changed {
-    /// Done, now or when it was first asked.
-    Yes,
-    /// Not possible in this state; nothing changed.
-    No(State),
-    /// The store knows no such job, or no longer.
-    Gone,
+    /// Done, now or when it was first requested.
+    Applied,
+    /// Not possible in this state; nothing was changed.
+    Refused(State),
+    /// The job does not exist (any more).
+    NotFound,
 }
 
-/// What an operator wants of a queue. What is `None` stays as it is.
+/// A change of a queue's settings. A setting that is `None` stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueChange {
-    /// Whether claims pass it by.
+    /// Pauses or resumes the queue.
     pub pause: Option<Pause>,
     /// How long succeeded jobs are kept; zero deletes them at once.
     pub keep: Option<Duration>,
@@ -548,7 +548,7 @@ pub struct QueueChange {
     pub keep_dead: Option<Duration>,
 }
 
-/// Whether claims pass a queue by.
+/// Whether claims skip a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Pause {
@@ -580,14 +580,14 @@ pub struct Pruned {
 /// Why [`Store::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// Something may have changed: look.
+    /// Something may have changed: look again.
     Changed,
-    /// The time is up.
+    /// The deadline has passed.
     TimedOut,
 }
 
 pub(crate) mod sealed {
-    /// Only engines of this project stand behind the port: each is held to the suite and to the
-    /// model.
+    /// Only the engines of this project implement the port: each must pass the suite and agree with
+    /// the model.
     pub trait Sealed {}
 }

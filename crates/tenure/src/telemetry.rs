@@ -1,7 +1,8 @@
-//! What happens, told as it happens: every event that Tenure speaks of, with its name and its fields, in one place.
+//! All events that Tenure reports, with their names and fields, in one place.
 //!
-//! An event is written once, at the place that knows. It carries identity (job, token, worker) and never a
-//! job's args or result. Events go to [`tracing`] under the target `tenure`, and to every [`Observer`].
+//! An event is reported once, where it is known. It carries identity (job, token, worker) and never
+//! a job's args or result. Events go to [`tracing`] under the target `tenure`, and to every
+//! [`Observer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -32,7 +33,7 @@ use crate::job::{JobId, Name, NewJob, State, Tenant};
 use crate::lease::{Fence, Reason, Stale, Token, WorkerId};
 use crate::lifecycle::Verb;
 
-/// Something that happened: to which job, under which token, told by which worker.
+/// An event: what happened to which job, under which token, reported by which worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Event {
     /// What happened.
@@ -44,25 +45,26 @@ pub struct Event {
     /// The token of the attempt that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Token>,
-    /// The worker that tells of it. For `lease_lapsed` and `holder_vanished` it is the one that took the job back.
+    /// The worker that reports it. For `lease_lapsed` and `holder_vanished` it is the worker that
+    /// took the job back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
 }
 
-/// What can happen.
+/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Fact {
-    /// A job was stored.
+    /// A job was enqueued.
     JobEnqueued { kind: Name, queue: Name, tenant: Tenant },
-    /// A worker was given a job, and the right to settle it.
+    /// A worker has claimed a job.
     LeaseAcquired { kind: Name, queue: Name, tenant: Tenant, attempt: u16 },
-    /// Its handler was called.
+    /// The job's handler was called.
     ExecutionStarted { kind: Name, attempt: u16 },
-    /// It is kept for longer.
+    /// The lease was extended.
     LeaseRenewed { until: Timestamp },
-    /// Somebody whose right had ended wanted to change something, and was refused.
+    /// The store refused a write under a stale token.
     StaleWriteBlocked {
         verb: Verb,
         stale_token: Token,
@@ -76,29 +78,29 @@ pub enum Fact {
     HolderVanished { from: WorkerId, became: State },
     /// The attempt failed, and there will be another.
     RetryScheduled { after_ms: i64, error: String },
-    /// Not now; the attempt does not count.
+    /// The job runs later; the attempt does not count.
     JobSnoozed { after_ms: i64 },
-    /// Given back unfinished; the attempt does not count.
+    /// The worker gave the job back unfinished; the attempt does not count.
     JobReleased,
-    /// It waits for a person or a signal.
+    /// The job waits for a person or a signal.
     JobParked { reason: String },
-    /// It is done.
+    /// The job succeeded.
     JobSucceeded { kind: Name, ran_ms: i64 },
-    /// It will not be tried again.
+    /// The job is dead: it will not be tried again.
     JobDead { reason: String },
-    /// Its worker has learned that it was cancelled.
+    /// The worker has noticed that its job was cancelled.
     JobCancelled,
-    /// An earlier attempt may have done it, and nobody knows.
+    /// An earlier attempt may have had this effect, and its outcome is unknown.
     EffectInDoubt { effect: Name, opened_by: Token },
-    /// What came of an effect is known, and the store does not take it down.
+    /// The outcome of an effect is known, but the store has not recorded it.
     EffectUnrecorded { effect: Name, verb: Verb, given_up: bool, error: String },
-    /// A worker begins.
+    /// A worker has started.
     WorkerStarted { queues: Vec<Name>, kinds: Option<Vec<Name>>, concurrency: usize },
-    /// A worker ends, after so many settlements of each sort.
+    /// A worker has ended, after this many settlements of each sort.
     WorkerExit { reason: Exit, succeeded: u64, retried: u64, dead: u64 },
-    /// The store does not answer. Workers go on trying.
+    /// The store does not answer, or cannot be written to. Workers keep trying.
     StoreLost { error: String },
-    /// The store answers again.
+    /// The store works again.
     StoreBack,
     /// The store answers, but something that it relies on does not work.
     StoreCaution { problem: String },
@@ -110,24 +112,25 @@ pub enum Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exit {
-    /// It drained: nothing more was due and nothing ran. How its jobs ended is told beside it.
+    /// It drained: nothing more was due and nothing ran. The exit event also counts how its jobs
+    /// ended.
     Drained,
-    /// It drained, and something that the worker or a handler wanted to write was refused.
+    /// It drained, and the store refused a write of the worker or of a handler.
     Stale,
-    /// It was asked to.
+    /// It was asked to end.
     Shutdown,
-    /// It could not go on.
+    /// It could not continue.
     Error,
 }
 
-/// How much an event matters.
+/// The severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For whoever looks closely.
+    /// Only for a close look.
     Debug,
-    /// The story.
+    /// The normal course of events.
     Info,
-    /// Somebody should know.
+    /// An operator should know.
     Warn,
 }
 
@@ -187,7 +190,7 @@ impl Fact {
         Fact::NAMES[at]
     }
 
-    /// How much it matters.
+    /// The severity.
     pub fn level(&self) -> Level {
         match self {
             Fact::LeaseRenewed { .. } => Level::Debug,
@@ -206,7 +209,7 @@ impl Fact {
         }
     }
 
-    /// The worker that has lost the job, where one has.
+    /// The worker that has lost the job, if there is one.
     fn from(&self) -> Option<&WorkerId> {
         match self {
             Fact::LeaseLapsed { from, .. } | Fact::HolderVanished { from, .. } => Some(from),
@@ -214,7 +217,7 @@ impl Fact {
         }
     }
 
-    /// A job was stored.
+    /// The event of a new job.
     pub fn enqueued(job: &NewJob) -> Fact {
         Fact::JobEnqueued {
             kind: job.kind.clone(),
@@ -223,7 +226,7 @@ impl Fact {
         }
     }
 
-    /// The refusal of a fenced call.
+    /// The event of a refused call.
     pub(crate) fn refused(verb: Verb, stale: &Stale) -> Fact {
         Fact::StaleWriteBlocked {
             verb,
@@ -235,7 +238,7 @@ impl Fact {
     }
 }
 
-/// How many settlements of a worker the store has heard.
+/// How many settlements of a worker the store has applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     succeeded: u64,
@@ -253,14 +256,14 @@ impl Tally {
         }
     }
 
-    /// What a worker tells at its end.
+    /// The event of the worker's end.
     pub(crate) fn at_exit(self, reason: Exit) -> Fact {
         let Tally { succeeded, retried, dead } = self;
         Fact::WorkerExit { reason, succeeded, retried, dead }
     }
 }
 
-/// One line for people: the name, whose it is, then the rest as `name=value`.
+/// One line for people: the name, the job and the token, then the other fields as `name=value`.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<19}", self.fact.name())?;
@@ -292,26 +295,26 @@ impl fmt::Display for Event {
     }
 }
 
-/// What is called for each event, in this order, after [`tracing`] was told. The functions run on the worker's own threads:
-/// they must be quick, and must not call back. Clones share them.
+/// The functions that are called for each event, in this order, after [`tracing`]. They run on the
+/// worker's own threads: they must be quick, and must not call back. Clones share them.
 #[derive(Clone, Default)]
 pub struct Observer(Vec<Observe>);
 
 type Observe = Arc<dyn Fn(&Event) + Send + Sync>;
 
 impl Observer {
-    /// Calls this for each event.
+    /// An observer that calls this for each event.
     pub fn new(observe: impl Fn(&Event) + Send + Sync + 'static) -> Observer {
         Observer::default().and(observe)
     }
 
-    /// The same, and calls this too.
+    /// Adds a function.
     pub fn and(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Observer {
         self.0.push(Arc::new(observe));
         self
     }
 
-    /// The same, and calls what the other one calls too.
+    /// Adds all functions of another observer.
     pub(crate) fn and_all_of(mut self, other: &Observer) -> Observer {
         self.0.extend(other.0.iter().cloned());
         self
@@ -323,7 +326,8 @@ impl Observer {
         !self.0.is_empty() || !tracing::dispatcher::get_default(is_silent)
     }
 
-    /// Tells an event. A function that panics is called for the next event all the same, and the work goes on.
+    /// Reports an event. If a function panics, the others are still called, it is called again for
+    /// the next event, and the work continues.
     pub fn tell(&self, event: &Event) {
         let _ = catch_unwind(|| trace(event));
         for observe in &self.0 {
@@ -331,7 +335,7 @@ impl Observer {
         }
     }
 
-    /// Tells what happened to a job that `worker` holds or held.
+    /// Reports an event about a job that `worker` holds or held.
     pub(crate) fn of_job(&self, worker: &WorkerId, fence: Fence, fact: Fact) {
         self.tell(&Event {
             fact,
@@ -341,7 +345,7 @@ impl Observer {
         });
     }
 
-    /// Tells what happened to a worker.
+    /// Reports an event about a worker.
     pub(crate) fn of_worker(&self, worker: &WorkerId, fact: Fact) {
         self.tell(&Event { fact, job: None, token: None, worker: Some(worker.clone()) });
     }
@@ -353,7 +357,7 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Hands an event on to `tracing`, under the target `tenure`.
+/// Passes an event to `tracing`, under the target `tenure`.
 fn trace(event: &Event) {
     let name = event.fact.name();
     let (job, token) = (event.job.map(|job| job.0), event.token.map(|token| token.0));

@@ -1,4 +1,5 @@
-//! For tests of programs that use Tenure: a store in memory whose clock you move, and jobs that run when you say so.
+//! For tests of programs that use Tenure: a store in memory whose clock the test controls, and jobs
+//! that run when the test says so.
 //!
 //! ```
 //! # use serde::{Deserialize, Serialize};
@@ -42,23 +43,23 @@ use crate::worker::desk::{Desk, Returned};
 use crate::worker::execute::execute;
 use crate::worker::{Plan, Worker};
 
-/// A store in memory whose clock stands still until it is moved.
+/// A store in memory whose clock stands still until the test moves it.
 #[derive(Debug)]
 pub struct Sandbox {
     tenure: Tenure,
     clock: Clock,
 }
 
-/// What became of the jobs that ran.
+/// How the jobs that ran ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ran {
-    /// They are done.
+    /// Jobs that succeeded.
     pub succeeded: usize,
-    /// They failed, and will be tried again.
+    /// Jobs that failed and will be tried again.
     pub retried: usize,
-    /// They will not be tried again.
+    /// Jobs that are dead: they will not be tried again.
     pub dead: usize,
-    /// They come back later, or wait for somebody.
+    /// Jobs that run later, or wait for a person.
     pub put_off: usize,
 }
 
@@ -70,7 +71,7 @@ impl Ran {
 }
 
 impl Sandbox {
-    /// An empty store, some time in 2001.
+    /// An empty store. Its clock starts in 2001.
     pub async fn new() -> Result<Sandbox> {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let tenure = Tenure::options().clock(clock.clone()).open("sqlite::memory:").await?;
@@ -82,7 +83,7 @@ impl Sandbox {
         &self.tenure
     }
 
-    /// Moves the clock: what is due later becomes due.
+    /// Moves the clock forward, so that jobs become due.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
@@ -98,11 +99,11 @@ impl Sandbox {
         self.queued::<J>().await?.iter().map(decode).collect()
     }
 
-    /// Fails the test unless a job of this type that satisfies `expected` waits to be run.
+    /// Fails the test unless a queued job of this type satisfies `expected`.
     ///
     /// # Panics
     ///
-    /// If there is none: then it tells which jobs there are.
+    /// If there is none. The message lists the queued jobs of this type.
     pub async fn assert_enqueued<J: Job>(&self, expected: impl Fn(&J) -> bool) -> Result<()> {
         if self.enqueued::<J>().await?.iter().any(expected) {
             return Ok(());
@@ -128,8 +129,8 @@ impl Sandbox {
         Ok(all)
     }
 
-    /// Runs everything that is due with the handlers of this worker, here and now, one after the other, also what becomes due
-    /// through it.
+    /// Runs all due jobs with the handlers of this worker, in this task, one after the other,
+    /// including jobs that become due meanwhile.
     pub async fn run_due(&self, worker: &Worker) -> Result<Ran> {
         let plan = worker.plan()?;
         let mut ran = Ran::default();
@@ -145,7 +146,8 @@ impl Sandbox {
                     let verb = outcome.verb();
                     ran.count(self.settle(Settlement::new(fence, outcome)).await?, verb);
                 }
-                // Settled already, in a transaction of the handler's own, or not ours any more.
+                // Settled already, in the handler's own transaction, or held by another worker by
+                // now.
                 Returned::Committed | Returned::PerhapsCommitted | Returned::Lost => {
                     let found = self.tenure.job(fence.job).await?;
                     ran.count(found.map(|found| found.job.state), Verb::Complete);
@@ -155,7 +157,8 @@ impl Sandbox {
         Ok(ran)
     }
 
-    /// Claims a job of this type, and gives what its handler is called with: to call it directly.
+    /// Enqueues this job, claims it, and returns the context of its attempt, so that a test can
+    /// call its handler directly.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -209,14 +212,15 @@ impl Sandbox {
     async fn settle(&self, settlement: Settlement) -> Result<Option<State>> {
         let settled = self.tenure.with_store(move |store| store.settle(&[settlement])).await?;
         Ok(match settled.first() {
-            Some(Settled::Yes(state)) => Some(*state),
+            Some(Settled::Applied(state)) => Some(*state),
             Some(Settled::Stale(stale)) => Some(stale.state),
-            Some(Settled::Gone) | None => None,
+            Some(Settled::NotFound) | None => None,
         })
     }
 }
 
-/// A queue apart, so that a context is never given to a job that the code under test has enqueued.
+/// A separate queue, so that a context is never given to a job that the code under test has
+/// enqueued.
 const SANDBOX: &str = "sandbox";
 
 impl Ran {

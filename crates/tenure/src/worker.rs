@@ -1,9 +1,10 @@
-//! How jobs run: a process that claims them, keeps their leases, calls their handlers and settles what they come
-//! to.
+//! How jobs run: a worker claims them, keeps their leases, calls their handlers and settles the
+//! attempts.
 //!
-//! The work is done by machines that are stepped: the dispatcher ([`claim`](self), with its settler), the renewer and the
-//! sweeper. `step` does what is due and says when it wants to be called again. In production a thread of its
-//! own calls each; in a simulation a scheduler does, on one thread and from a seed.
+//! The work is done by machines that are stepped: the dispatcher ([`claim`](self), with its
+//! settler), the renewer and the sweeper. `step` does what is due and returns when to call it
+//! again. In production each machine has its own thread; in a simulation one thread steps them all,
+//! in an order derived from a seed.
 
 #![cfg_attr(
     not(feature = "drill"),
@@ -19,10 +20,12 @@ mod settle;
 mod shutdown;
 mod sweep;
 mod threads;
+#[cfg(test)]
+mod troubled;
 
 use std::time::Duration;
 
-/// For the proof, which steps them itself.
+/// The machines, for the simulation, which steps them itself.
 #[cfg(feature = "drill")]
 pub(crate) mod machines {
     pub use super::claim::{Crew, Dispatcher};
@@ -49,28 +52,28 @@ use crate::telemetry::{Fact, Observer};
 pub enum Next {
     /// At once: there may be more to do.
     Again,
-    /// Then, or earlier if its desk is poked.
+    /// At this time, or earlier if the desk is poked.
     At(Moment),
     /// Never.
     Done,
 }
 
-/// What a worker is to do. It does not change while it runs.
+/// The settings of a worker. They do not change while it runs.
 #[derive(Debug)]
 pub struct Plan {
-    /// Who it is.
+    /// The worker's id.
     pub worker: WorkerId,
-    /// From which queues it works.
+    /// The queues that it claims from.
     pub queues: Vec<Name>,
-    /// Which kinds it can run; `None` for all.
+    /// The kinds that it can run; `None` for all.
     pub kinds: Option<Vec<Name>>,
     /// How many jobs it runs at a time.
     pub slots: usize,
-    /// For how long it takes a job, unless it renews.
+    /// The length of a lease, and of each renewal.
     pub lease: Duration,
-    /// Whether it ends when nothing is due.
+    /// Whether it ends when nothing is due and nothing runs.
     pub drain: bool,
-    /// Who wants to know.
+    /// What receives the events.
     pub observer: Observer,
 }
 
@@ -88,8 +91,8 @@ impl Plan {
         self.observer.of_worker(&self.worker, fact);
     }
 
-    /// Tells when the store is lost and when it is back, each once, whichever machine noticed. A right that the worker lacks
-    /// does not come back by itself: that is told once, and the worker ends.
+    /// Reports that the store is lost, once for each outage, whichever machine noticed it. A
+    /// missing right does not come back by itself: it is reported once, and the worker ends.
     fn tell_of_store(&self, desk: &Desk, problem: &Error) {
         desk.note_problem(problem);
         if problem.is_forbidden() {
@@ -101,14 +104,15 @@ impl Plan {
         }
     }
 
-    /// The store has answered, and perhaps written: if it was lost, that is told.
+    /// The store answered a call, and wrote if `wrote`. If it was lost, reports that it is back.
     fn tell_answered(&self, desk: &Desk, wrote: bool) {
         if desk.store_back(wrote) {
             self.observer.of_worker(&self.worker, Fact::StoreBack);
         }
     }
 
-    /// A job was taken back because its lease was over. If that was once too often, it is dead.
+    /// Reports a job that was taken back because its lease was over, and its death if that was its
+    /// last crash or attempt.
     fn tell_lapsed(&self, lapse: &Lapse) {
         let Lapse { about, worker, became } = lapse;
         let fact = Fact::LeaseLapsed { from: worker.clone(), became: *became };
@@ -116,7 +120,8 @@ impl Plan {
         self.tell_if_dead(lapse, "its lease was over, and it may not be tried again");
     }
 
-    /// A job was taken back because its worker's process is gone. If that was once too often, it is dead.
+    /// Reports a job that was taken back because its worker's process is gone, and its death if
+    /// that was its last crash or attempt.
     fn tell_vanished(&self, lapse: &Lapse) {
         let Lapse { about, worker, became } = lapse;
         let fact = Fact::HolderVanished { from: worker.clone(), became: *became };
@@ -131,9 +136,12 @@ impl Plan {
     }
 }
 
-/// A worker that lacks a right gives back what it has, and ends.
+/// The worker lacks a right: reports it once, and makes the worker give back its jobs and end.
 pub(crate) fn tell_forbidden(observer: &Observer, worker: &WorkerId, desk: &Desk, problem: &Error) {
     if desk.fail(problem) {
         observer.of_worker(worker, Fact::StoreForbidden { error: problem.to_string() });
     }
 }
+
+#[cfg(test)]
+mod tests;

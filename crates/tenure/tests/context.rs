@@ -1,4 +1,5 @@
-//! What a handler is told of its job and may ask of its right, on a store in memory whose clock the test moves.
+//! What a handler can learn about its job and ask about its lease, on a store in memory whose clock
+//! the test moves.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -21,7 +22,7 @@ impl Job for Tell {
     type Output = ();
 }
 
-/// What each attempt was told.
+/// What each attempt learned from its context.
 type Told = Arc<Mutex<Vec<String>>>;
 
 async fn tell(_: Tell, cx: Context) -> Result<(), Fault> {
@@ -65,6 +66,67 @@ async fn a_handler_is_told_what_is_known_of_its_job_and_its_attempt() {
 }
 
 #[tokio::test]
+async fn a_handler_is_told_how_often_a_worker_vanished_with_its_job() {
+    let sandbox = Sandbox::new().await.unwrap();
+    let vanishes = sandbox.context(&Tell).await.unwrap();
+    let job = vanishes.job();
+    drop(vanishes);
+    // Longer than any lease.
+    sandbox.advance(Duration::from_secs(24 * 60 * 60));
+    let told = Told::default();
+    let worker = Worker::new(sandbox.tenure()).handle(tell).state(Arc::clone(&told));
+    let worker = worker.queues(["sandbox"]);
+    for _ in 0..3 {
+        // The first call takes it back; when it comes again is a matter of its retry policy.
+        sandbox.run_due(&worker).await.unwrap();
+        sandbox.advance(Duration::from_secs(60 * 60));
+        if !told.lock().unwrap().is_empty() {
+            break;
+        }
+    }
+    assert_eq!(sandbox.tenure().job(job).await.unwrap().unwrap().job.crashes, 1);
+    let told = told.lock().unwrap();
+    assert!(told.first().is_some_and(|words| words.contains(" crashes 1 ")), "{told:?}");
+}
+
+/// Else the second call under a name would silently get what the first came to.
+#[tokio::test]
+async fn a_step_that_an_earlier_attempt_has_done_has_used_up_its_name() {
+    let sandbox = Sandbox::new().await.unwrap();
+    let again = |_, cx: Context| async move {
+        let load = || cx.step("load", async || Ok(7));
+        assert_eq!(load().await, Ok(7));
+        let twice = load().await;
+        assert!(matches!(twice, Err(Fault::Fatal { .. })), "{twice:?}");
+        if cx.attempt() == 1 { Err(Fault::retry("once more")) } else { Ok(None) }
+    };
+    let worker = Worker::new(sandbox.tenure()).handle_any(again);
+    let job = sandbox.tenure().enqueue_kind("load", &()).max_attempts(2).await.unwrap();
+    assert_eq!(sandbox.run_due(&worker).await.unwrap().retried, 1);
+    sandbox.advance(Duration::from_secs(60));
+    let ran = sandbox.run_due(&worker).await.unwrap();
+    let found = sandbox.tenure().job(job.id()).await.unwrap().unwrap();
+    assert_eq!(ran.succeeded, 1, "{found:?}");
+    let failed = found.timeline.iter().find_map(|line| line.note.as_deref());
+    assert_eq!(failed, Some("once more"));
+}
+
+/// A second settlement would be refused, and told as an alarm.
+#[tokio::test]
+async fn what_a_handler_has_committed_itself_is_not_settled_again() {
+    let sandbox = Sandbox::new().await.unwrap();
+    let job = sandbox.tenure().enqueue_kind("commit", &()).await.unwrap();
+    let worker = Worker::new(sandbox.tenure()).handle_any(|_, cx| async move {
+        cx.commit(|_| Ok(7)).await?;
+        Err(Fault::fatal("what fails after the commit does not count"))
+    });
+    assert_eq!(sandbox.run_due(&worker).await.unwrap().succeeded, 1);
+    let found = sandbox.tenure().job(job.id()).await.unwrap().unwrap();
+    assert!(found.timeline.iter().all(|line| !line.refused), "{found:?}");
+    assert_eq!(job.wait().await.unwrap(), 7);
+}
+
+#[tokio::test]
 async fn a_holder_that_asks_still_has_its_job_and_one_that_was_cancelled_does_not() {
     let sandbox = Sandbox::new().await.unwrap();
     let cx = sandbox.context(&Tell).await.unwrap();
@@ -85,13 +147,13 @@ async fn what_a_holder_says_of_its_progress_is_kept_and_the_last_word_always() {
     };
     cx.progress(0.25, "loading").await.unwrap();
     assert_eq!(kept().await, Some((250, Some("loading".into()))));
-    // Of what is said again at once only the end is sure to be kept.
+    // Of reports in quick succession only the one with 1.0 is sure to be stored.
     cx.progress(0.5, "storing").await.unwrap();
     cx.progress(1.0, "done").await.unwrap();
     assert_eq!(kept().await, Some((1_000, Some("done".into()))));
 }
 
-/// As JSON, `size` bytes long.
+/// Returns JSON of `size` bytes.
 async fn long(job: AnyJob, _: Context) -> Result<Option<Json>, Fault> {
     let size: usize = serde_json::from_str(job.args.as_str())?;
     let text = format!("\"{}\"", "x".repeat(size - 2));
@@ -107,9 +169,11 @@ async fn a_result_may_be_as_long_as_the_limit_and_not_longer() {
     Worker::new(&tenure).handle_any(long).drain().run().await.unwrap();
     assert_eq!(fits.wait().await.unwrap().as_str().map(str::len), Some(98));
     assert_eq!(over.state().await.unwrap(), Some(State::Dead));
+    let reason = tenure.job(over.id()).await.unwrap().unwrap().job.reason.unwrap();
+    assert!(reason.starts_with("it ran, but result"), "not what it did failed: {reason}");
 }
 
-/// Names may be made at run time, and places are paths.
+/// Names may be built at run time, and a store may be opened by a path.
 #[tokio::test]
 async fn what_a_program_says_may_be_owned_borrowed_or_a_path() {
     let directory = tempfile::tempdir().unwrap();
@@ -135,7 +199,7 @@ async fn what_a_program_says_may_be_owned_borrowed_or_a_path() {
     assert!(Key::try_from("k 1").is_ok() && Key::try_from("").is_err());
 }
 
-/// Any error, anyhow's too, and a text: what `?` meets most.
+/// Any error, also anyhow's, and a text: the usual operands of `?`.
 #[test]
 fn an_error_that_a_handler_meets_becomes_another_try_with_its_causes() {
     fn fails(how: &str) -> Result<(), Fault> {
@@ -154,7 +218,7 @@ fn an_error_that_a_handler_meets_becomes_another_try_with_its_causes() {
     }
 }
 
-/// Logs and metrics at once.
+/// For example logs and metrics at the same time.
 #[tokio::test]
 async fn every_observer_is_told_of_a_stores_and_of_a_workers() {
     let told = Told::default();

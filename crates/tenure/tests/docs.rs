@@ -1,4 +1,4 @@
-//! The tables in the documentation say what the code says.
+//! The tables in the documentation agree with the code.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,6 +1,8 @@
-//! The examples do what they say. Each is run as its reader would run it, and what it prints is looked at.
+//! The examples work as described. Each is run as its reader would run it, and its output is
+//! checked.
 //!
-//! Cargo builds them beside this test whenever it builds all targets; `cargo test --test examples` alone does not.
+//! Cargo builds them together with this test whenever it builds all targets; `cargo test --test
+//! examples` alone does not.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -10,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The program of an example, in the directory beside the one of this test.
+/// The program of an example, in the directory next to this test's.
 fn example(name: &str) -> Command {
     let this = std::env::current_exe().unwrap();
     let profile = this.ancestors().nth(2).unwrap();
@@ -21,10 +23,10 @@ fn example(name: &str) -> Command {
     command
 }
 
-/// What a worker says once if its events go nowhere.
+/// What a worker prints once if nothing receives its events.
 const UNHEARD: &str = "tenure: nothing listens to the events of this worker; set up a subscriber of `tracing`, or call Worker::observe\n";
 
-/// What it prints, once it has ended well, and what it writes to stderr.
+/// Runs it, checks that it succeeds, and returns its stdout and stderr.
 fn ran(command: &mut Command) -> (String, String) {
     let output = command.output().unwrap();
     let [said, complained] =
@@ -33,7 +35,7 @@ fn ran(command: &mut Command) -> (String, String) {
     (said, complained)
 }
 
-/// What it prints, once it has ended well and has not complained.
+/// Runs it, checks that it succeeds and that its stderr is empty, and returns its stdout.
 fn printed(command: &mut Command) -> String {
     let (said, complained) = ran(command);
     assert_eq!(complained.replace(UNHEARD, ""), "");
@@ -109,7 +111,7 @@ fn a_payment_in_doubt_is_charged_once_whatever_it_has_chosen() {
         "verify: receipt for 200 cents",
         doubt,
         "at the bank: requests to charge: 4, questions: 1, charges made: 3",
-        "a person looked, and resolved job 3 as committed: Yes(Queued)",
+        "a person looked, and resolved job 3 as committed: Applied(Queued)",
         "park, once a person had decided: receipt for 300 cents",
         "at the bank: requests to charge: 4, questions: 2, charges made: 3",
     ];
@@ -143,7 +145,8 @@ fn a_worker_that_is_told_to_end_gives_back_what_it_cannot_finish() {
     let novel = "the novel: given back, and no attempt was counted (attempts: 0)";
     assert_eq!(said[ended + 2..ended + 4], [novel, "the next start"]);
     assert!(at("a novel, page 1 of 20") < ended && ended < at("a novel, page 20 of 20"));
-    // What was printed and not yet remembered when the handler was stopped is printed again: one page at most.
+    // A page that was printed but not yet remembered when the handler was stopped is printed again:
+    // one page at most.
     let pages = said.iter().filter(|line| line.starts_with("a novel, page")).count();
     assert!((20..=21).contains(&pages), "{pages}");
     assert_eq!(said.last(), Some(&"the novel: done (attempts: 1)"));
@@ -165,7 +168,7 @@ fn a_pipeline_whose_worker_is_killed_pays_about_once() {
     assert!((1.0..=1.2).contains(&paid), "{said}");
 }
 
-/// A database with the schema, which goes with the test.
+/// A database with the schema, which is dropped after the test.
 #[cfg(feature = "postgres")]
 mod postgres {
     use postgres::{Client, NoTls};
@@ -202,7 +205,7 @@ mod postgres {
 
     impl Drop for Shop {
         fn drop(&mut self) {
-            // A test that has failed may still be connected, and has said what there is to say.
+            // A failed test may still be connected, and has already reported its failure.
             let dropped = self.on_server("DROP DATABASE");
             assert!(dropped.is_ok() || std::thread::panicking(), "{dropped:?}");
         }

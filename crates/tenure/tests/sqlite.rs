@@ -1,4 +1,4 @@
-//! What only the embedded store promises: about its file, and about threads and connections that
+//! Guarantees of the embedded store only: about its file, and about threads and connections that
 //! share it.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
@@ -29,7 +29,7 @@ fn open(file: &Path) -> Sqlite {
     Sqlite::open(file, &Options::default()).unwrap()
 }
 
-/// Why a file cannot be opened, in the words that its owner would read.
+/// Why a file cannot be opened, as the text that its owner would read.
 fn refusal(file: &Path) -> String {
     match Sqlite::open(file, &Options::default()) {
         Err(error @ (Error::Unusable { .. } | Error::Unwritable { .. })) => error.to_string(),
@@ -38,7 +38,7 @@ fn refusal(file: &Path) -> String {
     }
 }
 
-/// A store whose clock stands still until it is moved, and how to open it once more.
+/// A store whose clock stands still until it is moved, and the options to open it once more.
 fn timed(file: &Path) -> (Sqlite, Clock, Options) {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
     let options = Options { clock: clock.clone(), ..Options::default() };
@@ -155,6 +155,27 @@ fn a_migration_that_was_changed_after_it_was_applied_is_noticed() {
     drop(open(&file));
     let tamper = Connection::open(&file).unwrap();
     tamper.execute_batch("UPDATE tenure_migrations SET checksum = 'other'").unwrap();
+    drop(tamper);
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
+}
+
+/// It has other tables than this binary's statements are written for.
+#[test]
+fn a_file_whose_tables_were_made_from_another_text_is_refused_and_left_as_it_is() {
+    let (directory, file) = place();
+    let tables = "CREATE TABLE tenure_migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL,
+            checksum TEXT NOT NULL, min_client INTEGER NOT NULL, applied_at INTEGER NOT NULL) STRICT;
+        INSERT INTO tenure_migrations VALUES (1, 'first', 'of another text', 1, 0);
+        CREATE TABLE tenure_jobs (id INTEGER PRIMARY KEY) STRICT";
+    Connection::open(&file).unwrap().execute_batch(tables).unwrap();
+    let names = || std::fs::read_dir(directory.path()).unwrap().count();
+    let before = (std::fs::read(&file).unwrap(), names());
+    let words = "its migration 1 (first) differs from this binary's; use the binary that this store was made with";
+    let adopted = Sqlite::adopt(&file, &Options::default()).err().unwrap().to_string();
+    for told in [refusal(&file), adopted] {
+        assert!(told.contains(words), "{told}");
+    }
+    assert!(before == (std::fs::read(&file).unwrap(), names()), "nothing is created or changed");
     assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
 }
 
@@ -200,7 +221,7 @@ fn many_threads_claim_and_settle_each_job_once() {
             for attempt in attempts {
                 let settlement =
                     Settlement::new(attempt.lease.fence(), Outcome::Complete { result: None });
-                assert!(matches!(store.settle(&[settlement]).unwrap()[0], Settled::Yes(_)));
+                assert!(matches!(store.settle(&[settlement]).unwrap()[0], Settled::Applied(_)));
                 done.push(attempt.lease.job());
             }
         }
@@ -309,7 +330,7 @@ fn a_wait_misses_nothing_that_came_after_the_look() {
         });
         for n in 0..400 {
             tell.send(()).unwrap();
-            // The look comes now before, now during, now after the commit.
+            // The check happens sometimes before, sometimes during and sometimes after the commit.
             (0..n % 16).for_each(|_| std::thread::yield_now());
             while store.claim(&ask(1)).unwrap().attempts.is_empty() {
                 let until = monotonic() + Duration::from_secs(5);
@@ -350,7 +371,8 @@ fn a_lock_that_another_program_holds_for_a_moment_is_waited_for() {
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
     std::thread::scope(|scope| {
         let caller = scope.spawn(|| store.enqueue(&[job()]));
-        // Whoever is about to write has the turn, and keeps it while it waits for the lock.
+        // A connection that is about to write has the turn, and keeps it while it waits for the
+        // lock.
         let turn = std::fs::File::open(directory.path().join("jobs.db-turn")).unwrap();
         while turn.try_lock().is_ok() && !caller.is_finished() {
             turn.unlock().unwrap();
@@ -385,7 +407,7 @@ fn callers_that_wait_for_the_same_lock_in_vain_wait_once() {
             assert!(caller.join().unwrap().unwrap_err().is_transient());
         }
     });
-    // One after the other it would be four times the busy timeout of 5 s.
+    // One after the other they would take four times the busy timeout of 5 s.
     assert!(monotonic() - begin < Duration::from_secs(18));
 }
 
@@ -431,7 +453,8 @@ fn a_link_leads_to_the_same_store_and_the_same_turn() {
     assert!(!directory.path().join("link.db-turn").exists());
 }
 
-/// A machine that slept, or whose clock was set forward: those who hold leases stood still too.
+/// A machine that was suspended, or whose clock was set forward: the holders of leases were
+/// suspended too.
 #[test]
 fn a_jump_of_the_clock_takes_no_job_from_anybody() {
     let (_directory, file) = place();
@@ -440,7 +463,7 @@ fn a_jump_of_the_clock_takes_no_job_from_anybody() {
     let lease = store.claim(&ask(1)).unwrap().attempts.remove(0).lease;
     clock.jump(Duration::from_secs(3_600));
     assert!(store.claim(&ask(1)).unwrap().lapsed.is_empty());
-    // Another process, which was not there when it happened, finds it written down.
+    // Another process, which was not running at the time, finds the jump recorded in the file.
     drop(store);
     let mut store = Sqlite::open(&file, &options).unwrap();
     clock.advance(Duration::from_secs(29));
@@ -480,7 +503,7 @@ fn a_file_from_before_the_first_version_is_refused_with_what_to_do() {
     assert!(refusal.contains("name another file"), "{refusal}");
 }
 
-/// A break that cannot be written down at once is not forgotten.
+/// A break in time that cannot be recorded at once is not forgotten.
 #[test]
 fn a_jump_of_the_clock_is_noted_also_when_the_file_was_locked_at_first() {
     let (_directory, file) = place();
@@ -495,7 +518,7 @@ fn a_jump_of_the_clock_is_noted_also_when_the_file_was_locked_at_first() {
     assert!(store.overdue(9, Duration::ZERO).unwrap().is_empty());
 }
 
-/// A clock that was set far forward and then back does not keep leases alive for that long.
+/// A clock that was set far forward and then back does not keep leases alive for that time.
 #[test]
 fn a_jump_that_is_taken_back_pardons_nobody() {
     let (_directory, file) = place();

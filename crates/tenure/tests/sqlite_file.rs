@@ -1,4 +1,5 @@
-//! What becomes of a store whose files are changed under it: replaced, deleted, made unwritable.
+//! What happens to a store whose files are changed while it is open: replaced, deleted, made
+//! unwritable.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -46,7 +47,7 @@ fn ask() -> Claim {
     }
 }
 
-/// What the answer says that something is wrong with the store.
+/// The text of the error that says what is wrong with the store.
 #[track_caller]
 fn refusal<T>(answer: Result<T, Error>) -> String {
     match answer {
@@ -56,7 +57,7 @@ fn refusal<T>(answer: Result<T, Error>) -> String {
     }
 }
 
-/// A sound copy of the store, as a backup makes it.
+/// A consistent copy of the store, as a backup makes it.
 fn back_up(file: &Path) -> PathBuf {
     let copy = file.with_file_name("copy.db");
     let sql = format!("VACUUM INTO '{}'", copy.display());
@@ -69,7 +70,7 @@ fn jobs_in(file: &Path) -> u64 {
     Connection::open(file).unwrap().query_row(count, [], |row| row.get(0)).unwrap()
 }
 
-/// Asks for everything that there is to ask for, and expects the same answer each time.
+/// Makes every sort of call, and expects the same answer each time.
 #[track_caller]
 fn is_told_everywhere(store: &mut Sqlite, words: &str) {
     let long = monotonic() + Duration::from_secs(60);
@@ -203,7 +204,7 @@ fn a_witness_that_keeps_nothing_begins_one_epoch_and_is_told_of() {
         );
         assert_eq!(running.identity().unwrap().raises.len(), 0, "this process knows how far it is");
         drop(running);
-        // Whoever comes later knows nothing. The first of them begins an epoch, and that is enough.
+        // A later process does not know that. The first one begins an epoch, and that is enough.
         for _ in 0..5 {
             let mut store = open(&file);
             store.enqueue(&[job()]).unwrap();
@@ -212,7 +213,7 @@ fn a_witness_that_keeps_nothing_begins_one_epoch_and_is_told_of() {
             assert!(problem.contains(words), "{problem}");
         }
         assert_eq!(epochs(&file), 1, "{words}");
-        // When it can be written again, it is a new witness, and begins the last one.
+        // When the witness can be written again, it is a new one, and begins the last epoch.
         if witness.is_dir() { fs::remove_dir(&witness) } else { fs::remove_file(&witness) }
             .unwrap();
         for _ in 0..3 {
@@ -254,16 +255,17 @@ fn the_guard_files_of_workers_that_nobody_knows_any_more_are_removed_and_held_on
     };
     let guards = |store: &Sqlite| store.beside(&file).unwrap().guards.len();
     let (mut dead, mut alive) = (store.share().unwrap(), store.share().unwrap());
-    assert_eq!(dead.register(&known("dead")).unwrap(), Guarded::Yes);
+    assert_eq!(dead.register(&known("dead")).unwrap(), Guarded::ByLock);
     drop(dead);
     store.prune(100).unwrap();
     assert_eq!(guards(&store), 1, "one that is known tells of its worker");
-    // A break in time makes its lock say nothing any more, and after a day nobody knows it.
+    // After a break in time its guard proves nothing any more, and after a day the worker is
+    // forgotten.
     Connection::open(&file)
         .unwrap()
         .execute_batch("UPDATE tenure_meta SET steady_since = 1")
         .unwrap();
-    assert_eq!(alive.register(&known("alive")).unwrap(), Guarded::Yes);
+    assert_eq!(alive.register(&known("alive")).unwrap(), Guarded::ByLock);
     clock.advance(Duration::from_secs(2 * 86_400));
     Connection::open(&file)
         .unwrap()
@@ -272,7 +274,89 @@ fn the_guard_files_of_workers_that_nobody_knows_any_more_are_removed_and_held_on
     store.prune(100).unwrap();
     assert!(store.workers().unwrap().is_empty());
     assert_eq!(guards(&store), 1, "that of the living one is held");
-    assert_eq!(alive.register(&known("alive")).unwrap(), Guarded::Yes);
+    assert_eq!(alive.register(&known("alive")).unwrap(), Guarded::ByLock);
     alive.retire(&known("alive").worker).unwrap();
     assert_eq!(guards(&store), 0);
+}
+
+/// How many commits the database and its witness have counted.
+fn beats(file: &Path) -> (u64, u64) {
+    let beat = "SELECT beat FROM tenure_meta";
+    let inside = Connection::open(file).unwrap().query_row(beat, [], |row| row.get(0)).unwrap();
+    let witness = fs::read_to_string(beside(file, "-witness")).unwrap();
+    let mut words = witness.split_whitespace().skip_while(|word| *word != "beat");
+    (inside, words.nth(1).unwrap().parse().unwrap())
+}
+
+#[test]
+fn every_commit_that_changes_something_is_witnessed() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    store.enqueue(&[job()]).unwrap();
+    let (inside, outside) = beats(&file);
+    assert_eq!(inside, outside);
+    store.enqueue(&[job()]).unwrap();
+    assert_eq!(beats(&file), (inside + 1, inside + 1));
+    let limit = Duration::from_secs(60);
+    store.transact(limit, |tx| tx.enqueue(&[job()])).unwrap().unwrap();
+    assert_eq!(beats(&file), (inside + 2, inside + 2));
+    store.cancel(&[tenure::job::JobId(404)]).unwrap();
+    assert_eq!(beats(&file), (inside + 2, inside + 2), "there is no such job");
+}
+
+#[test]
+fn a_commit_that_failed_is_not_witnessed_by_the_next_one() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    Connection::open(&file)
+        .unwrap()
+        .execute_batch(
+            "CREATE TABLE p (id INTEGER PRIMARY KEY);
+             CREATE TABLE c (p INTEGER REFERENCES p DEFERRABLE INITIALLY DEFERRED);",
+        )
+        .unwrap();
+    let limit = Duration::from_secs(60);
+    // Only COMMIT checks the constraint.
+    let orphan = store.transact(limit, |tx| tx.execute("INSERT INTO c VALUES (404)", []));
+    assert!(matches!(orphan, Err(Error::Undone { .. })), "{orphan:?}");
+    store.cancel(&[tenure::job::JobId(404)]).unwrap();
+    let (inside, outside) = beats(&file);
+    assert_eq!(inside, outside);
+    store.enqueue(&[job()]).unwrap();
+    assert_eq!(store.identity().unwrap().raises.len(), 0);
+}
+
+#[test]
+fn a_transaction_of_ones_own_is_not_acknowledged_into_a_file_that_moved_meanwhile() {
+    let limit = Duration::from_secs(60);
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let away = file.with_file_name("away.db");
+    let moved = store.transact(limit, |_| {
+        fs::rename(&file, &away).unwrap();
+        Err::<(), _>("no")
+    });
+    assert_eq!(moved.unwrap(), Err("no"), "nothing was to be acknowledged");
+    fs::rename(&away, &file).unwrap();
+    let moved = store.transact(limit, |tx| {
+        let stored = tx.enqueue(&[job()]);
+        fs::rename(&file, &away).unwrap();
+        stored
+    });
+    assert!(refusal(moved).contains("deleted or moved away"));
+}
+
+#[test]
+fn a_store_whose_tables_cannot_be_read_keeps_no_lock() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    let other = Connection::open(&file).unwrap();
+    other.execute_batch("ALTER TABLE tenure_meta RENAME TO elsewhere").unwrap();
+    assert!(store.enqueue(&[job()]).is_err());
+    let turn = fs::File::open(beside(&file, "-turn")).unwrap();
+    turn.try_lock().unwrap();
+    turn.unlock().unwrap();
+    other.busy_timeout(Duration::ZERO).unwrap();
+    other.execute_batch("ALTER TABLE elsewhere RENAME TO tenure_meta").unwrap();
+    store.enqueue(&[job()]).unwrap();
 }

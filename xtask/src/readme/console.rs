@@ -1,11 +1,12 @@
-//! What a console block says: commands after `$ `, and under each what it prints.
+//! The content of a console block: commands after `$ `, and under each its output.
 //!
-//! `…` stands for any text within a line, and for any number of lines where it stands alone. A command with no
-//! output under it may print what it likes. It must succeed, unless a last line `[exit N]` says how it ends.
+//! `…` stands for any text within a line, and for any number of lines if it stands alone. A command
+//! without output under it may print anything. It must succeed, unless a last line `[exit N]` gives
+//! its exit code.
 
 use crate::markdown::{Piece, pieces};
 
-/// A command of a page, and what its author says happens.
+/// A command of a page, and what the page says happens.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) line: usize,
@@ -66,7 +67,7 @@ impl Command {
         }
     }
 
-    /// What is wrong with what happened, if anything is.
+    /// What is wrong with what happened, if anything.
     pub(super) fn complaint(&self, happened: &Happened) -> Option<String> {
         let mut complaints = Vec::new();
         let mut got = happened.output.clone();
@@ -104,14 +105,14 @@ fn lines_match(expected: &[String], got: &[String]) -> bool {
     }
 }
 
-/// Whether a line is as expected. White space at its end is nobody's intention.
+/// Whether a line is as expected. Trailing white space is ignored.
 fn line_matches(expected: &str, got: &str) -> bool {
     let (expected, got) = (expected.trim_end(), got.trim_end());
     let Some((start, rest)) = expected.split_once('…') else { return expected == got };
     let Some(mut got) = got.strip_prefix(start) else { return false };
     let mut parts: Vec<&str> = rest.split('…').collect();
     let end = parts.pop().unwrap_or_default();
-    // The earliest place for each part leaves the most for those after it.
+    // The earliest match of each part leaves the most text for those after it.
     for part in parts {
         match got.split_once(part) {
             Some((_, after)) => got = after,
@@ -121,7 +122,7 @@ fn line_matches(expected: &str, got: &str) -> bool {
     got.ends_with(end)
 }
 
-/// Expected and got, side by side where they agree at the beginning and the end.
+/// Expected and actual output, without the lines on which they agree at the beginning and the end.
 fn difference(expected: &[String], got: &[String]) -> String {
     let agree = |(a, b): &(&String, &String)| a.trim() != "…" && line_matches(a, b);
     let before = expected.iter().zip(got).take_while(agree).count();

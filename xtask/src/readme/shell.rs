@@ -1,7 +1,7 @@
-//! One bash for a whole page, so that a variable set or a directory entered holds for the next command.
+//! One bash for a whole page, so that variables and the working directory persist between commands.
 //!
-//! After each command it prints a line that no program prints, with the exit code. What the shell started
-//! ends with it: it leads a process group, and the group is killed.
+//! After each command it prints a line that no program prints, with the exit code. What the shell
+//! started ends with it: it leads a process group, and the group is killed.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ use super::console::Happened;
 use crate::postgres::is_about_servers;
 use crate::run::now;
 
-/// A page whose command takes longer has nobody's patience left.
+/// The time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const MARK: &str = "=tenure-readme-command-ended=";
@@ -35,7 +35,7 @@ impl Shell {
         let path = surroundings.programs.iter().cloned().chain(std::env::split_paths(&path));
         let path = std::env::join_paths(path).map_err(io::Error::other)?;
         let mut command = Command::new("bash");
-        // What a reader sets for their own store must not be touched from here.
+        // The user's settings for their own store must not apply here.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("TENURE_") || is_about_servers(&name) {
                 command.env_remove(name);
@@ -90,7 +90,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // The shell is not waited for yet, so its number, and its group's, cannot be another's by now.
+        // The shell is not reaped yet, so its process id, and its group's, cannot be another's.
         let kill = format!("kill -KILL -- -{}", self.child.id());
         let _ = Command::new("bash").args(["-c", &kill]).stderr(Stdio::null()).status();
         let _ = self.child.wait();

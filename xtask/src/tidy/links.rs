@@ -1,4 +1,5 @@
-//! Links from one Markdown page of the repository to another file of it. Links to other places are not followed.
+//! Links from a Markdown page of the repository to another file of it. Links to other sites are not
+//! checked.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +22,13 @@ pub(super) fn in_page(file: &str, text: &str, files: &BTreeSet<String>) -> Vec<F
         .collect()
 }
 
-/// Where the links of a page lead, without the part after `#`. Links to other sites and within the page are left out.
+/// The targets of a page's links, without the part after `#`. Links to other sites and within the
+/// page are left out.
 pub(super) fn targets(page: &str) -> Vec<(usize, &str)> {
     let mut targets = Vec::new();
     for piece in pieces(page) {
         let Piece::Prose { line, text } = piece else { continue };
-        // Every second part is code. A link whose words are code still has its brackets outside.
+        // Every second part is code. A link whose text is code still has its brackets outside.
         for part in text.split('`').step_by(2) {
             let inline = part.split("](").skip(1).filter_map(|rest| rest.split(')').next());
             let defined = part.strip_prefix('[').and_then(|rest| Some(rest.split_once("]: ")?.1));

@@ -1,4 +1,4 @@
-//! Each rule on a small text that breaks it, and on one that only looks as if.
+//! Each rule on a small text that breaks it, and on one that only seems to break it.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What became of each job that an operator named: the report that cancel, requeue, resume and
-//! purge share.
+//! The report that cancel, requeue, resume and purge share: what became of each job that the
+//! operator named.
 //!
-//! What was possible is an answer on stdout. What was not is said on stderr, each with the next
-//! step; it does not keep the rest from happening.
+//! What succeeded is an answer on stdout. What was refused is reported on stderr, each with the
+//! next step; it does not stop the rest.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use tenure::store::{self, Changed};
 use crate::Answer;
 use crate::output::Output;
 
-/// What is asked of jobs.
+/// The operation on the jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Cancel,
@@ -24,7 +24,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// What goes on meanwhile.
+    /// The verb while it runs.
     pub(crate) fn doing(self) -> &'static str {
         match self {
             Operation::Cancel => "cancelling",
@@ -44,7 +44,7 @@ impl Operation {
         }
     }
 
-    /// Why it is not possible for a job in this state, and what is.
+    /// Why it is not possible for a job in this state, and what is possible.
     fn refusal(self, job: JobId, state: State) -> String {
         let known = format!("job {job} is {state}");
         match (self, state) {
@@ -70,7 +70,7 @@ impl Operation {
     }
 }
 
-/// Sends ids in parts that a store takes, and keeps its answers beside them.
+/// Sends ids in batches that a store accepts, and returns each answer with its id.
 pub(crate) fn in_batches<T: Copy>(
     requests: &[T],
     id: impl Fn(T) -> JobId,
@@ -95,7 +95,7 @@ struct View {
     changed: Changed,
 }
 
-/// Reports each, and sums up.
+/// Reports each answer, and a summary.
 pub(crate) fn report(
     operation: Operation,
     answers: &[(JobId, Changed)],
@@ -108,12 +108,12 @@ pub(crate) fn report(
     let mut refusals = Vec::new();
     for (id, changed) in answers {
         match changed {
-            Changed::Yes if !out.is_json() => {
+            Changed::Applied if !out.is_json() => {
                 out.line(&format!("job {id} {}", operation.done()))?;
             }
-            Changed::Yes => {}
-            Changed::No(state) => refusals.push(operation.refusal(*id, *state)),
-            Changed::Gone => refusals.push(unknown(*id)),
+            Changed::Applied => {}
+            Changed::Refused(state) => refusals.push(operation.refusal(*id, *state)),
+            Changed::NotFound => refusals.push(unknown(*id)),
         }
     }
     sum_up(operation, refusals, answers.len(), out)
@@ -127,7 +127,7 @@ fn sum_up(
 ) -> Result<Answer> {
     match refusals.len() {
         0 => Ok(Answer::Yes),
-        // Alone it is the whole answer.
+        // The refusal of a single job is the whole answer.
         1 if asked == 1 => Ok(Answer::No(refusals.remove(0))),
         n => {
             refusals.iter().try_for_each(|refusal| out.say(refusal))?;
@@ -137,7 +137,7 @@ fn sum_up(
     }
 }
 
-/// The store knows no such job.
+/// The message for a job that the store does not have.
 pub(crate) fn unknown(job: JobId) -> String {
     format!("there is no job {job}, or no longer; list the jobs with: tenure jobs list")
 }

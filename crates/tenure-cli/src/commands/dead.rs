@@ -1,7 +1,7 @@
-//! `tenure dead`: the jobs that ended badly, and what to do with them.
+//! `tenure dead`: the dead jobs, and what to do with them.
 //!
-//! Each command touches dead jobs only: an id that names a job in another state is refused, so that
-//! a slip of the finger deletes no result.
+//! Each command touches dead jobs only: an id of a job in another state is refused, so that a typo
+//! deletes no result.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +144,7 @@ fn table(jobs: &[JobRecord]) -> Table {
     table
 }
 
-/// Does it to the jobs that were named, as far as they are dead.
+/// Applies the operation to those of the named jobs that are dead.
 fn named(operation: Operation, ids: &[JobId], session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let ids = distinct(ids);
@@ -152,9 +152,9 @@ fn named(operation: Operation, ids: &[JobId], session: &mut Session) -> Result<A
     let mut dead = Vec::new();
     for id in &ids {
         match store.job(*id)? {
-            None => drop(answers.insert(*id, Changed::Gone)),
+            None => drop(answers.insert(*id, Changed::NotFound)),
             Some(detail) if detail.job.state == State::Dead => dead.push(detail.job),
-            Some(detail) => drop(answers.insert(*id, Changed::No(detail.job.state))),
+            Some(detail) => drop(answers.insert(*id, Changed::Refused(detail.job.state))),
         }
     }
     for part in dead.chunks(BATCH_LIMIT) {
@@ -164,8 +164,8 @@ fn named(operation: Operation, ids: &[JobId], session: &mut Session) -> Result<A
     changes::report(operation, &in_order, &mut session.out)
 }
 
-/// Each is named with the token that was seen: a job that somebody else has requeued meanwhile is
-/// left alone, whatever has become of it.
+/// Each job is sent with the token that was seen: a job that was requeued meanwhile is left alone,
+/// whatever has become of it.
 fn apply(
     operation: Operation,
     jobs: &[JobRecord],
@@ -184,14 +184,15 @@ struct Tally {
     done: u64,
 }
 
-/// Does it to every dead job that the filter leaves, in pages from the newest to the oldest.
+/// Applies the operation to every dead job that passes the filter, in pages from the newest to the
+/// oldest.
 fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let bar = output::progress(None, operation.doing());
     let mut done = 0;
     let walked = each_page(&mut *store, only, |store, page| {
         let answers = apply(operation, page, store)?;
-        done += answers.iter().filter(|(_, changed)| *changed == Changed::Yes).count() as u64;
+        done += answers.iter().filter(|(_, changed)| *changed == Changed::Applied).count() as u64;
         bar.set_position(done);
         Ok(())
     });
@@ -207,7 +208,7 @@ fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answe
     Ok(Answer::Yes)
 }
 
-/// What cannot be undone is asked for twice.
+/// What cannot be undone needs a confirmation.
 fn ask_first(only: &Only, session: &mut Session) -> Result<Answer> {
     let mut count = 0;
     each_page(&mut *session.open()?, only, |_, page| {
@@ -225,8 +226,8 @@ fn ask_first(only: &Only, session: &mut Session) -> Result<Answer> {
     Err(BadInput(why).into())
 }
 
-/// Walks the dead jobs from the newest to the oldest. Each page begins after the last id of the one
-/// before, so that a job that dies again meanwhile is not met twice.
+/// Walks the dead jobs from the newest to the oldest. Each page begins after the last id of the
+/// page before, so that a job that dies again meanwhile is not visited twice.
 fn each_page(
     store: &mut dyn Store,
     only: &Only,

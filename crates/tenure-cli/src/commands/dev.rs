@@ -1,7 +1,8 @@
-//! `tenure dev`: everything at once in one terminal, to see it alive.
+//! `tenure dev`: enqueues and works in one terminal, to see Tenure run.
 //!
-//! This process enqueues sample jobs into the queue `dev` and shows the counts. The work is done by worker processes that it
-//! starts, because some of the jobs kill theirs: then it starts another, and one sees what becomes of the job.
+//! This process enqueues sample jobs into the queue `dev` and shows the counts. Worker processes
+//! that it starts do the work, because some of the jobs kill their worker: then it starts another,
+//! and the log shows what becomes of the job.
 
 mod hands;
 mod show;
@@ -34,10 +35,10 @@ pub(crate) struct Args {
     length: Option<Duration>,
 }
 
-/// The queue that the sample jobs are in: apart from anybody's own jobs.
+/// The queue of the sample jobs, separate from the user's own jobs.
 pub(crate) const QUEUE: &str = "dev";
 
-/// The hidden word by which this program starts its workers.
+/// The hidden argument with which this program starts its workers.
 pub(crate) const WORK: &str = "__dev";
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
@@ -68,7 +69,7 @@ async fn after(length: Option<Duration>) {
     }
 }
 
-/// Enqueues sample jobs for as long as it is let.
+/// Enqueues sample jobs until it is cancelled.
 async fn sample(tenure: &Tenure) -> Result<()> {
     let mut rhythm = tokio::time::interval(Duration::from_millis(250));
     for n in 0_u64.. {
@@ -81,7 +82,7 @@ async fn sample(tenure: &Tenure) -> Result<()> {
             jobs.push(tenure.enqueue_kind("failing", &json!({ "n": n })).queue(QUEUE));
         }
         if n % 40 == 6 {
-            // Every other one is poison: it kills whoever runs it, until it is buried.
+            // Every other one is poison: it kills every worker that runs it, until it is buried.
             let times = if n % 80 == 6 { 1 } else { 99 };
             jobs.push(tenure.enqueue_kind("crashing", &json!({ "times": times })).queue(QUEUE));
         }
@@ -115,7 +116,8 @@ impl Crew {
         Ok(crew)
     }
 
-    /// A worker that ends when its standard input does, and so also when this process is killed.
+    /// A worker that ends when its standard input is closed, and so also when this process is
+    /// killed.
     fn worker(&self) -> Result<Child> {
         let program =
             std::env::current_exe().context("cannot find this program to start a worker")?;
@@ -124,13 +126,13 @@ impl Crew {
             .env("TENURE_DB", &self.url)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // Ctrl-C is for this process, which tells them.
+            // Ctrl-C goes to this process only, which stops the workers itself.
             .process_group(0)
             .spawn()
             .context("cannot start a worker")
     }
 
-    /// Replaces workers that die, for as long as it is let.
+    /// Replaces workers that die, until it is cancelled.
     async fn keep(&mut self) -> Result<()> {
         let mut rhythm = tokio::time::interval(Duration::from_millis(100));
         loop {
@@ -156,7 +158,7 @@ impl Crew {
         for worker in &mut self.workers {
             let left = until.saturating_duration_since(monotonic());
             if tokio::time::timeout(left, worker.wait()).await.is_err() {
-                // What it had is taken back by whoever works next.
+                // Another worker takes back the jobs that it held.
                 let _ = worker.kill().await;
             }
         }

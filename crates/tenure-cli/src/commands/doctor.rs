@@ -1,5 +1,5 @@
-//! `tenure doctor`: looks at a store and says of each thing that it is well, or what to do. What it rests on is looked at
-//! by the [`crate::target`], what is in it by the files below.
+//! `tenure doctor`: examines a store, and reports of each part that it is well, or what to do. The
+//! [`crate::target`] examines the engine, the files below examine the content.
 
 mod check;
 mod durability;
@@ -52,13 +52,13 @@ pub(crate) struct Args {
     guard_gap: Option<Duration>,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
     pub(crate) ok: bool,
     pub(crate) found: String,
-    /// What to do, where it is not well.
+    /// What to do, if it is not well.
     next: Option<String>,
 }
 
@@ -76,10 +76,10 @@ impl Finding {
     }
 }
 
-/// What an engine says of itself.
+/// What an engine reports about itself.
 pub(crate) struct Examined {
     pub(crate) findings: Vec<Finding>,
-    /// What is due, by queue and kind; nothing where this role may not look.
+    /// What is due, by queue and kind; none if this role may not read it.
     pub(crate) due: Option<Vec<Due>>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     Ok(if all_well { Answer::Yes } else { Answer::NoAsSaid })
 }
 
-/// From what is below to what is above: the server or file, the schema, who works, and the work.
+/// From the bottom up: the server or file, the schema, the workers, and the work.
 fn examine(session: &Session) -> Result<Vec<Finding>> {
     let target = session.target()?;
     let mut store = target.open()?;
@@ -142,7 +142,7 @@ fn look_at_work(store: &mut dyn Store, due: Option<Vec<Due>>) -> Result<Vec<Find
     ])
 }
 
-/// What was found, or nothing where this role may not look.
+/// The result, or none if this role may not read it.
 pub(crate) fn allowed<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Err(error) if error.downcast_ref().is_some_and(Error::is_forbidden) => Ok(None),
@@ -150,7 +150,7 @@ pub(crate) fn allowed<T>(found: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Which due jobs no worker takes, and what to do; nothing if all are taken.
+/// Which due jobs no worker takes, and what to do; none if all are taken.
 pub(crate) fn unserved(
     target: &Target,
     store: &mut dyn Store,
@@ -177,7 +177,7 @@ fn table(findings: &[Finding]) -> Table {
     table
 }
 
-/// A number of things, in words.
+/// A number with the singular or plural of its noun.
 fn count(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -1,8 +1,9 @@
 //! `tenure drill`: the proof, for everyone to watch and to repeat.
 //!
-//! First the stories, in which real workers are stalled, killed and cut off, and then the four ways of looking through
-//! all that could happen. A drill never touches a store of anybody's: it makes its own, in a temporary directory or in a
-//! schema or databases of its own on the server that `--db` names, and removes them.
+//! First the stories, in which real workers are stalled, killed and cut off, and then the four ways
+//! to explore everything that could happen. A drill never touches a user's store: it makes its own,
+//! in a temporary directory or in a schema or databases of its own on the server that `--db` names,
+//! and removes them.
 
 mod disk;
 mod explore;

@@ -1,4 +1,4 @@
-//! `tenure effects`: what jobs did to the world, and what a person decides where nobody knows whether it happened.
+//! `tenure effects`: the effects of jobs, and how an operator resolves those in doubt.
 
 mod list;
 mod resolve;

@@ -1,7 +1,7 @@
 //! `tenure enqueue`: how jobs get in from a shell, one or a million.
 //!
-//! Everything that can be checked is checked before the store is even opened. Many jobs go in parts
-//! of [`BATCH_LIMIT`], each stored whole or not at all.
+//! Everything that can be checked is checked before the store is even opened. Many jobs are sent in
+//! batches of [`BATCH_LIMIT`], each stored as a whole or not at all.
 
 mod delivery;
 mod source;
@@ -101,7 +101,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The job that was described, with these args.
+    /// The job that the arguments describe, with these args.
     fn job(&self, args: Json) -> Result<NewJob, Invalid> {
         let mut job = NewJob::new(self.kind.clone(), args)
             .queue(self.queue.clone())
@@ -155,7 +155,7 @@ fn check_args(text: String) -> Result<Json, Invalid> {
 /// What became of one job, for programs.
 #[derive(Serialize)]
 struct View {
-    /// None if it is not known to be stored.
+    /// None if it is not known whether the job was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<JobId>,
     verdict: &'static str,
@@ -206,7 +206,7 @@ fn copies(job: &NewJob, count: u64, session: &mut Session) -> Result<Answer> {
 }
 
 /// A job for each line. A file is read twice, so that a bad line is found before anything is
-/// stored; what cannot be read twice is stored up to the bad line.
+/// stored; a source that cannot be read twice is stored up to the bad line.
 fn lines(args: &Args, mut source: Source, session: &mut Session) -> Result<Answer> {
     let total = if source.can_rewind() {
         let count = check(args, &mut source)?;
@@ -220,7 +220,7 @@ fn lines(args: &Args, mut source: Source, session: &mut Session) -> Result<Answe
     delivery.finish(sent)
 }
 
-/// How many jobs there are, if every one of them can be stored.
+/// The number of jobs, if every one of them can be stored.
 fn check(args: &Args, source: &mut Source) -> Result<u64> {
     let mut count = 0;
     for line in Lines::of(source) {

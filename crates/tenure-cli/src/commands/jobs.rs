@@ -1,4 +1,4 @@
-//! `tenure jobs`: finding jobs, and what an operator does to those that are named.
+//! `tenure jobs`: finding jobs, and operations on jobs by id.
 
 mod list;
 mod show;
@@ -59,7 +59,7 @@ fn operate(operation: Operation, Ids { ids }: &Ids, session: &mut Session) -> Re
     changes::report(operation, &answers, &mut session.out)
 }
 
-/// Whoever names a job means it as it is now.
+/// An operator who names a job means its current state, whatever its token is.
 fn as_it_is(job: JobId) -> AsSeen {
     AsSeen::any(job)
 }

@@ -1,8 +1,8 @@
-//! `tenure migrate`: where the schema stands, bringing it up to date, and removing it.
+//! `tenure migrate`: the state of the schema, bringing it up to date, and removing it.
 //!
-//! A file of Tenure's own is migrated whenever it is opened. `up` is for saying so beforehand, for a
-//! database of somebody else, which gets Tenure's tables only on this request, and for a server, where
-//! it is an owner's decision.
+//! A file of Tenure's own is migrated whenever it is opened. `up` is for doing that beforehand, for
+//! another application's database, which gets Tenure's tables only on this request, and for a
+//! server, where it is the owner's decision.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -63,7 +63,7 @@ pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
 
 fn up(roles: Roles, newer: Newer, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
-    // Where that cannot be told, the next call says why.
+    // If the status cannot be read, the next call reports why.
     let before = target.status().unwrap_or_default();
     let brought = target.migrate_up(roles, newer)?;
     let after = target.status()?;
@@ -155,7 +155,8 @@ fn status(session: &mut Session) -> Result<Answer> {
 #[derive(Serialize)]
 struct Up<'a> {
     migrations: Vec<View<'a>>,
-    /// The statements that give others their rights, where there are others and they have none yet.
+    /// The statements that grant other roles their rights, if there are other roles and they have
+    /// none yet.
     grants: Option<&'a str>,
 }
 
@@ -202,7 +203,7 @@ fn table(status: &[Status]) -> Table {
     table
 }
 
-/// Where the store stands, as the library's JSON spells it too.
+/// The state of a migration, spelled as in the library's JSON.
 fn spell(standing: &Standing) -> (&'static str, Option<Timestamp>) {
     match standing {
         Standing::Applied(at) => ("applied", Some(*at)),

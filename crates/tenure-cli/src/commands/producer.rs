@@ -1,7 +1,7 @@
-//! `tenure producer`: jobs in a steady rhythm, to see the rest at work.
+//! `tenure producer`: enqueues jobs at a steady rate, to see the rest at work.
 //!
-//! Every job has a key of its own, so that what is sent again after a break, when nobody knows whether it arrived, is not
-//! stored twice.
+//! Every job has its own key, so that jobs that are sent again after a break, when it is unknown
+//! whether they arrived, are not stored twice.
 
 mod interrupt;
 mod rhythm;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let start = clock::monotonic();
     let mut production = Production::new(source, start);
     let produced = production.run(args, &mut *store, &interrupt);
-    // What was enqueued before a failure is told either way.
+    // What was enqueued before a failure is reported in either case.
     let summary = production.summary(clock::monotonic() - start);
     if session.out.is_json() {
         session.out.document(&summary)?;
@@ -85,14 +85,14 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     produced.map(|()| Answer::Yes)
 }
 
-/// Where the jobs come from.
+/// Makes the jobs.
 struct Source<'a> {
     kinds: &'a [Name],
     tenants: &'a [Tenant],
     queue: &'a Name,
     args: Option<Json>,
     retry: RetryPolicy,
-    /// What the keys of this run begin with.
+    /// The prefix of this run's keys.
     run: String,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Source<'a> {
             Some(args) => args.clone(),
             None => Json::check("args", format!("{{\"n\":{n}}}"), Limits::default().args)?,
         };
-        // The tenant changes after a round of kinds, so that every tenant gets every kind.
+        // The tenant changes after each round of kinds, so that every tenant gets every kind.
         let place = usize::try_from(n - 1).unwrap_or_default();
         let kind = &self.kinds[place % self.kinds.len()];
         let tenant = &self.tenants[place / self.kinds.len() % self.tenants.len()];
@@ -145,13 +145,13 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Jobs on their way, and how far they have come.
+/// The progress of a run.
 struct Production<'a> {
     source: Source<'a>,
     start: Instant,
     stored: u64,
     breaks: u64,
-    /// The store does not answer.
+    /// Whether the store does not answer at the moment.
     is_waiting: bool,
     told: (Instant, u64),
 }
@@ -162,7 +162,7 @@ impl<'a> Production<'a> {
     }
 
     fn run(&mut self, args: &Args, store: &mut dyn Store, interrupt: &Interrupt) -> Result<()> {
-        /// How long a store is left alone that did not answer.
+        /// The pause before a store that did not answer is called again.
         const PAUSE: Duration = Duration::from_millis(500);
         let mut rhythm = Rhythm::new(args.rate);
         loop {
@@ -187,7 +187,8 @@ impl<'a> Production<'a> {
         }
     }
 
-    /// Stores the next few. If the store does not answer, they are the next ones still.
+    /// Stores the next `n` jobs. If the store does not answer, the same jobs are sent again next
+    /// time.
     fn send(&mut self, n: u64, store: &mut dyn Store) -> Result<()> {
         if n == 0 {
             return Ok(());
@@ -212,7 +213,7 @@ impl<'a> Production<'a> {
         Ok(())
     }
 
-    /// Says once a second how it goes.
+    /// Reports progress once a second.
     fn tell(&mut self) {
         let (then, stored) = self.told;
         let now = clock::monotonic();
@@ -235,13 +236,13 @@ impl<'a> Production<'a> {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Serialize)]
 struct Summary {
     enqueued: u64,
     elapsed_ms: u64,
     kinds: BTreeMap<String, u64>,
-    /// How often the store was gone for a while.
+    /// How often the store was unreachable for a while.
     breaks: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `tenure queues`: what an operator wants of a queue.
+//! `tenure queues`: an operator's settings of a queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,14 +79,14 @@ fn configure(name: &Name, change: &QueueChange, session: &mut Session) -> Result
     } else {
         session.out.line(&describe(&settings))?;
     }
-    // A setting for a queue without jobs is allowed, but it may also be a slip of the finger.
+    // A setting for a queue without jobs is allowed, but it may also be a typo.
     if !store.overview()?.lines.iter().any(|line| line.queue == *name) {
         session.out.say(&format!("note: queue {name} has no jobs now"))?;
     }
     Ok(Answer::Yes)
 }
 
-/// All that holds for a queue, on one line.
+/// All settings of a queue, on one line.
 fn describe(settings: &QueueSettings) -> String {
     let QueueSettings { queue, paused_at, keep_ms, keep_dead_ms } = settings;
     let state = state(*paused_at);
@@ -143,7 +143,7 @@ impl Queue {
     }
 }
 
-/// The queues that somebody has set something for, and those that have jobs.
+/// The queues with settings, and those with jobs.
 fn known(store: &mut dyn Store) -> Result<BTreeMap<Name, Queue>> {
     let set = store.queues()?.into_iter();
     let mut queues: BTreeMap<Name, Queue> =

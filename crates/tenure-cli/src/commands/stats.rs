@@ -45,8 +45,8 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
 
 type Paused = BTreeMap<Name, Timestamp>;
 
-/// The store counts jobs, so a queue without any is not in its overview. A paused one is shown all the same: its next job
-/// will wait.
+/// The store counts jobs, so a queue without any is not in its overview. A paused queue is shown
+/// nevertheless: its next job will wait.
 fn add_paused_without_jobs(overview: &mut Overview, paused: &Paused) {
     let is_there = |queue: &Name| overview.lines.iter().any(|line| line.queue == *queue);
     let missing: Vec<&Name> = paused.keys().filter(|queue| !is_there(queue)).collect();

@@ -1,7 +1,8 @@
 //! `tenure worker`: runs a command for each job, so that any language is a worker.
 //!
-//! Claiming, leases and settling are the library's. Here is what runs for each job: a [`command`], below a [`shim`] that
-//! takes it down with the worker, and what is [`captured`] of its output.
+//! Claiming, leases and settling are the library's. This module runs a [`command`] for each job,
+//! below a [`shim`] that kills it when the worker is gone, and keeps what is [`captured`] of its
+//! output.
 
 pub(crate) mod captured;
 pub(crate) mod command;
@@ -103,8 +104,8 @@ enum StderrLines {
 }
 
 impl StderrLines {
-    /// Lines of several commands are mixed, and cannot be told apart without their jobs. Those of one command at a time
-    /// can, by the events around them, so they are left as they are.
+    /// Lines of several commands are mixed, and need a prefix to show their job. Lines of one
+    /// command at a time belong to the events around them, so they stay as they are.
     fn for_concurrency(concurrency: u16) -> StderrLines {
         if concurrency > 1 { StderrLines::Prefix } else { StderrLines::Plain }
     }
@@ -142,7 +143,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         if args.drain {
             worker = worker.drain();
         }
-        // Heard from before the first job is taken.
+        // Registered before the first job is claimed, so that no signal is missed.
         let signals = Signals::new()?;
         let mut running = worker.start().await?;
         let exit = signals.obeyed_by(&mut running, args.grace, log.format).await;
@@ -162,8 +163,8 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     })
 }
 
-/// Says which due jobs a worker has left because their queue is paused. A role that may work and not look is told nothing:
-/// its work is done all the same.
+/// Reports which due jobs a worker has left because their queue is paused. A role that may work but
+/// not read gets no report; its work is done nevertheless.
 async fn point_out_paused(tenure: &Tenure, queues: &[Name]) {
     let default = [Name::default_queue()];
     let queues = if queues.is_empty() { &default } else { queues };
@@ -188,15 +189,15 @@ async fn point_out_paused(tenure: &Tenure, queues: &[Name]) {
     }
 }
 
-/// What a worker runs for its jobs, and what it says meanwhile.
+/// What a worker runs for its jobs, and how it reports.
 struct Runner {
     program: Program,
-    /// Where the store is, for a command that enqueues more.
+    /// The address of the store, for a command that enqueues more jobs.
     db: String,
     result: ResultFrom,
     stderr: StderrLines,
     log: Format,
-    /// Stdout that is not JSON is pointed out once: a command that writes so does it for every job.
+    /// Stdout that is not JSON is reported once: such a command writes it for every job.
     warning: Once,
 }
 
@@ -232,11 +233,11 @@ impl Runner {
         }
     }
 
-    /// Shows a line of a command's stderr.
+    /// A function that shows a line of a command's stderr.
     fn shows(&self, job: JobId) -> impl FnMut(&str) + Send + 'static {
         let (log, stderr) = (self.log, self.stderr);
         move |line| match (log, stderr) {
-            // Every line is read as an event.
+            // Readers parse every line as an event.
             (Format::Json, _) => {}
             (Format::Text, StderrLines::Plain) => say(line),
             (Format::Text, StderrLines::Prefix) => say(format!("[job {job}] {line}").trim_end()),
@@ -244,7 +245,7 @@ impl Runner {
     }
 
     fn point_out_lost_output(&self, job: JobId) {
-        // Whoever asked for JSON reads every line as such.
+        // A reader that asked for JSON parses every line.
         if self.log == Format::Json {
             return;
         }
@@ -273,7 +274,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
     builder.enable_all().thread_name("tenure").build().context("cannot start the runtime")
 }
 
-/// The ways in which people and service managers ask a process to end.
+/// The signals by which people and service managers ask a process to end.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -295,14 +296,14 @@ impl Signals {
         }
     }
 
-    /// The first lets jobs finish, the second gives them back at once.
+    /// The first signal lets jobs finish, the second gives them back at once.
     async fn obeyed_by(mut self, worker: &mut Running, grace: Duration, log: Format) -> Exit {
         tokio::select! {
             biased;
             exit = worker.ended() => return exit,
             () = self.next() => worker.finish(),
         }
-        // Whoever asked for JSON reads every line as such.
+        // A reader that asked for JSON parses every line.
         if log == Format::Text {
             say("stopping: jobs may finish; once more to give them back at once");
         }

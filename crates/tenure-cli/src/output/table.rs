@@ -2,12 +2,12 @@
 
 use super::harmless;
 
-/// A heading, and on which side its column is flush.
+/// A heading, and on which side its column is aligned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Column {
-    /// Words: flush left.
+    /// Words: aligned left.
     Text(&'static str),
-    /// Numbers: flush right.
+    /// Numbers: aligned right.
     Number(&'static str),
 }
 
@@ -31,7 +31,7 @@ impl Table {
         Table { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row. An empty cell shows as `-`, so that columns can be told apart and cut.
+    /// Adds a row. An empty cell is shown as `-`, so that columns can be distinguished and cut.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "{cells:?}");
         let shown = |cell: String| if cell.is_empty() { "-".to_owned() } else { harmless(&cell) };
@@ -65,7 +65,7 @@ impl Table {
     }
 }
 
-/// Close enough: names are ASCII, and free text stands in the last column.
+/// Close enough: names are ASCII, and free text is in the last column.
 fn width(cell: &str) -> usize {
     cell.chars().count()
 }

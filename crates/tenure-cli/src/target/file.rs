@@ -18,7 +18,7 @@ pub(super) fn open(file: &Path) -> Result<Box<dyn Store>> {
     let is_new = !file.exists();
     let store = Sqlite::open(file, &Options::default())?;
     if is_new {
-        // Said aloud, because a slip in a path would otherwise look like an empty store.
+        // Reported, because a typo in a path would otherwise look like an empty store.
         say(&format!("created {}", file.display()));
     }
     Ok(Box::new(store))
@@ -42,7 +42,7 @@ pub(super) fn migrate_up(file: &Path, roles: Roles, newer: Newer) -> Result<Brou
     Ok(Brought::Current)
 }
 
-/// A file is its owner's to delete, and one that holds other tables is not for us to take apart.
+/// The owner of a file deletes it; and a file that holds other tables is not ours to take apart.
 pub(super) fn removable(file: &Path) -> Removable {
     if !file.exists() {
         return Removable::Nothing;
@@ -91,7 +91,7 @@ pub(super) fn due(file: &Path) -> Result<Option<Vec<Due>>> {
     Ok(Some(Sqlite::open(file, &Options::default())?.due()?))
 }
 
-/// What tells of a restored file, and of workers that are gone.
+/// Whether a restored file, and workers that are gone, would be noticed.
 fn witness(Beside { witness, is_witnessed, problem, guards }: &Beside) -> Finding {
     let name = |file: &Path| file.file_name().unwrap_or_default().display().to_string();
     if let Some(problem) = problem {
@@ -117,7 +117,7 @@ fn witness(Beside { witness, is_witnessed, problem, guards }: &Beside) -> Findin
     Finding::well("witness", format!("{found}; {guards}"))
 }
 
-/// What the file itself tells.
+/// The sizes of the file and its log.
 fn size(path: &Path) -> Finding {
     let size = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -128,7 +128,7 @@ fn size(path: &Path) -> Finding {
     Finding::well("size", sizes)
 }
 
-/// A size as people read it.
+/// A size for people to read.
 fn bytes(size: u64) -> String {
     match size {
         0..1024 => format!("{size} bytes"),

@@ -1,4 +1,5 @@
-//! A store in a schema of a database server: PostgreSQL. Opening makes nothing there; `migrate up` does.
+//! A store in a schema of a database server: PostgreSQL. Opening creates nothing there; `migrate
+//! up` does.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(super) fn migrate_down(address: &Address) -> Result<()> {
     Ok(Migrations::connect(address)?.down()?)
 }
 
-/// Says whether commits wait for the disk, and answers what was said before.
+/// Sets whether commits wait for the disk, and returns the previous setting.
 pub(super) fn set_durability(address: &Address, durability: Durability) -> Result<Durability> {
     let mut store = Postgres::open(address, &Options::default())?;
     let was = store.terms()?.durability;
@@ -73,7 +74,7 @@ pub(super) fn examine(address: &Address) -> Result<Examined> {
     Ok(Examined { findings, due: store.due()? })
 }
 
-/// What this role lacks for what it is meant to do.
+/// What this role lacks for its purpose.
 fn rights(rights: &Rights) -> Finding {
     let Rights { role, owner, .. } = rights;
     if rights.is_owner {
@@ -97,13 +98,13 @@ fn rights(rights: &Rights) -> Finding {
 }
 
 const NOTIFICATIONS: &str = "notifications";
-/// Within this time a notification arrives.
+/// A notification should arrive within this time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For so long a transaction may be open.
+/// A transaction may be open for this long.
 const LONG: Duration = Duration::from_secs(5 * 60);
-/// So many dead rows are nothing.
+/// This many dead rows do not matter.
 const FEW: i64 = 10_000;
-/// By so much clocks may differ.
+/// Clocks may differ by this much.
 const DRIFT: Duration = Duration::from_secs(1);
 
 fn notifications(took: Option<Duration>) -> Finding {
@@ -178,7 +179,8 @@ fn clock(ahead_ms: i64, uncertain: Duration) -> Finding {
 }
 
 fn findings(facts: &Facts) -> Vec<Finding> {
-    // Nothing is wrong with a pooler, but who wonders why a worker is slow to wake should know.
+    // Nothing is wrong with a pooler, but an operator who wonders why a worker wakes slowly should
+    // know.
     let session = if facts.is_direct {
         "direct: workers are woken, and timeouts hold"
     } else {
@@ -196,7 +198,7 @@ fn findings(facts: &Facts) -> Vec<Finding> {
     vec![Finding::well("postgresql", &facts.version), Finding::well("session", session), writes]
 }
 
-/// It is not for anybody to mend, but those who run the server should know.
+/// Nothing to repair here, but those who run the server should know.
 fn failover(Terms { tells_timeline, tells_system, .. }: Terms) -> Finding {
     let found = match (tells_timeline, tells_system) {
         (true, true) => "noticed, and so is a restored dump",

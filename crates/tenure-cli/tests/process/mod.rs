@@ -1,4 +1,4 @@
-//! A process that somebody else started, and whether it is still there.
+//! A process that the test did not start itself, and whether it still runs.
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
@@ -8,21 +8,21 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process, pidfd_open};
 
-/// Held by a descriptor, so that its number cannot come to mean another.
+/// Held by a descriptor, so that its process id cannot come to mean another process.
 pub(crate) struct Process {
     pid: Pid,
     handle: OwnedFd,
 }
 
 impl Process {
-    /// It must be there.
+    /// The process with this id, which must exist.
     #[track_caller]
     pub(crate) fn of(pid: &str) -> Process {
         let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
         Process { pid, handle: pidfd_open(pid, PidfdFlags::empty()).unwrap() }
     }
 
-    /// Several, by their numbers in one line.
+    /// Several processes, by their ids on one line.
     #[track_caller]
     pub(crate) fn all(line: &str) -> Vec<Process> {
         line.split_whitespace().map(Process::of).collect()
@@ -32,7 +32,7 @@ impl Process {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Waits for its end, which must come.
+    /// Waits until it ends, which it must.
     #[track_caller]
     pub(crate) fn ends(&self) {
         assert!(self.ends_within(Duration::from_secs(20)), "process {:?} is still there", self.pid);

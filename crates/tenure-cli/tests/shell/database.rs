@@ -1,6 +1,6 @@
-//! A database for each test, lent from the server that `TENURE_TEST_POSTGRES` names. Making and dropping one
-//! takes seconds, so they are kept: a test holds a lock with the number of its database, and the server
-//! frees it with the session, however that ends.
+//! A database for each test, on the server that `TENURE_TEST_POSTGRES` names. Creating and dropping
+//! one takes seconds, so they are kept: a test holds an advisory lock with the number of its
+//! database, and the server frees the lock when the session ends, for whatever reason.
 
 use postgres::{Client, NoTls};
 use tenure_cluster::Address;
@@ -12,7 +12,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// An empty database that nobody else uses.
+    /// An empty database that nothing else uses.
     ///
     /// # Panics
     ///
@@ -60,17 +60,17 @@ impl Database {
         connect(&self.address)
     }
 
-    /// Runs statements.
     pub(crate) fn execute(&self, sql: &str) {
         self.connect().batch_execute(sql).unwrap();
     }
 
-    /// The one value that a query answers, as text.
+    /// The only value that a query returns, as text.
     pub(crate) fn value(&self, sql: &str) -> String {
         self.connect().query_one(&format!("SELECT ({sql})::text"), &[]).unwrap().get(0)
     }
 
-    /// A role that may log in and has no rights, named after the database and so nobody else's.
+    /// A role that may log in and has no rights, named after the database and so used by no other
+    /// test.
     pub(crate) fn role(&self, name: &str) -> String {
         let role = format!("{}_{name}", self.value("current_database()"));
         let mut client = self.connect();
@@ -82,7 +82,7 @@ impl Database {
         role
     }
 
-    /// Removes what an earlier test left, but not what the server's administrator did.
+    /// Removes what an earlier test left, but not what the server's administrator created.
     fn empty(&self) {
         self.execute(
             "SET client_min_messages = warning; DO $$ DECLARE left_over text; BEGIN
@@ -94,7 +94,7 @@ impl Database {
     }
 }
 
-/// The lock is in the database that the server's address names, so that all tests meet there.
+/// The lock is in the database that the server's address names, which all tests share.
 fn connect(address: &Address) -> Client {
     Client::connect(&address.to_string(), NoTls).expect("the server answers")
 }

@@ -1,4 +1,4 @@
-//! A person at a shell: an empty directory, and the real binary run in it, with a store in a file there
+//! A user's shell: an empty directory, and the real binary run in it, with a store in a file there
 //! or in a database of a server.
 
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses what it needs")]
@@ -24,12 +24,12 @@ use self::database::Database;
 
 pub(crate) struct Shell {
     dir: TempDir,
-    /// Where the store is, if not in a file of the directory.
+    /// The database, if the store is not a file in the directory.
     pub(crate) database: Option<Database>,
 }
 
-/// Makes two tests of each claim about a [`Shell`], one for each engine. A claim that is not listed is
-/// dead code, which the lints refuse.
+/// Makes two tests of each claim about a [`Shell`], one for each engine. A claim that is not listed
+/// is dead code, which the lints reject.
 macro_rules! on_both_engines {
     ($($claim:ident),+ $(,)?) => {
         mod sqlite {
@@ -42,7 +42,7 @@ macro_rules! on_both_engines {
 }
 pub(crate) use on_both_engines;
 
-/// What a command answered.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -51,7 +51,7 @@ pub(crate) struct Ran {
 }
 
 impl Shell {
-    /// With nothing there yet.
+    /// Without a store yet.
     pub(crate) fn new() -> Shell {
         Shell { dir: tempfile::tempdir().unwrap(), database: None }
     }
@@ -99,14 +99,14 @@ impl Shell {
         Ran::of(child.wait_with_output().unwrap())
     }
 
-    /// Runs what must succeed, and answers with its stdout.
+    /// Runs a command that must succeed, and returns its stdout.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{args:?}: {ran:?}");
         ran.stdout
     }
 
-    /// Runs what must succeed, and answers with its JSON.
+    /// Runs a command that must succeed, and returns its JSON.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let args = [args, &["--json"]].concat();
         serde_json::from_str(&self.ok(&args)).unwrap()
@@ -126,7 +126,7 @@ impl Shell {
         }
     }
 
-    /// All jobs of the default store; none where there is no store.
+    /// All jobs of the default store; none if there is no store.
     pub(crate) fn jobs(&self) -> Vec<JobRecord> {
         if self.database.is_none() && !self.path("tenure.db").exists() {
             return Vec::new();
@@ -134,7 +134,7 @@ impl Shell {
         self.store().jobs(&Filter::default(), 1_000).unwrap()
     }
 
-    /// Enqueues a job and settles its only attempt so.
+    /// Enqueues a job and settles its only attempt with this outcome.
     pub(crate) fn settled(&self, outcome: Outcome) -> JobId {
         let id = JobId::parse(self.ok(&["enqueue", "settled"]).trim()).unwrap();
         settle_next(&mut *self.store(), outcome);
@@ -151,7 +151,7 @@ impl Ran {
         }
     }
 
-    /// Asserts how it ended and what it said.
+    /// Asserts the exit code and the message.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, text: &str) {
         assert!(self.code == code && self.stderr.contains(text), "not {code} {text:?}: {self:?}");
@@ -178,7 +178,7 @@ pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec
     store.claim(&ask).unwrap().attempts
 }
 
-/// Asks something of the ledger for one effect or step.
+/// Makes one ledger entry for an effect or step.
 pub(crate) fn ledger(store: &mut dyn Store, fence: Fence, name: &str, act: Act) -> Answer {
     let name = tenure::ledger::effect_name(name).unwrap();
     store.ledger(&[Entry { fence, name, act }]).unwrap().remove(0)
@@ -188,5 +188,5 @@ pub(crate) fn ledger(store: &mut dyn Store, fence: Fence, name: &str, act: Act) 
 pub(crate) fn settle_next(store: &mut dyn Store, outcome: Outcome) {
     let fence = claim(store, 1)[0].lease.fence();
     let settled = store.settle(&[Settlement::new(fence, outcome)]).unwrap();
-    assert!(matches!(settled[0], Settled::Yes(_)), "{settled:?}");
+    assert!(matches!(settled[0], Settled::Applied(_)), "{settled:?}");
 }

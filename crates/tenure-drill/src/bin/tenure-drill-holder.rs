@@ -1,11 +1,12 @@
-//! A worker that holds jobs and does nothing else, until its standard input is closed or somebody kills it.
+//! A worker that holds jobs and does nothing else, until its standard input is closed or it is
+//! killed.
 //!
-//! Its arguments: a file or an address, how many jobs, the length of the lease in milliseconds, and perhaps the account
-//! book of a bank: a file to which it adds a line for each job, under the key of the effect `charge`, after it has
-//! opened it and without ever saying how it ended. It registers, claims, and renews with a connection of its own, as a
-//! worker does. Each line on standard output is a fact: `held JOB TOKEN`,
-//! `guarded Yes`, `renewed N` for each round, `lost JOB` for each job that was taken away, and `broken …` for each call that
-//! failed.
+//! Its arguments: a file or an address, how many jobs, the length of the lease in milliseconds, and
+//! optionally the account book of a bank: a file. For each job it opens the effect `charge`,
+//! appends the effect's key to that file, and never records the outcome. It registers, claims, and
+//! renews as a worker does. Each line on standard output is a fact: `guarded ByLock`, `held JOB
+//! TOKEN`, `charged KEY`, `ready N`, `renewed N` for each round, `lost JOB` for each job that was
+//! taken away, and `broken …` for each call that failed.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,7 @@ fn main() -> Result<()> {
     guard.retire(&worker)
 }
 
-/// Does the effect of each job, once its intent is written.
+/// Performs the effect of each job after writing its intent.
 fn charge(store: &mut dyn Store, held: &[Fence], bank: &str) -> Result<()> {
     let installation = store.identity()?.installation;
     for fence in held {
@@ -76,7 +77,7 @@ fn charge(store: &mut dyn Store, held: &[Fence], bank: &str) -> Result<()> {
     Ok(())
 }
 
-/// Renews for as long as anybody wants.
+/// Renews the leases until standard input is closed.
 fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Receiver<()>) {
     while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(Duration::ZERO) {
         match store.renew(held, lease) {
@@ -84,7 +85,7 @@ fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Rec
             Ok(answers) => {
                 let mut lost = Vec::new();
                 for (fence, answer) in held.iter().zip(&answers) {
-                    if matches!(answer, Renewed::Lost(_) | Renewed::Gone) {
+                    if matches!(answer, Renewed::Stale(_) | Renewed::NotFound) {
                         say(format!("lost {}", fence.job));
                         lost.push(*fence);
                     }
@@ -94,7 +95,7 @@ fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Rec
             }
         }
         let until = monotonic() + lease / 3;
-        // A wait ends early whenever something happens; it also keeps the guard.
+        // A wait returns early whenever something changes; it also keeps the guard.
         while monotonic() < until
             && matches!(end.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout))
         {

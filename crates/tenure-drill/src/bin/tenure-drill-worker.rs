@@ -1,5 +1,6 @@
-//! A process of the drill: a worker of the library with the drill's handlers, or somebody who enqueues. The place of the store
-//! is in its environment; what it is to do is in its arguments, which [`tenure_drill::workers::process`] reads.
+//! A process of the drill: a worker of the library with the drill's handlers, or a client that
+//! enqueues. The place of the store is in its environment; [`tenure_drill::workers::process`] reads
+//! its arguments.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A process that enqueues into a file as fast as it can, until its standard input is closed or
-//! somebody kills it.
+//! A process that enqueues into a file as fast as it can, until its standard input is closed or it
+//! is killed.
 //!
 //! Each line on standard output is an acknowledged job: its id, and how long the call took, in
 //! microseconds.
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         if let [Enqueued::Created(id)] = answer[..] {
             let told = writeln!(out, "{id} {}", waited.as_micros()).and_then(|()| out.flush());
             if told.is_err() {
-                break; // nobody listens any more
+                break; // the reader is gone
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The store, held against what must be true of it.
+//! The store's own check of its state.
 
 use tenure::inspect::Rule;
 use tenure::job::JobId;

@@ -145,7 +145,7 @@ promises! { "claim":
 
     "G9" the_most_urgent_job_of_a_tenant_is_found_among_many_kinds(w) {
         let kinds = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        // Each is the most urgent in turn, whatever the order of their lanes.
+        // Each kind has the most urgent job in turn, whatever the order of the lanes.
         for first in 0..kinds.len() {
             let ids: Vec<_> = kinds.iter().enumerate().map(|(at, kind)| {
                 let priority = (at + kinds.len() - first) % kinds.len();
@@ -171,7 +171,8 @@ promises! { "claim":
         w.store.enqueue(&batch).unwrap();
         w.store.enqueue(&batch[..500]).unwrap();
         w.pass(secs(1));
-        // Ten times as many as it asks for, but at least 100 and at most 1,000.
+        // A claim promotes ten times as many jobs as it asks for, but at least 100 and at most
+        // 1,000.
         for (n, left) in [(0, 1_400), (10, 1_300), (11, 1_190), (200, 190), (1_000, 0)] {
             w.claim(&ask("ann", n));
             assert_eq!(waiting(w), left, "{n}");
@@ -184,7 +185,8 @@ promises! { "claim":
             w.store.enqueue(&vec![job("work").queue(queue.clone()).delay(secs(1)); 60]).unwrap();
         }
         w.store.enqueue(&vec![job("work").queue(a.clone()).delay(secs(1)); 20]).unwrap();
-        // Neither has a share: a queue whose job is ready, and one whose job is not due yet.
+        // Neither queue gets a share: the job of one is ready, and the job of the other is not due
+        // yet.
         let (ready, later) = (name("ready"), name("later"));
         w.put(job("work").queue(ready.clone()));
         w.put(job("work").queue(later.clone()).delay(secs(3_600)));
@@ -299,7 +301,7 @@ promises! { "claim":
             }
             claims
         };
-        // From wherever it begins: a hundred, a hundred, and the rest.
+        // Wherever the round begins, it takes three claims: a hundred, a hundred, and the rest.
         for _ in 0..3 {
             assert_eq!(round(w).len(), 3);
         }
@@ -403,7 +405,8 @@ promises! { "claim":
     }
 
     "G1" names_whose_numbers_collide_are_told_apart(w) {
-        // Found by search: equal in the first 20 bits of their SHA-256, and in the first 15.
+        // Found by search: two queues that are equal in the first 20 bits of their SHA-256, and two
+        // kinds that are equal in the first 15.
         let (queue, double) = (name("q670"), name("q927"));
         w.put(job("work").queue(double));
         let mine = w.put(job("work").queue(queue.clone()));
@@ -442,7 +445,7 @@ promises! { "claim":
     }
 
     "G5" a_crashed_job_is_found_again_whatever_the_number_of_its_queue(w) {
-        // Found by search: the greatest number that a queue can have, 15 bits of ones.
+        // Found by search: the greatest number that a queue can have, 20 bits of ones.
         let last = Claim { queues: vec![name("q2765465")], ..ask("ann", 1) };
         let id = w.put(job("work").queue(name("q2765465")));
         assert_eq!(w.claim_ids(&last), [id]);

@@ -1,4 +1,4 @@
-//! How effects are seen: all of them, and those in doubt.
+//! How effects are listed: all of them, and those in doubt.
 
 use tenure::inspect::{EffectFilter, EffectView};
 use tenure::job::JobId;

@@ -1,4 +1,4 @@
-//! How jobs get in.
+//! How jobs are enqueued.
 
 use std::num::NonZeroU16;
 

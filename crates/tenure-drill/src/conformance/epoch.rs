@@ -9,7 +9,7 @@ use tenure::store::{Enqueued, Renewed, Settled};
 
 use super::{LEASE, World, complete, job, key, promises, secs};
 
-/// The database goes back to an earlier state, and time goes on.
+/// The database goes back to an earlier state, while the clock goes on.
 fn goes_back(w: &mut World, to: &Dump) {
     w.store.go_back(to).unwrap();
 }
@@ -32,7 +32,7 @@ promises! { "epoch":
         assert!(again.iter().all(|attempt| attempt.lease.token() > highest));
         for attempt in claimed {
             let answer = w.settle(attempt.lease.fence(), complete());
-            assert!(matches!(answer, Settled::Stale(_) | Settled::Gone), "{answer:?}");
+            assert!(matches!(answer, Settled::Stale(_) | Settled::NotFound), "{answer:?}");
         }
     }
 
@@ -49,10 +49,10 @@ promises! { "epoch":
         assert!(after.token > lost.token && lost.token > before.token);
         for old in [before, lost] {
             assert!(matches!(w.settle(old, complete()), Settled::Stale(stale) if stale.current == after.token));
-            assert!(matches!(w.store.renew(&[old], LEASE).unwrap()[0], Renewed::Lost(_)));
+            assert!(matches!(w.store.renew(&[old], LEASE).unwrap()[0], Renewed::Stale(_)));
             assert!(matches!(w.act(old, "charge", Act::Open), Answer::Stale(_)));
         }
-        assert_eq!(w.settle(after, complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(after, complete()), Settled::Applied(State::Succeeded));
     }
 
     "I2" an_id_from_the_lost_time_is_not_given_to_another_job(w) {
@@ -65,7 +65,7 @@ promises! { "epoch":
     }
 
     "I2" going_back_to_the_same_state_again_gives_other_numbers_than_the_first_time(w) {
-        // In our days: an epoch carries the time, in tens of minutes.
+        // A date of today: an epoch contains the time, in units of ten minutes.
         w.clock.set(Timestamp::from_millis(1_798_761_600_000));
         w.put_one();
         let backup = w.dump();

@@ -16,12 +16,12 @@ fn known(who: &str) -> Registration {
     Registration { worker: worker(who), queues: vec![name("default")], kinds: None }
 }
 
-/// The process ends, and its lock with it.
+/// The worker's process ends, and its lock with it.
 fn dies(w: &mut World, who: &str) {
     w.surroundings(|state| state.held.retain(|held| *held != worker(who)));
 }
 
-/// The same, and it is noticed.
+/// The worker's process ends, and its death is noticed.
 fn dies_and_is_noticed(w: &mut World, who: &str) -> Vec<(i64, String, State)> {
     dies(w, who);
     assert!(vanished(w).is_empty(), "one look is not enough");
@@ -29,7 +29,7 @@ fn dies_and_is_noticed(w: &mut World, who: &str) -> Vec<(i64, String, State)> {
     vanished(w)
 }
 
-/// The server starts again: no lock survives it.
+/// The server restarts: no lock survives that.
 fn restarts(w: &mut World) {
     w.surroundings(|state: &mut Dump| {
         state.started_at = state.now;
@@ -44,7 +44,7 @@ fn vanished(w: &mut World) -> Vec<(i64, String, State)> {
 
 /// A worker that holds one job, with a long lease.
 fn busy(w: &mut World, who: &str) -> tenure::lease::Fence {
-    assert_eq!(w.store.register(&known(who)).unwrap(), Guarded::Yes);
+    assert_eq!(w.store.register(&known(who)).unwrap(), Guarded::ByLock);
     w.put_one();
     let long = Claim { lease: secs(600), ..ask(who, 1) };
     w.claim(&long).attempts.remove(0).lease.fence()
@@ -152,7 +152,7 @@ promises! { "guard":
             w.pass(GUARD_GAP);
         }
         assert_eq!(w.state(fence.job), State::Running);
-        // Once it was taken under the new start, it counts again.
+        // Once the lock is taken again after the restart, it counts again.
         w.store.register(&known("ann")).unwrap();
         assert_eq!(dies_and_is_noticed(w, "ann").len(), 1);
     }
@@ -172,7 +172,7 @@ promises! { "guard":
         busy(w, "bob");
         assert_eq!(dies_and_is_noticed(w, "bob").len(), 1);
         assert_eq!(w.state(fence.job), State::Running);
-        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Held(_)));
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Extended(_)));
     }
 
     "G5" a_worker_that_retires_is_forgotten(w) {
@@ -215,7 +215,7 @@ promises! { "guard":
         let fence = busy(w, "ann");
         dies_and_is_noticed(w, "ann");
         assert_eq!(w.record(fence.job).crashes, 1);
-        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Lost(_)));
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Stale(_)));
         assert_eq!(w.record(fence.job).crashes, 0);
         assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
         assert_eq!(w.record(fence.job).crashes, 0, "once");
@@ -231,7 +231,7 @@ promises! { "guard":
         w.settle(fence, complete());
         let record = w.record(fence.job);
         assert_eq!((record.crashes, record.token, record.state), (0, second.token, State::Running));
-        assert!(matches!(w.settle(second, complete()), tenure::store::Settled::Yes(_)));
+        assert!(matches!(w.settle(second, complete()), tenure::store::Settled::Applied(_)));
     }
 
     "I5" a_crash_from_before_a_requeue_takes_nothing_back_from_what_was_counted_since(w) {
@@ -312,7 +312,7 @@ promises! { "guard":
         w.pass(LEASE * 3);
         restarts(w);
         assert!(w.store.overdue(10, Duration::ZERO).unwrap().is_empty(), "nobody could renew it");
-        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Held(_)));
+        assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Extended(_)));
     }
 
     "I6" a_lease_that_was_granted_or_renewed_since_the_restart_is_as_any_other(w) {
@@ -322,7 +322,7 @@ promises! { "guard":
         w.pass(secs(1));
         restarts(w);
         let second = w.take("bob").lease.fence();
-        assert!(matches!(w.store.renew(&[first], secs(5)).unwrap()[0], Renewed::Held(_)));
+        assert!(matches!(w.store.renew(&[first], secs(5)).unwrap()[0], Renewed::Extended(_)));
         w.pass(LEASE);
         let over: std::collections::BTreeSet<_> =
             w.store.overdue(10, Duration::ZERO).unwrap().into_iter().collect();
@@ -393,7 +393,7 @@ promises! { "guard":
         w.pass(CRASH_MEMORY / 2);
         dies_and_is_noticed(w, "eve");
         w.store.cancel(&[other.job]).unwrap();
-        // An hour after the first crash and half an hour after the second.
+        // One hour after the first crash and half an hour after the second.
         w.store.register(&known("bob")).unwrap();
         let second = w.take("bob").lease.fence();
         assert_eq!(second.job, fence.job);

@@ -16,7 +16,7 @@ fn crash(w: &mut World, who: &str) -> Option<State> {
     w.lapse(&[fence])[0]
 }
 
-/// A job with everything that an answer about it may say.
+/// A job with all the details that an answer about it can contain.
 fn told_of() -> NewJob {
     let told = job("mail").queue(name("slow")).tenant(tenant("acme"));
     told.trace("00-abc-def-01").expect("a valid trace")
@@ -29,7 +29,7 @@ promises! { "lapse":
         let first = w.claim(&from_slow("ann")).attempts.remove(0);
         assert_eq!((first.run_at, first.about().trace.as_deref()), (w.now(), Some("00-abc-def-01")));
         w.pass(LEASE);
-        let Lapsed::Yes(lapse) = w.store.lapse(&[first.lease.fence()]).unwrap().remove(0) else { panic!("it was over") };
+        let Lapsed::TakenBack(lapse) = w.store.lapse(&[first.lease.fence()]).unwrap().remove(0) else { panic!("it was over") };
         assert_eq!((lapse.about, lapse.worker, lapse.became), (first.about(), worker("ann"), State::Queued));
 
         let second = w.claim(&from_slow("bob")).attempts.remove(0);
@@ -222,7 +222,7 @@ promises! { "lapse":
             for delay in expected {
                 assert_eq!(crash(w, "ann"), Some(State::Queued));
                 let due = w.now() + Duration::from_millis(delay.unsigned_abs());
-                // After the first crash it keeps its old place.
+                // After the first crash the job keeps its place in the queue.
                 assert!(delay == 0 || w.record(id).run_at == due, "{:?}, not {due}", w.record(id).run_at);
                 w.pass(Duration::from_millis(delay.unsigned_abs().min(999_999)));
             }

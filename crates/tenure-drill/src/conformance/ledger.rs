@@ -1,4 +1,4 @@
-//! What took effect, once per key, and what is remembered.
+//! Effects, which take place once per key, and remembered steps.
 
 use tenure::inspect::EffectFilter;
 use tenure::job::{JobId, State};
@@ -25,7 +25,7 @@ pub(super) fn remember(result: &str) -> Act {
     Act::Remember { result: json(result) }
 }
 
-/// One of each thing that can be asked.
+/// One of each act.
 pub(super) fn acts() -> [Act; 7] {
     [
         Act::Open,
@@ -38,7 +38,7 @@ pub(super) fn acts() -> [Act; 7] {
     ]
 }
 
-/// A job whose first attempt opened an effect and died, in the hands of the second.
+/// A job whose first attempt opened an effect and died, and which a second attempt holds.
 pub(super) fn in_doubt(w: &mut World) -> (Fence, Fence) {
     w.put_one();
     let first = w.take("ann").lease.fence();
@@ -47,11 +47,11 @@ pub(super) fn in_doubt(w: &mut World) -> (Fence, Fence) {
     (first, w.take("bob").lease.fence())
 }
 
-/// The same, parked by the second.
+/// Like `in_doubt`, then parked by the second attempt.
 pub(super) fn parked_in_doubt(w: &mut World) -> (Fence, Fence) {
     let (first, second) = in_doubt(w);
     let park = Outcome::Park { reason: "effect charge is in doubt".into() };
-    assert_eq!(w.settle(second, park), Settled::Yes(State::Parked));
+    assert_eq!(w.settle(second, park), Settled::Applied(State::Parked));
     (first, second)
 }
 
@@ -104,10 +104,10 @@ promises! { "ledger":
         w.open(first, "charge");
         w.act(first, "charge", commit("41"));
         assert_eq!(w.open(first, "charge"), Answer::Committed(json("41")));
-        assert_eq!(w.settle(first, retry(secs(0))), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(first, retry(secs(0))), Settled::Applied(State::Queued));
         let second = w.take("bob").lease.fence();
         assert_eq!(w.open(second, "charge"), Answer::Committed(json("41")));
-        assert_eq!(w.act(second, "charge", commit("42")), Answer::No(Some(Standing::Committed)));
+        assert_eq!(w.act(second, "charge", commit("42")), Answer::NotAllowed(Some(Standing::Committed)));
         assert_eq!(w.open(second, "charge"), Answer::Committed(json("41")));
     }
 
@@ -132,7 +132,7 @@ promises! { "ledger":
         w.open(fence, "charge");
         w.act(fence, "charge", commit("1"));
         let before = w.dump().ledger;
-        let no = Answer::No(Some(Standing::Committed));
+        let no = Answer::NotAllowed(Some(Standing::Committed));
         assert_eq!(w.act(fence, "charge", fail()), no);
         assert_eq!(w.act(fence, "charge", Act::Resolve(Resolution::Resend)), no);
         assert_eq!(w.dump().ledger, before);
@@ -151,7 +151,7 @@ promises! { "ledger":
         w.put_one();
         let fence = w.take("ann").lease.fence();
         for act in [commit("1"), fail(), Act::Resolve(Resolution::Resend), Act::Resolve(committed("1"))] {
-            assert_eq!(w.act(fence, "charge", act), Answer::No(None));
+            assert_eq!(w.act(fence, "charge", act), Answer::NotAllowed(None));
         }
         assert!(w.dump().ledger.is_empty());
     }
@@ -210,7 +210,7 @@ promises! { "ledger":
         assert_eq!(w.act(first, "b", fail()), Answer::Recorded);
         assert_eq!(w.act(first, "load", remember("6")), Answer::Remembered(json("5")));
         assert!(w.refusals(first.job).is_empty());
-        // What was never written is not made true by saying it again.
+        // Repeating an outcome that was never written does not record it.
         assert!(matches!(w.act(first, "b", commit("1")), Answer::Stale(_)));
     }
 
@@ -253,13 +253,13 @@ promises! { "ledger":
         let fence = w.take("ann").lease.fence();
         w.open(fence, "charge");
         let mine = w.act(fence, "charge", Act::Resolve(committed("1")));
-        assert_eq!(mine, Answer::No(Some(Standing::Open)), "its own effect is not in doubt");
+        assert_eq!(mine, Answer::NotAllowed(Some(Standing::Open)), "its own effect is not in doubt");
         let second = in_doubt(w).1;
         w.act(second, "charge", Act::Resolve(Resolution::Resend));
         w.act(second, "charge", fail());
         for how in [committed("1"), Resolution::Resend] {
             let answer = w.act(second, "charge", Act::Resolve(how));
-            assert_eq!(answer, Answer::No(Some(Standing::Failed)));
+            assert_eq!(answer, Answer::NotAllowed(Some(Standing::Failed)));
         }
     }
 
@@ -327,7 +327,7 @@ promises! { "ledger":
     "I10" a_job_that_is_not_there_has_no_ledger(w) {
         let nobody = Fence { job: JobId(404), token: Token(1) };
         for act in acts() {
-            assert_eq!(w.act(nobody, "charge", act), Answer::Gone);
+            assert_eq!(w.act(nobody, "charge", act), Answer::NotFound);
         }
     }
 
@@ -375,7 +375,7 @@ promises! { "ledger":
             w.open(fence, "charge");
             w.act(fence, "load", remember("1"));
             if !keep {
-                // In doubt, it would be kept. A person may delete it all the same.
+                // A job in doubt would be kept. An operator may purge it anyway.
                 w.act(fence, "charge", commit("1"));
             }
             w.settle(fence, complete());
@@ -391,7 +391,7 @@ promises! { "ledger":
         let (zombie, second) = parked_in_doubt(w);
         let id = second.job;
         w.pass(secs(1));
-        assert_eq!(resolve(w, id, "charge", &committed("9")), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, id, "charge", &committed("9")), Resolved::Applied(State::Queued));
         let line = w.timeline(id).pop().unwrap();
         assert_eq!((line.verb, line.note.as_deref()), (Verb::Resume, Some("effect charge resolved: committed")));
         let third = w.take("cid").lease.fence();
@@ -404,7 +404,7 @@ promises! { "ledger":
 
     "G8" a_person_lets_it_be_sent_again_and_the_next_attempt_opens_it(w) {
         let (_, second) = parked_in_doubt(w);
-        assert_eq!(resolve(w, second.job, "charge", &Resolution::Resend), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, second.job, "charge", &Resolution::Resend), Resolved::Applied(State::Queued));
         assert_eq!(w.dump().ledger[0].standing, Standing::Resend);
         let third = w.take("cid").lease.fence();
         assert_eq!(w.open(third, "charge"), Answer::Opened);
@@ -413,9 +413,9 @@ promises! { "ledger":
 
     "G7" a_persons_word_repeated_is_answered_alike(w) {
         let (_, second) = parked_in_doubt(w);
-        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Applied(State::Queued));
         let before = w.dump();
-        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Applied(State::Queued));
         assert_eq!(w.dump(), before);
         let third = w.take("cid").lease.fence();
         w.open(third, "charge");
@@ -423,7 +423,7 @@ promises! { "ledger":
             assert_eq!(w.act(third, "charge", Act::Resolve(committed("1"))), Answer::Recorded);
         }
         let used = w.dump();
-        assert_eq!(resolve(w, third.job, "charge", &committed("1")), Resolved::Yes(State::Running));
+        assert_eq!(resolve(w, third.job, "charge", &committed("1")), Resolved::Applied(State::Running));
         assert_eq!(w.dump(), used);
     }
 
@@ -431,22 +431,22 @@ promises! { "ledger":
         let (_, second) = parked_in_doubt(w);
         let id = second.job;
         for how in [committed("1"), Resolution::Resend, committed("2")] {
-            assert_eq!(resolve(w, id, "charge", &how), Resolved::Yes(State::Queued));
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::Applied(State::Queued));
         }
         let third = w.take("cid").lease.fence();
         assert_eq!(w.open(third, "charge"), Answer::Decided(json("2")));
-        assert_eq!(resolve(w, id, "charge", &committed("3")), Resolved::Held, "its holder has it now");
+        assert_eq!(resolve(w, id, "charge", &committed("3")), Resolved::Running, "its holder has it now");
         let other = w.act(third, "charge", Act::Resolve(committed("3")));
-        assert_eq!(other, Answer::No(Some(Standing::Committed)), "nobody decided that");
-        // It cannot make sense of it, and says so.
-        assert_eq!(w.settle(third, Outcome::Park { reason: "not a string".into() }), Settled::Yes(State::Parked));
-        assert_eq!(resolve(w, id, "charge", &committed("4")), Resolved::Yes(State::Queued));
+        assert_eq!(other, Answer::NotAllowed(Some(Standing::Committed)), "nobody decided that");
+        // The attempt cannot use the result, and parks the job.
+        assert_eq!(w.settle(third, Outcome::Park { reason: "not a string".into() }), Settled::Applied(State::Parked));
+        assert_eq!(resolve(w, id, "charge", &committed("4")), Resolved::Applied(State::Queued));
         let fourth = w.take("dan").lease.fence();
         assert_eq!(w.open(fourth, "charge"), Answer::Decided(json("4")));
         assert_eq!(w.act(fourth, "charge", Act::Resolve(committed("4"))), Answer::Recorded);
-        assert_eq!(w.settle(fourth, Outcome::Park { reason: "something else".into() }), Settled::Yes(State::Parked));
+        assert_eq!(w.settle(fourth, Outcome::Park { reason: "something else".into() }), Settled::Applied(State::Parked));
         for how in [committed("5"), Resolution::Resend] {
-            assert_eq!(resolve(w, id, "charge", &how), Resolved::No(Standing::Committed), "it was used");
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::NotInDoubt(Standing::Committed), "it was used");
         }
         let effect = &w.dump().ledger[0];
         assert_eq!((effect.result.clone(), effect.token), (Some(json("4")), fourth.token));
@@ -459,27 +459,27 @@ promises! { "ledger":
         w.act(fence, "charge", commit("1"));
         w.settle(fence, retry(secs(0)));
         for how in [committed("1"), committed("2"), Resolution::Resend] {
-            assert_eq!(resolve(w, id, "charge", &how), Resolved::No(Standing::Committed));
+            assert_eq!(resolve(w, id, "charge", &how), Resolved::NotInDoubt(Standing::Committed));
         }
     }
 
     "G8" a_person_does_not_decide_over_the_head_of_a_holder(w) {
         let (_, second) = in_doubt(w);
         let before = w.dump();
-        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Held);
+        assert_eq!(resolve(w, second.job, "charge", &committed("1")), Resolved::Running);
         assert_eq!(w.dump(), before);
     }
 
     "G8" a_person_is_told_what_cannot_be_resolved(w) {
         let (_, second) = parked_in_doubt(w);
-        assert_eq!(resolve(w, second.job, "mail", &Resolution::Resend), Resolved::Unknown);
-        assert_eq!(resolve(w, JobId(404), "charge", &Resolution::Resend), Resolved::Gone);
+        assert_eq!(resolve(w, second.job, "mail", &Resolution::Resend), Resolved::NoSuchEffect);
+        assert_eq!(resolve(w, JobId(404), "charge", &Resolution::Resend), Resolved::NotFound);
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.open(fence, "charge");
         w.act(fence, "charge", fail());
         w.settle(fence, retry(secs(0)));
-        assert_eq!(resolve(w, id, "charge", &Resolution::Resend), Resolved::No(Standing::Failed));
+        assert_eq!(resolve(w, id, "charge", &Resolution::Resend), Resolved::NotInDoubt(Standing::Failed));
     }
 
     "G8" a_job_with_two_doubts_goes_on_when_both_are_resolved(w) {
@@ -491,9 +491,9 @@ promises! { "ledger":
         let second = w.take("bob").lease.fence();
         w.settle(second, Outcome::Park { reason: "two doubts".into() });
         let id = second.job;
-        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Yes(State::Parked));
+        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Applied(State::Parked));
         assert_eq!(doubts(w), [format!("{id}/mail")]);
-        assert_eq!(resolve(w, id, "mail", &Resolution::Resend), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, id, "mail", &Resolution::Resend), Resolved::Applied(State::Queued));
         assert!(doubts(w).is_empty());
     }
 
@@ -502,7 +502,7 @@ promises! { "ledger":
         w.settle(second, Outcome::Bury { reason: "hopeless".into() });
         let id = second.job;
         assert_eq!(doubts(w), [format!("{id}/charge")]);
-        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Yes(State::Dead));
+        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Applied(State::Dead));
         assert_eq!(w.state(id), State::Dead);
     }
 
@@ -511,9 +511,9 @@ promises! { "ledger":
         let fence = w.take("ann").lease.fence();
         w.open(fence, "charge");
         w.settle(fence, complete());
-        assert_eq!(resolve(w, id, "charge", &Resolution::Resend), Resolved::Over);
+        assert_eq!(resolve(w, id, "charge", &Resolution::Resend), Resolved::Succeeded);
         assert_eq!(w.dump().ledger[0].standing, Standing::Open);
-        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Yes(State::Succeeded));
+        assert_eq!(resolve(w, id, "charge", &committed("1")), Resolved::Applied(State::Succeeded));
         assert!(doubts(w).is_empty());
     }
 
@@ -526,12 +526,12 @@ promises! { "ledger":
         }
         w.act(fences[0], "charge", commit("1"));
         let both = fences.iter().map(|fence| Settlement::new(*fence, complete())).collect::<Vec<_>>();
-        assert_eq!(w.store.settle(&both).unwrap(), [Settled::Yes(State::Succeeded); 2]);
+        assert_eq!(w.store.settle(&both).unwrap(), [Settled::Applied(State::Succeeded); 2]);
         assert!(w.store.job(known).unwrap().is_none());
         assert_eq!((w.state(doubtful), doubts(w)), (State::Succeeded, vec![format!("{doubtful}/charge")]));
-        assert_eq!(w.store.settle(&both[1..]).unwrap(), [Settled::Yes(State::Succeeded)]);
+        assert_eq!(w.store.settle(&both[1..]).unwrap(), [Settled::Applied(State::Succeeded)]);
         assert_eq!(w.store.prune(100).unwrap().jobs, 0);
-        assert_eq!(resolve(w, doubtful, "charge", &committed("2")), Resolved::Yes(State::Succeeded));
+        assert_eq!(resolve(w, doubtful, "charge", &committed("2")), Resolved::Applied(State::Succeeded));
         assert_eq!(w.store.prune(100).unwrap().jobs, 1);
         let state = w.dump();
         assert!(state.jobs.is_empty() && state.ledger.is_empty());
@@ -546,12 +546,12 @@ promises! { "ledger":
         w.store.cancel(&[cancelled]).unwrap();
         w.ended(Outcome::Bury { reason: "no".into() });
         w.pass(secs(400 * 86_400));
-        // One at a time: what is kept takes nobody else's place.
+        // One at a time: a job that is kept does not use up the limit.
         assert_eq!(w.store.prune(1).unwrap().jobs, 1);
         assert_eq!(w.store.prune(1).unwrap().jobs, 0);
         assert_eq!(w.dump().jobs.len(), 2);
-        assert_eq!(resolve(w, fence.job, "charge", &committed("1")), Resolved::Yes(State::Dead));
-        assert_eq!(resolve(w, cancelled, "charge", &committed("1")), Resolved::Yes(State::Cancelled));
+        assert_eq!(resolve(w, fence.job, "charge", &committed("1")), Resolved::Applied(State::Dead));
+        assert_eq!(resolve(w, cancelled, "charge", &committed("1")), Resolved::Applied(State::Cancelled));
         assert_eq!(w.store.prune(100).unwrap().jobs, 2);
         assert!(w.dump().ledger.is_empty());
     }

@@ -1,4 +1,4 @@
-//! How jobs are seen.
+//! How jobs are looked up and listed.
 
 use tenure::clock;
 use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
@@ -12,7 +12,7 @@ fn page(w: &mut World, filter: &Filter, limit: usize) -> Vec<i64> {
     w.store.jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
 }
 
-/// Brings the one job that is due, in whichever of two queues, to this end.
+/// Brings the one due job, in either of two queues, to this end state.
 fn end_as(w: &mut World, id: JobId, state: State) {
     if state == State::Cancelled {
         w.store.cancel(&[id]).unwrap();
@@ -166,7 +166,7 @@ promises! { "look":
         w.pass(secs(60));
         let later = w.store.overview().unwrap().lines.remove(1);
         assert_eq!((later.dead, later.succeeded_last_minute, later.died_last_minute), (1, 0, 0));
-        // What is due counts as ready, whether or not a claim has been by.
+        // A due job counts as ready, whether or not a claim has promoted it.
         assert_eq!((later.ready, later.waiting), (3, 0));
     }
 

@@ -29,7 +29,7 @@ fn keep(length: Duration) -> QueueChange {
 promises! { "operate":
     "I4" a_queued_job_is_cancelled_at_once(w) {
         for id in [w.put_one(), w.put(job("work").delay(secs(99)))] {
-            assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+            assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Applied]);
             let ended = w.record(id);
             assert_eq!((ended.state, ended.finished_at), (State::Cancelled, Some(w.now())));
             assert_eq!(w.verbs(id), [Verb::Cancel]);
@@ -40,28 +40,28 @@ promises! { "operate":
     "I7" cancelling_a_running_job_raises_its_token(w) {
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
-        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Applied]);
         assert!(w.record(id).token > fence.token);
         assert!(matches!(w.settle(fence, retry(secs(1))), Settled::Stale(stale) if stale.state == State::Cancelled));
     }
 
     "I4" a_parked_job_can_be_cancelled(w) {
         let id = w.ended(park());
-        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.cancel(&[id]).unwrap(), [Changed::Applied]);
         assert_eq!(w.state(id), State::Cancelled);
     }
 
     "I4" what_has_ended_cannot_be_cancelled(w) {
         let (succeeded, dead) = (w.ended(complete()), w.ended(bury()));
         let answers = w.store.cancel(&[succeeded, dead, JobId(404)]).unwrap();
-        assert_eq!(answers, [Changed::No(State::Succeeded), Changed::No(State::Dead), Changed::Gone]);
+        assert_eq!(answers, [Changed::Refused(State::Succeeded), Changed::Refused(State::Dead), Changed::NotFound]);
     }
 
     "G7" cancelling_twice_is_cancelling_once(w) {
         let id = w.put_one();
         w.store.cancel(&[id]).unwrap();
         let before = w.dump();
-        assert_eq!(w.store.cancel(&[id, id]).unwrap(), [Changed::Yes, Changed::Yes]);
+        assert_eq!(w.store.cancel(&[id, id]).unwrap(), [Changed::Applied, Changed::Applied]);
         assert_eq!(w.dump(), before);
     }
 
@@ -70,7 +70,7 @@ promises! { "operate":
         let fence = w.take("ann").lease.fence();
         w.settle(fence, bury());
         w.pass(secs(9));
-        assert_eq!(requeue(w, id), Changed::Yes);
+        assert_eq!(requeue(w, id), Changed::Applied);
         let queued = w.record(id);
         assert_eq!((queued.state, queued.attempt, queued.crashes), (State::Queued, 0, 0));
         assert_eq!((queued.run_at, queued.reason, queued.finished_at), (w.now(), None, None));
@@ -81,7 +81,7 @@ promises! { "operate":
     "I4" a_cancelled_job_is_queued_again(w) {
         let id = w.put(NewJob::new(name("work"), json(&format!("\"{}\"", "x".repeat(3_000)))).priority(3));
         w.store.cancel(&[id]).unwrap();
-        assert_eq!(requeue(w, id), Changed::Yes);
+        assert_eq!(requeue(w, id), Changed::Applied);
         let attempt = w.take("ann");
         assert_eq!((attempt.lease.job(), attempt.args.as_str().len()), (id, 3_002));
     }
@@ -94,33 +94,33 @@ promises! { "operate":
         assert!(matches!(w.settle(zombie, complete()), Settled::Stale(_)));
         let fence = w.take("bob").lease.fence();
         assert!(matches!(w.settle(zombie, complete()), Settled::Stale(_)));
-        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(fence, complete()), Settled::Applied(State::Succeeded));
     }
 
     "I4" only_dead_and_cancelled_jobs_are_requeued(w) {
         let (queued, succeeded) = (w.put(job("work").delay(secs(99))), w.ended(complete()));
-        assert_eq!(requeue(w, queued), Changed::No(State::Queued));
-        assert_eq!(requeue(w, succeeded), Changed::No(State::Succeeded));
-        assert_eq!(requeue(w, JobId(404)), Changed::Gone);
+        assert_eq!(requeue(w, queued), Changed::Refused(State::Queued));
+        assert_eq!(requeue(w, succeeded), Changed::Refused(State::Succeeded));
+        assert_eq!(requeue(w, JobId(404)), Changed::NotFound);
     }
 
     "G7" a_requeue_with_its_token_can_be_repeated(w) {
         let id = w.ended(bury());
         let request = AsSeen::at(id, w.record(id).token);
-        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Applied]);
         let fence = w.take("ann").lease.fence();
         w.settle(fence, bury());
         let before = w.dump();
-        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.requeue(&[request]).unwrap(), [Changed::Applied]);
         assert_eq!(w.dump(), before);
         let wrong = AsSeen::at(id, fence.token.next(0));
-        assert_eq!(w.store.requeue(&[wrong]).unwrap(), [Changed::No(State::Dead)]);
+        assert_eq!(w.store.requeue(&[wrong]).unwrap(), [Changed::Refused(State::Dead)]);
     }
 
     "I11" a_parked_job_is_queued_again_when_it_is_resumed(w) {
         let id = w.ended(park());
         w.pass(secs(60));
-        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Applied]);
         let queued = w.record(id);
         assert_eq!((queued.state, queued.run_at, queued.reason), (State::Queued, w.now(), None));
         assert_eq!(w.verbs(id), [Verb::Park, Verb::Resume]);
@@ -131,28 +131,28 @@ promises! { "operate":
         let id = w.ended(park());
         w.store.resume(&[id]).unwrap();
         let before = w.dump();
-        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Applied]);
         assert_eq!(w.dump(), before);
     }
 
     "I4" only_parked_jobs_are_resumed(w) {
         let (queued, dead) = (w.put(job("work").delay(secs(99))), w.ended(bury()));
         let answers = w.store.resume(&[queued, dead, JobId(404)]).unwrap();
-        assert_eq!(answers, [Changed::No(State::Queued), Changed::No(State::Dead), Changed::Gone]);
+        assert_eq!(answers, [Changed::Refused(State::Queued), Changed::Refused(State::Dead), Changed::NotFound]);
     }
 
     "I9" purging_deletes_an_ended_job_and_all_that_is_known_of_it(w) {
         let id = w.ended(bury());
-        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Applied]);
         assert!(w.store.job(id).unwrap().is_none());
         assert!(w.dump().timeline.is_empty());
-        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Gone]);
+        assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::NotFound]);
     }
 
     "I9" what_is_owed_cannot_be_purged(w) {
         let (queued, parked) = (w.put(job("work").delay(secs(99))), w.ended(park()));
         let answers = w.store.purge(&[queued, parked].map(AsSeen::any)).unwrap();
-        assert_eq!(answers, [Changed::No(State::Queued), Changed::No(State::Parked)]);
+        assert_eq!(answers, [Changed::Refused(State::Queued), Changed::Refused(State::Parked)]);
     }
 
     "I9" a_purge_leaves_alone_what_has_happened_since_the_job_was_seen(w) {
@@ -161,8 +161,8 @@ promises! { "operate":
         requeue(w, id);
         let fence = w.take("ann").lease.fence();
         w.settle(fence, complete());
-        assert_eq!(w.store.purge(&[seen]).unwrap(), [Changed::No(State::Succeeded)]);
-        assert_eq!(w.store.purge(&[AsSeen::at(id, fence.token)]).unwrap(), [Changed::Yes]);
+        assert_eq!(w.store.purge(&[seen]).unwrap(), [Changed::Refused(State::Succeeded)]);
+        assert_eq!(w.store.purge(&[AsSeen::at(id, fence.token)]).unwrap(), [Changed::Applied]);
     }
 
     "I9" a_purged_id_is_never_used_again(w) {
@@ -291,10 +291,10 @@ promises! { "operate":
         let queued = [w.put_one(), w.put_one()];
         let others = [dead[1], parked[1], succeeded[1], queued[1]];
         let before = others.map(|id| w.record(id));
-        assert_eq!(requeue(w, dead[0]), Changed::Yes);
-        assert_eq!(w.store.resume(&[parked[0]]).unwrap(), [Changed::Yes]);
-        assert_eq!(w.store.purge(&[AsSeen::any(succeeded[0])]).unwrap(), [Changed::Yes]);
-        assert_eq!(w.store.cancel(&[queued[0]]).unwrap(), [Changed::Yes]);
+        assert_eq!(requeue(w, dead[0]), Changed::Applied);
+        assert_eq!(w.store.resume(&[parked[0]]).unwrap(), [Changed::Applied]);
+        assert_eq!(w.store.purge(&[AsSeen::any(succeeded[0])]).unwrap(), [Changed::Applied]);
+        assert_eq!(w.store.cancel(&[queued[0]]).unwrap(), [Changed::Applied]);
         for (id, before) in others.into_iter().zip(before) {
             assert_eq!(w.store.job(id).unwrap().map(|found| found.job), Some(before));
         }

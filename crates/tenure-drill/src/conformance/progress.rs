@@ -1,4 +1,4 @@
-//! How a holder tells how far it has come, and who sees it.
+//! How a holder reports progress, and where it is shown.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ promises! { "progress":
         assert_eq!(w.progress(id), None);
         let fence = w.take("ann").lease.fence();
         assert_eq!(w.progress(id), None);
-        assert_eq!(w.tell(fence, half_way()), Reported::Yes);
+        assert_eq!(w.tell(fence, half_way()), Reported::Noted);
         assert_eq!(w.progress(id), Some(half_way()));
         let listed = w.store.jobs(&Filter::default(), 10).unwrap();
         assert_eq!(listed[0].progress, Some(half_way()));
-        // Also if it is less than before, and without a word.
-        assert_eq!(w.tell(fence, Progress::new(0.1, None)), Reported::Yes);
+        // Also if it is less than before, and without a note.
+        assert_eq!(w.tell(fence, Progress::new(0.1, None)), Reported::Noted);
         assert_eq!(w.progress(id), Some(Progress::new(0.1, None)));
     }
 
@@ -46,7 +46,7 @@ promises! { "progress":
         for (fraction, permille) in [(f64::NAN, 0), (-1.0, 0), (0.0, 0), (0.123_4, 123), (9.0, 1_000)] {
             for note in [None, Some(""), Some("it's 'half' done\n"), Some(long.as_str())] {
                 let told = Progress::new(fraction, note);
-                assert_eq!(w.tell(fence, told.clone()), Reported::Yes);
+                assert_eq!(w.tell(fence, told.clone()), Reported::Noted);
                 let kept = w.progress(id).unwrap();
                 assert_eq!((kept.permille(), &kept), (permille, &told));
             }
@@ -82,7 +82,7 @@ promises! { "progress":
 
     "G7" telling_of_an_unknown_job_answers_gone(w) {
         let nobody = Fence { job: JobId(77), token: Token(1) };
-        assert_eq!(w.tell(nobody, half_way()), Reported::Gone);
+        assert_eq!(w.tell(nobody, half_way()), Reported::NotFound);
     }
 
     "G2" the_next_claim_begins_anew(w) {
@@ -142,7 +142,7 @@ promises! { "progress":
         let before = w.record(id);
         w.pass(secs(20));
         for _ in 0..2 {
-            assert_eq!(w.tell(fence, half_way()), Reported::Yes, "also when it is repeated");
+            assert_eq!(w.tell(fence, half_way()), Reported::Noted, "also when it is repeated");
             assert_eq!(w.record(id), JobRecord { progress: Some(half_way()), ..before.clone() });
         }
         assert!(w.timeline(id).is_empty());
@@ -154,7 +154,7 @@ promises! { "progress":
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE * 2);
-        assert_eq!(w.tell(fence, half_way()), Reported::Yes);
+        assert_eq!(w.tell(fence, half_way()), Reported::Noted);
         assert_eq!(w.progress(id), Some(half_way()));
     }
 
@@ -168,7 +168,7 @@ promises! { "progress":
         let reports = told.map(|(fence, fraction)| Report { fence, progress: Progress::new(fraction, None) });
         let answers = w.store.progress(&reports).unwrap();
         assert!(
-            matches!(answers[..], [Reported::Stale(_), Reported::Yes, Reported::Gone, Reported::Yes, Reported::Yes]),
+            matches!(answers[..], [Reported::Stale(_), Reported::Noted, Reported::NotFound, Reported::Noted, Reported::Noted]),
             "{answers:?}"
         );
         assert_eq!(w.progress(lost), Some(Progress::new(0.1, None)));

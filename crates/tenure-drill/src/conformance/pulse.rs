@@ -1,4 +1,4 @@
-//! Stalls of the store, told by a gap in what its workers say.
+//! Stalls of the store, noticed by a gap in the pulse of its workers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tenure::store::{Beat, Claim, GUARD_GAP, Guarded, PULSE, Registration, STALL,
 
 use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
 
-/// A job that Ann holds, in a store whose workers say that it can be reached.
+/// A job that Ann holds, in a store whose pulse has begun.
 fn held(w: &mut World) -> Fence {
     w.put_one();
     let fence = w.take("ann").lease.fence();
@@ -18,7 +18,7 @@ fn held(w: &mut World) -> Fence {
     fence
 }
 
-/// Time passes in which workers reach the store.
+/// Time passes while workers reach the store.
 fn pass_beating(w: &mut World, length: Duration) {
     let end = w.now() + length;
     while w.now() + PULSE < end {
@@ -47,7 +47,7 @@ promises! { "pulse":
         assert!(overdue(w).is_empty());
         assert_eq!(w.lapse(&[fence]), [None]);
         assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Yes(State::Succeeded)));
+        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Applied(State::Succeeded)));
     }
 
     "I8" the_first_claim_after_a_stall_lapses_nothing_though_no_worker_has_noticed_it_yet(w) {
@@ -176,7 +176,7 @@ promises! { "pulse":
 
     "G5" after_a_stall_a_lock_must_have_been_free_for_longer(w) {
         let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
-        assert_eq!(w.store.register(&known).unwrap(), Guarded::Yes);
+        assert_eq!(w.store.register(&known).unwrap(), Guarded::ByLock);
         let fence = held(w);
         w.surroundings(|state| {
             state.held.clear();

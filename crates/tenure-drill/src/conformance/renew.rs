@@ -15,7 +15,7 @@ promises! { "renew":
         let fence = w.take("ann").lease.fence();
         w.pass(secs(20));
         let until = w.now() + LEASE;
-        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(until)]);
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Extended(until)]);
         w.pass(LEASE - Duration::from_millis(1));
         assert!(w.claim_ids(&ask("bob", 1)).is_empty());
     }
@@ -23,7 +23,7 @@ promises! { "renew":
     "G5" a_renewal_never_shortens_a_lease(w) {
         w.put_one();
         let lease = w.take("ann").lease;
-        assert_eq!(w.store.renew(&[lease.fence()], secs(1)).unwrap(), [Renewed::Held(lease.until())]);
+        assert_eq!(w.store.renew(&[lease.fence()], secs(1)).unwrap(), [Renewed::Extended(lease.until())]);
     }
 
     "G4" a_renewal_never_goes_beyond_the_maximal_runtime(w) {
@@ -31,9 +31,9 @@ promises! { "renew":
         let started = w.now();
         let fence = w.take("ann").lease.fence();
         w.pass(secs(29));
-        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(started + secs(45))]);
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Extended(started + secs(45))]);
         w.pass(secs(15));
-        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(started + secs(45))]);
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Extended(started + secs(45))]);
         w.pass(secs(1));
         assert_eq!(w.store.overdue(10, Duration::ZERO).unwrap(), [fence]);
     }
@@ -50,7 +50,7 @@ promises! { "renew":
         w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(LEASE * 2);
-        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Held(w.now() + LEASE)]);
+        assert_eq!(w.store.renew(&[fence], LEASE).unwrap(), [Renewed::Extended(w.now() + LEASE)]);
         assert!(w.claim_ids(&ask("bob", 1)).is_empty());
     }
 
@@ -60,7 +60,7 @@ promises! { "renew":
         let before = w.record(id);
         let (shown, current) = (first.lease.fence(), second.lease.token());
         let stale = Stale { shown, current, state: State::Running, reason: Reason::TokenMismatch };
-        assert_eq!(w.store.renew(&[shown], LEASE * 10).unwrap(), [Renewed::Lost(stale)]);
+        assert_eq!(w.store.renew(&[shown], LEASE * 10).unwrap(), [Renewed::Stale(stale)]);
         assert_eq!(w.record(id), before);
     }
 
@@ -78,7 +78,7 @@ promises! { "renew":
         let fence = w.take("ann").lease.fence();
         w.store.cancel(&[id]).unwrap();
         let answer = w.store.renew(&[fence], LEASE).unwrap()[0];
-        assert!(matches!(answer, Renewed::Lost(stale) if stale.state == State::Cancelled));
+        assert!(matches!(answer, Renewed::Stale(stale) if stale.state == State::Cancelled));
     }
 
     "I7" a_settled_attempt_cannot_be_renewed(w) {
@@ -86,13 +86,13 @@ promises! { "renew":
         let fence = w.take("ann").lease.fence();
         w.settle(fence, super::retry(secs(1)));
         let answer = w.store.renew(&[fence], LEASE).unwrap()[0];
-        assert!(matches!(answer, Renewed::Lost(stale) if stale.reason == Reason::AlreadySettled));
+        assert!(matches!(answer, Renewed::Stale(stale) if stale.reason == Reason::AlreadySettled));
         assert_eq!(w.state(id), State::Queued);
     }
 
     "G7" renewing_an_unknown_job_answers_gone(w) {
         let nobody = Fence { job: JobId(404), token: Token(1) };
-        assert_eq!(w.store.renew(&[nobody], LEASE).unwrap(), [Renewed::Gone]);
+        assert_eq!(w.store.renew(&[nobody], LEASE).unwrap(), [Renewed::NotFound]);
     }
 
     "G2" each_renewal_of_a_batch_is_answered_by_itself(w) {
@@ -103,7 +103,7 @@ promises! { "renew":
         w.settle(third.lease.fence(), complete());
         let fences = [first.lease.fence(), second.lease.fence(), third.lease.fence()];
         let answers = w.store.renew(&fences, LEASE).unwrap();
-        assert!(matches!(answers[..], [Renewed::Lost(_), Renewed::Held(_), Renewed::Lost(_)]), "{answers:?}");
+        assert!(matches!(answers[..], [Renewed::Stale(_), Renewed::Extended(_), Renewed::Stale(_)]), "{answers:?}");
     }
 
     "G6" a_renewal_that_makes_no_sense_is_refused(w) {
@@ -119,7 +119,7 @@ promises! { "renew":
         for who in ["ann", "bob"] {
             let fence = w.take(who).lease.fence();
             let hours = secs(23 * 3_600);
-            assert_eq!(w.store.renew(&[fence], hours).unwrap(), [Renewed::Held(w.now() + hours)]);
+            assert_eq!(w.store.renew(&[fence], hours).unwrap(), [Renewed::Extended(w.now() + hours)]);
         }
     }
 
@@ -127,7 +127,7 @@ promises! { "renew":
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
         w.pass(secs(1));
-        let until = Renewed::Held(w.now() + LEASE);
+        let until = Renewed::Extended(w.now() + LEASE);
         assert_eq!(w.store.renew(&[fence, fence], LEASE).unwrap(), [until, until]);
         assert!(w.timeline(id).is_empty());
     }

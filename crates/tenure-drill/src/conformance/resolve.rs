@@ -1,4 +1,5 @@
-//! Effects whose outcome is decided later, and words that come late: each changes what it names and nothing else.
+//! Effects whose outcome is decided later, and writes that come late: each changes what it names
+//! and nothing else.
 
 use tenure::job::State;
 use tenure::lease::Fence;
@@ -9,12 +10,12 @@ use tenure::store::{Resolved, Settled};
 use super::ledger::{acts, commit, committed, fail, in_doubt, parked_in_doubt, remember, resolve};
 use super::{LEASE, World, ask, json, promises, retry, secs};
 
-/// All that is due, taken by this worker.
+/// This worker claims everything that is due.
 fn take_all(w: &mut World, who: &str) -> Vec<Fence> {
     w.claim(&ask(who, 9)).attempts.iter().map(|attempt| attempt.lease.fence()).collect()
 }
 
-/// Two jobs, of each of which an attempt has left two effects open, in the hands of the next.
+/// Two jobs, each with two effects that an earlier attempt left open, held by the next attempts.
 fn two_in_doubt(w: &mut World) -> [Fence; 2] {
     w.put_one();
     w.put_one();
@@ -68,7 +69,7 @@ promises! { "ledger":
         let third = w.take("cid").lease.fence();
         let before = w.dump().ledger;
         for act in [commit("1"), fail(), Act::Resolve(Resolution::Resend)] {
-            assert_eq!(w.act(third, "charge", act), Answer::No(Some(Standing::Committed)));
+            assert_eq!(w.act(third, "charge", act), Answer::NotAllowed(Some(Standing::Committed)));
         }
         assert_eq!(w.dump().ledger, before, "the person may still say something else");
         assert_eq!(w.open(third, "charge"), Answer::Decided(json("1")));
@@ -84,7 +85,7 @@ promises! { "ledger":
         let before = w.dump().ledger;
         w.pass(secs(1));
         let answer = w.act(second, "charge", Act::Resolve(committed("41")));
-        assert_eq!(answer, Answer::No(Some(Standing::Committed)));
+        assert_eq!(answer, Answer::NotAllowed(Some(Standing::Committed)));
         assert_eq!(w.dump().ledger, before);
     }
 
@@ -92,7 +93,7 @@ promises! { "ledger":
         let (_, second) = in_doubt(w);
         let before = w.dump().ledger;
         for act in [commit("1"), fail()] {
-            assert_eq!(w.act(second, "charge", act), Answer::No(Some(Standing::Open)));
+            assert_eq!(w.act(second, "charge", act), Answer::NotAllowed(Some(Standing::Open)));
         }
         assert_eq!(w.dump().ledger, before, "it is still in doubt");
     }
@@ -119,7 +120,7 @@ promises! { "ledger":
     "G8" a_parked_job_goes_on_though_another_job_has_a_doubt(w) {
         let (_, one) = parked_in_doubt(w);
         let (_, other) = parked_in_doubt(w);
-        assert_eq!(resolve(w, one.job, "charge", &committed("1")), Resolved::Yes(State::Queued));
+        assert_eq!(resolve(w, one.job, "charge", &committed("1")), Resolved::Applied(State::Queued));
         assert_eq!(w.state(other.job), State::Parked);
     }
 
@@ -129,7 +130,7 @@ promises! { "ledger":
             w.put_one();
             let fence = w.take("ann").lease.fence();
             w.open(fence, "charge");
-            assert!(matches!(w.settle(fence, outcome), Settled::Yes(_)));
+            assert!(matches!(w.settle(fence, outcome), Settled::Applied(_)));
             let before = w.dump();
             for act in acts() {
                 let answer = w.act(fence, "charge", act);

@@ -1,4 +1,4 @@
-//! Workers that were taken for gone and come back: whose crash is taken back, and when.
+//! Workers that were considered gone and come back: which crash is taken back, and when.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -14,7 +14,8 @@ fn put(w: &mut World, kind: &str) -> JobId {
     w.put(job(kind).max_crashes(NonZeroU16::new(9).unwrap()))
 }
 
-/// The worker makes itself known and holds the job of this kind, once it is due.
+/// The worker registers and claims the jobs of these kinds, after a minute in which they become
+/// due.
 fn busy(w: &mut World, who: &str, kinds: &[&str]) -> Vec<Fence> {
     w.pass(secs(60));
     let known = Registration { worker: worker(who), queues: vec![name("default")], kinds: None };
@@ -24,7 +25,7 @@ fn busy(w: &mut World, who: &str, kinds: &[&str]) -> Vec<Fence> {
     w.claim(&claim).attempts.iter().map(|attempt| attempt.lease.fence()).collect()
 }
 
-/// All workers' processes end, and it is noticed.
+/// All workers' processes end, and their deaths are noticed.
 fn vanish(w: &mut World) -> usize {
     w.surroundings(|state| state.held.clear());
     assert!(w.store.vanished(10).unwrap().is_empty());
@@ -67,7 +68,7 @@ promises! { "record":
         fences.extend(busy(w, "bob", &["c"]));
         assert_eq!(fences.iter().map(|fence| fence.job).collect::<Vec<_>>(), ids);
         assert_eq!(vanish(w), 3);
-        // Their handlers come back soon: the crashes count on.
+        // The handlers come back soon after the crashes, so the crashes still count.
         for fence in busy(w, "cid", &["a", "b", "c"]) {
             w.settle(fence, retry(Duration::ZERO));
         }
@@ -93,7 +94,7 @@ promises! { "record":
     }
 
     "I5" only_the_worker_whose_lease_ran_out_takes_that_crash_back(w) {
-        // Another job has lines under higher tokens, and a crash of its own.
+        // Another job has timeline lines under higher tokens, and a crash of its own.
         let other = put(w, "other");
         for _ in 0..4 {
             let fence = busy(w, "cid", &["other"])[0];
@@ -113,7 +114,7 @@ promises! { "record":
         w.pass(LEASE);
         assert_eq!(w.sweep(), 1);
         assert_eq!((w.record(id).crashes, w.state(id)), (1, State::Queued));
-        // A token of before, and one that was never issued.
+        // An earlier token, and one that was never issued.
         show(w, first);
         show(w, Fence { job: id, token: Token(999) });
         assert_eq!(w.record(id).crashes, 1);

@@ -35,7 +35,7 @@ promises! { "settle":
         let lease = w.take("ann").lease;
         w.pass(secs(2));
         let result = Some(json(r#"{"sum": 42}"#));
-        assert_eq!(w.settle(lease.fence(), Outcome::Complete { result: result.clone() }), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(lease.fence(), Outcome::Complete { result: result.clone() }), Settled::Applied(State::Succeeded));
         let done = w.record(id);
         assert_eq!((done.state, done.result, done.token), (State::Succeeded, result, lease.token()));
         assert_eq!((done.started_at, done.finished_at), (Some(w.now() - secs(2)), Some(w.now())));
@@ -50,7 +50,7 @@ promises! { "settle":
     "G2" a_late_completion_is_heard_if_nobody_took_the_job(w) {
         let (id, fence) = taken(w);
         w.pass(LEASE * 3);
-        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(fence, complete()), Settled::Applied(State::Succeeded));
         assert_eq!(w.state(id), State::Succeeded);
     }
 
@@ -64,7 +64,7 @@ promises! { "settle":
             assert_eq!(w.settle(shown, outcome), Settled::Stale(stale));
         }
         assert_eq!(w.record(id), before);
-        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Applied(State::Succeeded));
     }
 
     "I4" a_worker_that_lost_its_lease_cannot_undo_what_its_successor_did(w) {
@@ -108,8 +108,8 @@ promises! { "settle":
         assert_eq!((line.verb, line.refused, line.token), (Verb::Complete, true, first.lease.token()));
         assert_eq!((line.attempt, line.worker), (1, Some(worker("ann"))), "though the job is in its second attempt");
 
-        // One that has completed its job is named by the job.
-        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Yes(State::Succeeded));
+        // If the attempt completed its job, its number and worker are read from the job.
+        assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Applied(State::Succeeded));
         w.settle(second.lease.fence(), Outcome::Release);
         let line = w.timeline(id).pop().unwrap();
         assert_eq!((line.verb, line.refused, line.token), (Verb::Release, true, second.lease.token()));
@@ -139,11 +139,11 @@ promises! { "settle":
         let (id, fence) = taken(w);
         w.settle(fence, retry(Duration::ZERO));
         let next = w.take("bob");
-        assert_eq!(w.settle(fence, retry(Duration::ZERO)), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(fence, retry(Duration::ZERO)), Settled::Applied(State::Queued));
         w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
         w.store.requeue(&[tenure::store::AsSeen::any(id)]).unwrap();
         let buried = w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
-        assert_eq!(buried, Settled::Yes(State::Dead));
+        assert_eq!(buried, Settled::Applied(State::Dead));
         assert_eq!(w.state(id), State::Queued);
     }
 
@@ -161,7 +161,7 @@ promises! { "settle":
 
     "G7" settling_an_unknown_job_answers_gone(w) {
         let nobody = Fence { job: JobId(404), token: Token(1) };
-        assert_eq!(w.settle(nobody, complete()), Settled::Gone);
+        assert_eq!(w.settle(nobody, complete()), Settled::NotFound);
         assert!(w.dump().timeline.is_empty());
     }
 
@@ -189,7 +189,7 @@ promises! { "settle":
 
     "G4" a_retry_waits_and_keeps_its_error(w) {
         let (id, fence) = taken(w);
-        assert_eq!(w.settle(fence, retry(secs(7))), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(fence, retry(secs(7))), Settled::Applied(State::Queued));
         let queued = w.record(id);
         assert_eq!((queued.waiting, queued.run_at, queued.attempt), (true, w.now() + secs(7), 1));
         assert_eq!((queued.worker, queued.lease_until), (None, None));
@@ -203,12 +203,12 @@ promises! { "settle":
     "G4" a_retry_of_the_last_attempt_buries_the_job_with_its_error(w) {
         let id = w.put(job("work").max_attempts(NonZeroU16::new(2).unwrap()));
         let first = w.take("ann").lease.fence();
-        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Applied(State::Queued));
         let last = w.take("ann").lease.fence();
-        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Yes(State::Dead));
+        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Applied(State::Dead));
         let dead = w.record(id);
         assert_eq!((dead.state, dead.reason.as_deref()), (State::Dead, Some("it failed")));
-        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Yes(State::Dead));
+        assert_eq!(w.settle(last, retry(Duration::ZERO)), Settled::Applied(State::Dead));
         assert!(w.claim_ids(&ask("ann", 1)).is_empty());
     }
 
@@ -226,7 +226,7 @@ promises! { "settle":
 
     "G4" a_snoozed_job_waits(w) {
         let (id, fence) = taken(w);
-        assert_eq!(w.settle(fence, Outcome::Snooze { after: secs(9) }), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(fence, Outcome::Snooze { after: secs(9) }), Settled::Applied(State::Queued));
         let queued = w.record(id);
         assert_eq!((queued.waiting, queued.run_at), (true, w.now() + secs(9)));
     }
@@ -235,7 +235,7 @@ promises! { "settle":
         let (id, fence) = taken(w);
         w.pass(secs(3));
         let younger = w.put_one();
-        assert_eq!(w.settle(fence, Outcome::Release), Settled::Yes(State::Queued));
+        assert_eq!(w.settle(fence, Outcome::Release), Settled::Applied(State::Queued));
         assert!(w.record(id).token > fence.token);
         assert_eq!(w.claim_ids(&ask("bob", 2)), [id, younger]);
     }
@@ -262,13 +262,13 @@ promises! { "settle":
         let (_, third) = (w.put_one(), w.take("cid"));
         let batch: Vec<_> = [&first, &third, &second].map(|attempt| settlement(attempt.lease.fence(), vec![])).into();
         let answers = w.store.settle(&batch).unwrap();
-        assert!(matches!(answers[..], [Settled::Stale(_), Settled::Yes(_), Settled::Yes(_)]), "{answers:?}");
+        assert!(matches!(answers[..], [Settled::Stale(_), Settled::Applied(_), Settled::Applied(_)]), "{answers:?}");
     }
 
     "G7" the_same_settlement_twice_in_a_batch_is_heard_once(w) {
         let (id, fence) = taken(w);
         let batch = vec![Settlement::new(fence, retry(secs(1))); 2];
-        assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Yes(State::Queued); 2]);
+        assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Applied(State::Queued); 2]);
         assert_eq!(w.verbs(id), [Verb::Retry]);
     }
 
@@ -284,7 +284,7 @@ promises! { "settle":
     "G1" an_error_text_of_any_size_and_content_can_be_settled(w) {
         let (id, fence) = taken(w);
         let error = format!("\0\u{1b}[31m{}", "é".repeat(ERROR_LIMIT));
-        assert_eq!(w.settle(fence, Outcome::Bury { reason: error }), Settled::Yes(State::Dead));
+        assert_eq!(w.settle(fence, Outcome::Bury { reason: error }), Settled::Applied(State::Dead));
         let reason = w.record(id).reason.unwrap();
         assert!(reason.len() <= ERROR_LIMIT && !reason.contains('\0'));
     }
@@ -292,7 +292,7 @@ promises! { "settle":
     "I10" a_settlement_and_its_follow_ups_happen_together(w) {
         let (id, fence) = taken(w);
         let then = vec![job("next").delay(secs(5)), job("after").key(key("k"))];
-        assert_eq!(w.store.settle(&[settlement(fence, then)]).unwrap(), [Settled::Yes(State::Succeeded)]);
+        assert_eq!(w.store.settle(&[settlement(fence, then)]).unwrap(), [Settled::Applied(State::Succeeded)]);
         let jobs = w.dump().jobs;
         let followed: Vec<_> = jobs[1..].iter().map(|job| (job.kind.as_str(), job.parent)).collect();
         assert_eq!(followed, [("next", Some(id)), ("after", Some(id))]);
@@ -326,9 +326,9 @@ promises! { "settle":
         let fence = w.take("ann").lease.fence();
         w.settle(fence, retry(Duration::ZERO));
         let fence = w.take("ann").lease.fence();
-        assert_eq!(w.settle(fence, complete()), Settled::Yes(State::Succeeded));
+        assert_eq!(w.settle(fence, complete()), Settled::Applied(State::Succeeded));
         assert!(w.store.job(id).unwrap().is_none());
-        assert_eq!(w.settle(fence, complete()), Settled::Gone);
+        assert_eq!(w.settle(fence, complete()), Settled::NotFound);
         let dump = w.dump();
         assert!(dump.jobs.is_empty() && dump.timeline.is_empty());
     }
@@ -352,7 +352,7 @@ promises! { "settle":
         let (id, fence) = taken(w);
         let next = w.put_one();
         let (settled, claimed) = w.store.settle_and_claim(&[settlement(fence, vec![])], &ask("ann", 1)).unwrap();
-        assert_eq!(settled, [Settled::Yes(State::Succeeded)]);
+        assert_eq!(settled, [Settled::Applied(State::Succeeded)]);
         assert_eq!(claimed.attempts[0].lease.job(), next);
         assert_eq!(w.state(id), State::Succeeded);
     }
@@ -391,13 +391,13 @@ promises! { "settle":
     "I4" however_a_job_ends_it_is_still_all_that_was_asked_for(w) {
         type End = fn(&mut World, Fence);
         let ends: [(State, End); 5] = [
-            (State::Succeeded, |w, fence| assert_eq!(w.settle(fence, complete_with_seven()), Settled::Yes(State::Succeeded))),
-            // Twice in one batch, which goes another way than once.
+            (State::Succeeded, |w, fence| assert_eq!(w.settle(fence, complete_with_seven()), Settled::Applied(State::Succeeded))),
+            // Twice in one batch, which takes another code path than once.
             (State::Succeeded, |w, fence| {
                 let batch = vec![Settlement::new(fence, complete_with_seven()); 2];
-                assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Yes(State::Succeeded); 2]);
+                assert_eq!(w.store.settle(&batch).unwrap(), [Settled::Applied(State::Succeeded); 2]);
             }),
-            (State::Dead, |w, fence| assert_eq!(w.settle(fence, Outcome::Bury { reason: "no".into() }), Settled::Yes(State::Dead))),
+            (State::Dead, |w, fence| assert_eq!(w.settle(fence, Outcome::Bury { reason: "no".into() }), Settled::Applied(State::Dead))),
             (State::Cancelled, |w, fence| assert_eq!(w.store.cancel(&[fence.job]).unwrap().len(), 1)),
             (State::Dead, |w, _| {
                 w.pass(LEASE);
@@ -421,7 +421,7 @@ promises! { "settle":
             let after = w.record(fence.job);
             assert_eq!((after.state, after.finished_at), (state, Some(w.now())));
             assert_eq!(after.result, (state == State::Succeeded).then(|| json("7")));
-            // What an end changes, and nothing else.
+            // Apart from what an end changes, everything is the same.
             let JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, request, .. } = before.clone();
             let same = JobRecord { state, token, crashes, crashed_at, is_suspect, leased_at, lease_ms, lease_until, request, finished_at: None, result: None, reason: None, ..after };
             assert_eq!(same, before);
@@ -446,7 +446,7 @@ promises! { "settle":
         w.settle(fence, retry(Duration::ZERO));
         let fence = w.take("ann").lease.fence();
         let answers = w.store.settle(&vec![settlement(fence, vec![]); 2]).unwrap();
-        assert_eq!(answers, [Settled::Yes(State::Succeeded), Settled::Gone]);
+        assert_eq!(answers, [Settled::Applied(State::Succeeded), Settled::NotFound]);
         let dump = w.dump();
         assert!(dump.jobs.is_empty() && dump.timeline.is_empty());
     }
@@ -473,7 +473,7 @@ promises! { "settle":
         let mut fences = Vec::new();
         for _ in 0..200 {
             let fence = w.take("ann").lease.fence();
-            assert_eq!(w.settle(fence, snooze.clone()), Settled::Yes(State::Queued));
+            assert_eq!(w.settle(fence, snooze.clone()), Settled::Applied(State::Queued));
             fences.push(fence);
         }
         let lines = w.timeline(id);
@@ -482,7 +482,7 @@ promises! { "settle":
         assert_eq!(tokens, last, "the twenty last");
         assert_eq!(lines.last().map(|line| line.earlier), Some(180));
         for fence in &fences[180..] {
-            assert_eq!(w.settle(*fence, snooze.clone()), Settled::Yes(State::Queued), "heard before");
+            assert_eq!(w.settle(*fence, snooze.clone()), Settled::Applied(State::Queued), "heard before");
         }
         assert_eq!(w.timeline(id), lines);
         assert!(matches!(w.settle(fences[179], snooze), Settled::Stale(_)), "nobody repeats that any more");
@@ -501,7 +501,7 @@ promises! { "settle":
         assert_eq!(of(Verb::Retry, false), 1);
         assert_eq!(of(Verb::Snooze, false), 20);
         assert_eq!(of(Verb::Complete, true), 50, "each refusal is evidence");
-        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Yes(State::Queued), "it was heard");
+        assert_eq!(w.settle(first, retry(Duration::ZERO)), Settled::Applied(State::Queued), "it was heard");
     }
 
     "G7" many_lines_of_one_job_leave_those_of_another_alone(w) {
@@ -517,7 +517,7 @@ promises! { "settle":
         assert_eq!(w.verbs(few), [vec![Verb::Snooze; 5], vec![Verb::Cancel]].concat());
         assert_eq!(w.timeline(many).last().map(|line| line.earlier), Some(15));
 
-        // What was dropped is counted for each by itself.
+        // Dropped lines are counted for each job separately.
         let third = w.put_one();
         w.store.cancel(&[many]).unwrap();
         (0..21).for_each(|_| snooze_all(w));
@@ -527,7 +527,7 @@ promises! { "settle":
     "G7" lines_are_kept_and_counted_for_each_verb_by_itself(w) {
         let id = w.put(job("work").max_attempts(std::num::NonZeroU16::new(100).unwrap()));
         let snooze = || Outcome::Snooze { after: Duration::ZERO };
-        // A refusal of the same verb is older than all, and others are newer.
+        // One refusal of the same verb is older than all other lines, and others are newer.
         w.settle(Fence { job: id, token: Token(0) }, snooze());
         for token in 1_000..1_020 {
             w.settle(Fence { job: id, token: Token(token) }, snooze());
@@ -535,7 +535,7 @@ promises! { "settle":
         let mut end_all = |outcome: Outcome, times| {
             for _ in 0..times {
                 let fence = w.take("ann").lease.fence();
-                assert_eq!(w.settle(fence, outcome.clone()), Settled::Yes(State::Queued));
+                assert_eq!(w.settle(fence, outcome.clone()), Settled::Applied(State::Queued));
             }
             let lines = w.timeline(id);
             let of = |verb, refused| {

@@ -1,4 +1,5 @@
-//! Jobs that may have killed their worker: how soon they run again, beside whom, and when they are buried.
+//! Jobs that may have crashed their worker: how soon they run again, beside which other jobs, and
+//! when they are buried.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -9,14 +10,13 @@ use tenure::store::{AsSeen, Claim, GUARD_GAP, Registration, SUSPICION, Settled};
 
 use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
 
-/// A millisecond.
 const MOMENT: Duration = Duration::from_millis(1);
 
 fn limited(kind: &str, max_crashes: u16) -> NewJob {
     job(kind).max_crashes(NonZeroU16::new(max_crashes).unwrap()).max_attempts(NonZeroU16::MAX)
 }
 
-/// The job runs when it is due, alone in its worker, and its worker vanishes.
+/// The job runs when it is due, alone in its worker, and its lease runs out.
 fn crash(w: &mut World, id: JobId) -> State {
     let job = w.record(id);
     w.pass(job.run_at.since(w.now()));
@@ -27,7 +27,7 @@ fn crash(w: &mut World, id: JobId) -> State {
     w.state(id)
 }
 
-/// So many jobs, each of a kind of its own, that have crashed so often. All are due.
+/// This many jobs, each of its own kind, that have each crashed this often. All are due.
 fn crashed(w: &mut World, jobs: usize, max_crashes: u16, crashes: u16) -> Vec<JobId> {
     let ids: Vec<_> = (0..jobs).map(|n| w.put(limited(&format!("k{n}"), max_crashes))).collect();
     for id in &ids {
@@ -39,25 +39,26 @@ fn crashed(w: &mut World, jobs: usize, max_crashes: u16, crashes: u16) -> Vec<Jo
     ids
 }
 
-/// How each of these jobs is claimed, and its attempt ended so. Then all are due, with a minute between.
+/// Claims each of these jobs and settles it with this outcome. Then a minute passes, so that all
+/// are due again.
 fn attempt_all(w: &mut World, ids: &[JobId], outcome: &Outcome) {
     for id in ids {
         let only = Claim { kinds: Some(vec![w.record(*id).kind]), ..ask("alone", 1) };
         let fence = w.claim(&only).attempts.remove(0).lease.fence();
-        assert!(matches!(w.settle(fence, outcome.clone()), Settled::Yes(_)));
+        assert!(matches!(w.settle(fence, outcome.clone()), Settled::Applied(_)));
         w.store.resume(&[*id]).unwrap();
     }
     w.pass(secs(60));
 }
 
-/// The ways of a handler to come back without an end of its job.
+/// The outcomes with which a handler comes back without ending its job.
 fn returns() -> [Outcome; 3] {
     let park = Outcome::Park { reason: "ask Ann".into() };
     [retry(secs(1)), Outcome::Snooze { after: secs(1) }, park]
 }
 
-/// A worker with so many slots takes what it can. If it has poison, all that it has crashes with it; else all succeed.
-/// It starts again until nothing is owed.
+/// A worker with this many slots takes what it can. If one of its jobs is poison, all of them
+/// crash; else all succeed. A new worker starts until all jobs have ended.
 fn work(w: &mut World, slots: usize, poison: &[JobId], all: &[JobId]) {
     for run in 0..200 {
         if all.iter().all(|id| w.state(*id).has_ended()) {
@@ -214,7 +215,7 @@ promises! { "suspect":
         assert_eq!([crash(w, other), crash(w, other)], [State::Queued; 2]);
         w.pass(secs(60));
         let long = |who, kind: &str| Claim { kinds: Some(vec![name(kind)]), lease: secs(9_000), ..ask(who, 10) };
-        // Not the one beside the other, and not the other beside the one, however long they have run.
+        // Neither beside the other, however long they have run.
         assert_eq!(w.claim_ids(&long("ann", "k0")), [last]);
         w.pass(SUSPICION * 10);
         assert!(w.claim_ids(&long("ann", "other")).is_empty());
@@ -299,13 +300,14 @@ promises! { "suspect":
     "G4" a_job_beside_all_crashes_of_two_poison_jobs_that_come_one_after_the_other_succeeds(w) {
         let id = w.put_one();
         let first = w.put_one();
-        // The first one takes it down twice. From then on they are suspects, and do not meet again.
+        // The first poison job crashes it twice. From then on both are suspects, and do not run
+        // together again.
         for _ in 0..2 {
             assert_eq!(w.claim_ids(&ask("doomed", 16)), [id, first]);
             w.pass(LEASE);
             w.sweep();
         }
-        // And so does the second, which is no suspect yet.
+        // The second poison job, which is no suspect yet, crashes it twice more.
         let second = w.put(job("late"));
         for crashes in [3, 4] {
             w.pass(secs(60));
@@ -314,7 +316,8 @@ promises! { "suspect":
             let claimed = w.claim_ids(&ask("doomed", 16));
             assert_eq!(claimed.len(), 1);
             if claimed != [id] {
-                // The other suspect came first, and was alone with the second: worse than that is this one.
+                // The other suspect was claimed first, alone beside the second poison job. The
+                // worse case is this job beside it.
                 w.store.cancel(&claimed).unwrap();
                 assert_eq!(w.claim_ids(&ask("doomed", 16)), [id]);
             }

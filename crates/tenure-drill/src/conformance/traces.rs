@@ -1,4 +1,4 @@
-//! What an end leaves of a job, and what it leaves of others.
+//! What the end of a job leaves of the job itself and of other jobs.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::{World, ask, complete, json, name, promises, retry};
 const NO_HISTORY: QueueChange =
     QueueChange { pause: None, keep: Some(Duration::ZERO), keep_dead: None };
 
-/// A running job in its second attempt that has all that a job can have: large args, a line, an effect and a step.
+/// A running job in its second attempt that has everything a job can have: large args, a timeline
+/// line, an effect and a step.
 fn rich(w: &mut World, queue: &str) -> Fence {
     let args = json(&format!("\"{}\"", "x".repeat(5_000)));
     let id = w.put(NewJob::new(name("work"), args).queue(name(queue)));
@@ -29,7 +30,7 @@ fn rich(w: &mut World, queue: &str) -> Fence {
     fence
 }
 
-/// How many lines, effects and steps a store has of a job.
+/// How many timeline lines, effects and steps the store has of a job.
 fn traces(w: &mut World, id: JobId) -> (usize, usize, usize) {
     let dump = w.dump();
     (
@@ -39,7 +40,7 @@ fn traces(w: &mut World, id: JobId) -> (usize, usize, usize) {
     )
 }
 
-/// Once each, and all of them twice in one batch, which goes another way.
+/// All of them once, and all of them twice in one batch, which takes another code path.
 fn batches(fences: &[Fence]) -> [Vec<Settlement>; 2] {
     let once: Vec<_> = fences.iter().map(|fence| Settlement::new(*fence, complete())).collect();
     [once.clone(), [once.clone(), once].concat()]
@@ -52,7 +53,7 @@ promises! { "settle":
             let (mine, beside, kept) = (rich(w, "default"), rich(w, "default"), rich(w, "kept"));
             let batch = batches(&[mine, kept]);
             let answers = w.store.settle(&batch[at]).unwrap();
-            assert_eq!(answers[..2], [Settled::Yes(State::Succeeded); 2]);
+            assert_eq!(answers[..2], [Settled::Applied(State::Succeeded); 2]);
             assert!(w.store.job(mine.job).unwrap().is_none());
             assert_eq!(traces(w, mine.job), (0, 0, 0));
             for other in [beside, kept] {
@@ -78,7 +79,7 @@ promises! { "settle":
             }
             w.act(done, "pay", Act::Commit { result: json("1") });
             let answers = w.store.settle(&batches(&[open, done, none])[at]).unwrap();
-            assert_eq!(answers[..3], [Settled::Yes(State::Succeeded); 3]);
+            assert_eq!(answers[..3], [Settled::Applied(State::Succeeded); 3]);
             assert_eq!(w.state(open.job), State::Succeeded, "its effect is in doubt");
             assert_eq!(traces(w, open.job), (0, 1, 0));
             for gone in [done, none] {
@@ -95,7 +96,7 @@ promises! { "settle":
         let fence = w.take("ann").lease.fence();
         w.ended(complete());
         for outcome in super::outcomes() {
-            assert_eq!(w.settle(Fence { job: JobId(404), token: fence.token }, outcome), Settled::Gone);
+            assert_eq!(w.settle(Fence { job: JobId(404), token: fence.token }, outcome), Settled::NotFound);
         }
         assert!(w.dump().timeline.is_empty());
     }
@@ -113,7 +114,7 @@ promises! { "settle":
                 Settlement::new(fence, second),
             ];
             let answers = w.store.settle(&batch).unwrap();
-            assert!(matches!(answers[..], [Settled::Yes(_), Settled::Yes(State::Succeeded), Settled::Stale(_)]), "{answers:?}");
+            assert!(matches!(answers[..], [Settled::Applied(_), Settled::Applied(State::Succeeded), Settled::Stale(_)]), "{answers:?}");
             let then = if first == complete() { State::Succeeded } else { State::Queued };
             assert_eq!(w.state(fence.job), then);
             w.store.cancel(&[fence.job]).unwrap();
@@ -125,7 +126,7 @@ promises! { "settle":
         let snooze = || Outcome::Snooze { after: Duration::ZERO };
         for _ in 0..25 {
             let fence = w.take("ann").lease.fence();
-            assert_eq!(w.settle(fence, snooze()), Settled::Yes(State::Queued));
+            assert_eq!(w.settle(fence, snooze()), Settled::Applied(State::Queued));
         }
         assert!(matches!(w.settle(Fence { job: id, token: Token(999) }, snooze()), Settled::Stale(_)));
         assert_eq!((w.verbs(id), w.refusals(id)), (vec![Verb::Snooze; 20], vec![Verb::Snooze]));

@@ -1,4 +1,4 @@
-//! Random steps: a seed gives the same ones for ever.
+//! Random steps: a seed always gives the same ones.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn random_worker(chance: &mut Chance) -> WorkerId {
 fn random_job(chance: &mut Chance) -> NewJob {
     let large = format!("\"{}\"", "x".repeat(2_100));
     let is_keyed = chance.below(3) == 0;
-    // Many ask for the same under their keys: a request that is repeated is else hardly ever met.
+    // Many keyed jobs are alike. Otherwise a repeated request would hardly ever occur.
     let (kind, args) = if is_keyed && chance.below(2) == 0 {
         (name("mail"), one_of(chance, &["{}", "{ }"]).to_owned())
     } else {
@@ -181,7 +181,7 @@ fn random_settlement(chance: &mut Chance) -> (usize, Outcome, Vec<NewJob>) {
     (chance.below(1_000) as usize, random_outcome(chance), then)
 }
 
-/// Mostly of an attempt that is still running, and sometimes of one job twice.
+/// Mostly for an attempt that is still running, and sometimes twice for one job.
 fn random_report(chance: &mut Chance) -> (usize, Progress) {
     let fraction = one_of(chance, &[0.0, 0.25, 1.0, -3.0, f64::NAN, f64::INFINITY]);
     let long = "é\0".repeat(150);
@@ -190,7 +190,7 @@ fn random_report(chance: &mut Chance) -> (usize, Progress) {
 }
 
 fn random_change(chance: &mut Chance) -> QueueChange {
-    // More often resumed than paused, or everything stands still.
+    // Resume more often than pause, or all queues would end up paused.
     let pause =
         one_of(chance, &[None, Some(Pause::Pause), Some(Pause::Resume), Some(Pause::Resume)]);
     let keep =
@@ -233,7 +233,8 @@ fn random_resolution(chance: &mut Chance) -> Resolution {
     }
 }
 
-/// What a worker does with one effect, mostly of an attempt that is still running, and something of another one's.
+/// What a worker does with one effect, mostly of an attempt that is still running, and one act on
+/// another effect.
 fn random_ledger(chance: &mut Chance) -> Step {
     let (at, effect) = (chance.below(4) as usize, random_effect(chance));
     let mut entries = vec![(at, effect.clone(), Act::Open)];

@@ -1,4 +1,4 @@
-//! After a power cut: the file is opened again, and held against what was answered before.
+//! After a power cut: the file is opened again, and compared with what was answered before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,17 +24,17 @@ use crate::verdict::Invariant;
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// What is not as it must be, the gravest first.
+    /// What violates an invariant, the gravest first.
     pub(super) wrong: Vec<(Invariant, String)>,
-    /// The call that was under way is applied.
+    /// Whether the call that was under way is applied.
     pub(super) under_way: bool,
-    /// The store took itself for an older one.
+    /// Whether the store took itself for an older copy.
     pub(super) new_epoch: bool,
-    /// What happened to the files until they were open.
+    /// The file events until the store was open.
     pub(super) opening: Vec<Event>,
 }
 
-/// What the callers know: all that was answered, and what may have happened besides.
+/// What the callers know: everything that was answered, and what may have happened besides.
 pub(super) struct Known<'a> {
     pub(super) answered: Vec<&'a Call>,
     /// The state after the last answer, and after the call that was under way.
@@ -42,13 +42,13 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Whether somebody was told that the store is there.
+    /// Whether a caller has been answered that the store is open.
     pub(super) fn is_open(&self) -> bool {
         !self.answered.is_empty()
     }
 }
 
-/// Puts `files` into `directory`, which is empty, and looks.
+/// Puts `files` into `directory`, which is empty, opens the store there and examines it.
 pub(super) fn look(directory: &Path, files: &Files, known: &Known<'_>) -> io::Result<Found> {
     for (name, bytes) in files {
         std::fs::write(directory.join(name), bytes)?;
@@ -80,7 +80,7 @@ fn examine(store: &mut Sqlite, clock: &Clock, known: &Known<'_>, found: &mut Fou
             wrong.push((Invariant::I9, format!("job {id} was acknowledged and is gone")));
         }
     }
-    // I12: whoever asks again under the same key is told of the same job.
+    // I12: a repeated request under the same key gets the same job.
     for (id, job) in created().filter(|(_, job)| is_keyed(job)) {
         let again = store.enqueue(std::slice::from_ref(job))?;
         if again != [Enqueued::Existing(*id)] {
@@ -89,7 +89,7 @@ fn examine(store: &mut Sqlite, clock: &Clock, known: &Known<'_>, found: &mut Fou
     }
     issue_again(store, clock, known, &state, wrong)?;
 
-    // I10: the state is the one after the last answer, or after the call that was under way.
+    // I10: the state is that after the last answer, or after the call that was under way.
     if let Some(last) = known.states.first() {
         let at = known.states.iter().position(|expected| same(expected, &state));
         found.under_way = at.is_some_and(|at| at > 0);
@@ -126,8 +126,8 @@ fn examine(store: &mut Sqlite, clock: &Clock, known: &Known<'_>, found: &mut Fou
     Ok(())
 }
 
-/// Every job that can be claimed is claimed again, and gets a higher token (I2). A new one is stored, and gets an id that
-/// nobody was told of (I9).
+/// Every job that can be claimed is claimed again, and gets a higher token (I2). A new job is
+/// stored, and gets an id that no caller has seen (I9).
 fn issue_again(
     store: &mut Sqlite,
     clock: &Clock,
@@ -144,7 +144,7 @@ fn issue_again(
     let mut queues: Vec<_> = state.jobs.iter().map(|job| job.queue.clone()).collect();
     queues.sort();
     queues.dedup();
-    // A worker has one suspect at a time, so each claim is another worker's.
+    // A worker holds at most one suspect at a time, so each claim is made by another worker.
     for worker in 0..=state.jobs.len() {
         if queues.is_empty() {
             break;
@@ -169,7 +169,7 @@ fn issue_again(
     Ok(())
 }
 
-/// The jobs that the user's own rows are about. There are none before there is a table.
+/// The jobs that the user's own rows belong to; none before the table exists.
 fn rows_beside(store: &Sqlite) -> BTreeSet<i64> {
     let look = |connection: &Connection| -> rusqlite::Result<BTreeSet<i64>> {
         let mut rows = connection
@@ -187,7 +187,7 @@ fn same(expected: &Dump, state: &Dump) -> bool {
     comparable(expected) == comparable(state)
 }
 
-/// Without what a new epoch changes, and the time.
+/// The state without the time and without what a new epoch changes.
 fn comparable(state: &Dump) -> Dump {
     let (now, started_at) = (START, START);
     Dump { now, started_at, epoch: 0, next_id: 0, held: Vec::new(), ..state.clone() }

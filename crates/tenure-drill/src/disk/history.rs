@@ -1,7 +1,9 @@
-//! What is done to a file before the power fails: calls from a seed, each with its answer and the state after it.
+//! What happens to a file before the power fails: calls from a seed, each with its answer and the
+//! state after it.
 //!
-//! Two connections take turns, and a stranger uses the same file for its own data: it commits without a flush and moves
-//! the log into the database when it likes. A seed gives the same calls for ever.
+//! Two connections take turns, and another program keeps its own data in the same file: it commits
+//! without a flush and checkpoints the log whenever it likes. The same seed always makes the same
+//! calls.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +25,7 @@ use super::tape::{Event, Tape};
 use super::{FILE, Flush, WITNESS};
 use crate::engines::START;
 
-/// A tape, and what was said to the callers meanwhile.
+/// A tape, and the answers that the callers got meanwhile.
 pub(super) struct History {
     pub(super) tape: Vec<Event>,
     /// In the order in which they began.
@@ -33,25 +35,25 @@ pub(super) struct History {
 /// One call that was answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Call {
-    /// What was asked, in words.
+    /// A description of the call.
     pub(super) what: String,
-    /// The state after it; none where others were at work at the same time.
+    /// The state after the call; none if other calls ran at the same time.
     pub(super) after: Option<Dump>,
-    /// The jobs that it was told of, with what was asked for.
+    /// The jobs that were created, with the request for each.
     pub(super) created: Vec<(JobId, NewJob)>,
-    /// The leases that it was given.
+    /// The leases that were granted.
     pub(super) issued: Vec<Fence>,
-    /// The jobs of which it was told that they have ended.
+    /// The jobs that the answer reported as ended.
     pub(super) ended: Vec<JobId>,
 }
 
-/// Opens a store in `directory` with a clock that stands still unless it is moved.
+/// Opens a store in `directory`, with a clock that only the caller moves.
 pub(super) fn open(directory: &Path, clock: &Clock) -> tenure::store::Result<Sqlite> {
     let options = Options { clock: clock.clone(), limits: Limits::default() };
     Sqlite::open(directory.join(FILE), &options)
 }
 
-/// `length` calls of a seed, one after the other.
+/// Makes `length` calls of a seed, one after the other.
 pub(super) fn calls(
     directory: &Path,
     seed: u64,
@@ -85,11 +87,12 @@ pub(super) fn calls(
             stranger.execute_batch(sql).map_err(io::Error::other)?;
         }
     }
-    let tape = tape.take(); // before the connections are closed: the power is gone before that
+    let tape = tape.take(); // before the connections are closed: a power cut gives them no chance to
     Ok(History { tape, calls })
 }
 
-/// Many callers at once, who share commits. Threads come in their own order, so no seed repeats it.
+/// Many concurrent callers that share commits. The order of their threads varies, so no seed
+/// repeats it.
 pub(super) fn crowd(
     directory: &Path,
     callers: usize,
@@ -124,7 +127,7 @@ pub(super) fn crowd(
     Ok(History { tape, calls })
 }
 
-/// One caller's jobs, in a queue of their own, from their beginning to their end.
+/// The jobs of one caller, in a queue of their own, from enqueue to their end.
 fn live(
     mut store: Sqlite,
     me: usize,
@@ -152,7 +155,7 @@ fn live(
     Ok(())
 }
 
-/// Notes an answer, and what the witness says by then.
+/// Records an answer, and the witness's content at that time.
 fn answered(tape: &Tape, call: usize, directory: &Path) {
     if let Ok(said) = std::fs::read(directory.join(WITNESS)) {
         tape.note(Event::Witness(said));
@@ -160,32 +163,32 @@ fn answered(tape: &Tape, call: usize, directory: &Path) {
     tape.note(Event::Answered(call));
 }
 
-/// The kind of job for which the user has a row of their own, with its id.
+/// The kind of job for which the user keeps a row with the job's id.
 pub(super) const BESIDE: &str = "ship";
 
-/// What the stranger begins with. It never waits for the disk.
+/// How the other program begins. It never waits for the disk.
 const STRANGER: &str = "PRAGMA synchronous = NORMAL; CREATE TABLE notes (text TEXT)";
 
-/// Whoever makes up the calls.
+/// Makes up the calls.
 struct Author {
     chance: Chance,
     clock: Clock,
-    /// What was claimed and not settled.
+    /// Jobs that are claimed and not settled.
     fences: Vec<Fence>,
-    /// The jobs with an effect of which nobody has said yet what became of it.
+    /// Jobs with an open effect whose outcome is not recorded yet.
     open: BTreeSet<JobId>,
 }
 
 impl Author {
     fn call(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
         self.clock.advance(Duration::from_millis(self.chance.below(900)));
-        // What needs a lease is only asked with one.
+        // Calls that need a lease are only made when there is one.
         match self.chance.below(if self.fences.is_empty() { 8 } else { 16 }) {
             0..3 => self.enqueue(store),
             3 => self.order(store),
             4..7 => self.claim(store),
             7 => {
-                // The leases are over, and somebody else takes the jobs.
+                // The leases are over, and the jobs are claimed again.
                 self.clock.advance(Duration::from_secs(60));
                 self.claim(store)
             }
@@ -253,7 +256,7 @@ impl Author {
             let outcome = match self.chance.below(4) {
                 0 => Outcome::Retry { after: Duration::ZERO, error: "it failed".into() },
                 1 => Outcome::Park { reason: "ask Ann".into() },
-                // Nobody who does not know whether an effect took place says that all is done.
+                // A job whose effect is still open must not be completed: its outcome is unknown.
                 _ if self.open.contains(&fence.job) => Outcome::Park { reason: "ask Bob".into() },
                 _ => Outcome::Complete { result: Some(json("7")) },
             };
@@ -268,7 +271,8 @@ impl Author {
         })
     }
 
-    /// The intent of an effect and its outcome, each durable before it is answered; or a step.
+    /// Opens an effect or records its outcome, each durable before it is answered; or records a
+    /// step.
     fn ledger(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
         let Some(fence) = self.fences.last().copied() else { return Ok(Call::default()) };
         let is_open = self.open.contains(&fence.job);
@@ -286,7 +290,7 @@ impl Author {
         Ok(Call { what, ..Call::default() })
     }
 
-    /// What the stranger does next, if anything.
+    /// What the other program does next, if anything.
     fn stranger(&mut self) -> Option<&'static str> {
         match self.chance.below(8) {
             0 | 1 => Some("INSERT INTO notes VALUES ('it was here')"),
@@ -312,13 +316,13 @@ fn created(answers: &[Enqueued], jobs: &[NewJob]) -> Vec<(JobId, NewJob)> {
 
 fn ended(settlements: &[Settlement], answers: &[Settled]) -> Vec<JobId> {
     let told = |(settlement, answer): (&Settlement, &Settled)| match answer {
-        Settled::Yes(state) => state.has_ended().then_some(settlement.fence.job),
-        Settled::Stale(_) | Settled::Gone => None,
+        Settled::Applied(state) => state.has_ended().then_some(settlement.fence.job),
+        Settled::Stale(_) | Settled::NotFound => None,
     };
     settlements.iter().zip(answers).filter_map(told).collect()
 }
 
-/// Asks for jobs with a lease of half a minute.
+/// A claim with a lease of half a minute.
 pub(super) fn claim(worker: &str, queues: Vec<Name>, n: usize) -> Claim {
     Claim {
         worker: WorkerId::check(worker).expect("a valid worker id"),

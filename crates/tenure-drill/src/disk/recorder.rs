@@ -1,12 +1,15 @@
-//! Between SQLite and the files: everything that SQLite does to a directory's files, in its order, on a tape.
+//! Stands between SQLite and its files: records everything that SQLite does to the files of a
+//! directory, in order, on a tape.
 //!
-//! SQLite reaches its files through a table of C functions, a VFS, and so this is the one file of the drill with
-//! unsafe code. It is kept small: the table is SQLite's own, with five functions in front of its own five. They note
-//! what was done and leave the work to those. Only `xSync` does none: the tape knows what would be on disk, and the
-//! machine stays on. Locks, shared memory and everything that is read are SQLite's business as ever.
+//! SQLite reaches its files through a table of C functions, a VFS, so this is the only file of the
+//! drill with unsafe code. It is kept small: the table is SQLite's own, with five functions in
+//! front of SQLite's five. They record what is done and call SQLite's. Only `xSync` does nothing
+//! else: the tape knows what would be on disk, and the machine stays on. Locks, shared memory and
+//! all reads are left to SQLite.
 //!
-//! The table becomes the process's default, because a store is opened by a path alone. Files outside of recorded
-//! directories are opened as if it were not there. This file knows nothing of jobs, nor of what a power cut does.
+//! The table becomes the process's default VFS, because a store is opened by a path alone. Files
+//! outside of recorded directories are opened as if it did not exist. This file knows nothing of
+//! jobs, nor of what a power cut does.
 
 #![allow(unsafe_code, reason = "SQLite's files are only reachable through its C interface")]
 
@@ -22,14 +25,14 @@ use rusqlite::ffi;
 
 use super::tape::{Event, Tape};
 
-/// Records what happens to the database files of one directory, for as long as it lives.
+/// Records what happens to the database files of one directory, until it is dropped.
 pub(super) struct Recorder {
     directory: PathBuf,
     tape: Arc<Tape>,
 }
 
 impl Recorder {
-    /// Begins with whatever is opened from now on.
+    /// Starts to record. Covers every file that is opened from now on.
     pub(super) fn start(directory: &Path) -> io::Result<Recorder> {
         install();
         let directory = directory.canonicalize()?;
@@ -38,7 +41,7 @@ impl Recorder {
         Ok(Recorder { directory, tape })
     }
 
-    /// Where it is written.
+    /// The tape that it writes.
     pub(super) fn tape(&self) -> &Tape {
         &self.tape
     }
@@ -50,23 +53,24 @@ impl Drop for Recorder {
     }
 }
 
-/// The tapes that are running, by directory.
+/// The tapes that are recording, by directory.
 static TAPES: Mutex<BTreeMap<PathBuf, Arc<Tape>>> = Mutex::new(BTreeMap::new());
 
-/// The open files of recorded directories, by where SQLite has them in memory.
+/// The open files of recorded directories, by the address of SQLite's file object.
 static FILES: LazyLock<Mutex<HashMap<usize, Handle>>> = LazyLock::new(Mutex::default);
 
-/// SQLite's own table.
+/// SQLite's own VFS.
 static BELOW: AtomicPtr<ffi::sqlite3_vfs> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Handle {
     name: String,
     tape: Arc<Tape>,
-    /// SQLite flushes the directory when it first flushes a journal or a log that it may have created.
+    /// SQLite flushes the directory when it first flushes a journal or a log that it may have
+    /// created.
     flushes_directory: bool,
     /// SQLite's own functions for this file.
     below: ffi::sqlite3_io_methods,
-    /// Those that it has been given instead. SQLite keeps their address until the file is closed.
+    /// The functions that replace them. SQLite keeps their address until the file is closed.
     _ours: Box<ffi::sqlite3_io_methods>,
 }
 
@@ -74,7 +78,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Puts the table in front of SQLite's own, once per process, for ever.
+/// Registers the table in front of SQLite's own, once per process, for ever.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -82,8 +86,8 @@ fn install() {
         let below = unsafe { ffi::sqlite3_vfs_find(std::ptr::null()) };
         assert!(!below.is_null(), "SQLite has no way to open files");
         BELOW.store(below, Ordering::SeqCst);
-        // SAFETY: it was found above, and SQLite keeps it for ever. It is plain data that may be copied, and the
-        // functions that are kept get their `pAppData` with it.
+        // SAFETY: it was found above, and SQLite keeps it for ever. It is plain data that may be
+        // copied, and the functions that are kept get their `pAppData` with it.
         let mut ours = Box::new(unsafe { *below });
         ours.pNext = std::ptr::null_mut();
         ours.zName = c"tenure-drill".as_ptr();
@@ -95,7 +99,7 @@ fn install() {
     });
 }
 
-/// The tape for a path, and its name there; none if nobody records there.
+/// The tape for a path, and the file's name; none if its directory is not recorded.
 ///
 /// # Safety
 /// `path` is null or a C string, as SQLite passes it.
@@ -154,7 +158,8 @@ unsafe extern "C" fn x_delete(
     flush: c_int,
 ) -> c_int {
     let below = BELOW.load(Ordering::SeqCst);
-    // SAFETY: as in `x_open`. The directory need not be flushed: nothing is lost here but on the tape.
+    // SAFETY: as in `x_open`. The directory need not be flushed: nothing is lost here but on the
+    // tape.
     let (code, recorded) = unsafe {
         let recorded = recorded(path);
         let flush = if recorded.is_some() { 0 } else { flush };
@@ -178,7 +183,8 @@ unsafe extern "C" fn x_close(file: *mut ffi::sqlite3_file) -> c_int {
     let Some(close) = handle.as_ref().and_then(|handle| handle.below.xClose) else {
         return ffi::SQLITE_IOERR_CLOSE;
     };
-    // SAFETY: the function is SQLite's own for this file, and `handle` keeps ours until it has returned.
+    // SAFETY: the function is SQLite's own for this file, and `handle` keeps ours until it has
+    // returned.
     unsafe { close(file) }
 }
 
@@ -199,7 +205,8 @@ unsafe extern "C" fn x_write(
     let (Some(write), Ok(size)) = (below.xWrite, usize::try_from(length)) else {
         return ffi::SQLITE_IOERR_WRITE;
     };
-    // SAFETY: the function is SQLite's own for this file, and the arguments are passed on as they came.
+    // SAFETY: the function is SQLite's own for this file, and the arguments are passed on as they
+    // came.
     let code = unsafe { write(file, from, length, at) };
     if code == ffi::SQLITE_OK {
         // SAFETY: SQLite has `length` bytes there for the time of this call.
@@ -212,7 +219,8 @@ unsafe extern "C" fn x_write(
 unsafe extern "C" fn x_truncate(file: *mut ffi::sqlite3_file, to: ffi::sqlite3_int64) -> c_int {
     let Some((below, tape, name)) = handle(file) else { return ffi::SQLITE_IOERR_TRUNCATE };
     let Some(truncate) = below.xTruncate else { return ffi::SQLITE_IOERR_TRUNCATE };
-    // SAFETY: the function is SQLite's own for this file, and the arguments are passed on as they came.
+    // SAFETY: the function is SQLite's own for this file, and the arguments are passed on as they
+    // came.
     let code = unsafe { truncate(file, to) };
     if code == ffi::SQLITE_OK {
         tape.note(Event::Truncated { file: name, to: usize::try_from(to).unwrap_or(0) });

@@ -1,7 +1,7 @@
-//! Another file that takes the store's place, at every moment of a call at which it can.
+//! Another file takes the store's place, at every moment of a call at which it can.
 //!
-//! The file that is open stays open, and SQLite goes on writing to it; but nobody who opens the path from now on will see
-//! what is in it. So nothing may be acknowledged any more, until the file is back.
+//! The open file stays open, and SQLite continues to write to it; but a program that opens the path
+//! from now on does not see what is in it. So nothing may be acknowledged until the file is back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use super::strangers::{VERBS, given, see_off};
 use crate::engines::START;
 use crate::verdict::{Invariant, Violation};
 
-/// Whether a store looks where its file is.
+/// Whether a store checks that its file is still in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looks {
     /// As the library does: after the commit, and before it answers.
@@ -26,8 +26,8 @@ pub(crate) enum Looks {
     Never,
 }
 
-/// Goes through the verbs, and for each through the moments of a call. At every one of them the file is replaced by a
-/// copy. Answers how many calls were told of it.
+/// For each verb, replaces the file by a copy at every moment of the call. Returns how many calls
+/// failed because of it.
 pub(crate) fn replace(looks: Looks) -> Result<usize, Violation> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = history::open(directory.path(), &Clock::manual(START)).expect("a store opens");
@@ -45,7 +45,7 @@ pub(crate) fn replace(looks: Looks) -> Result<usize, Violation> {
             see_off(&store);
             calls += 1;
             if !visit.load(Ordering::SeqCst) {
-                break; // the call was over before that moment
+                break; // the call had ended before that moment
             }
             if answer.is_ok() {
                 return Err(violation(looks, verb.name, moment, calls));
@@ -57,11 +57,11 @@ pub(crate) fn replace(looks: Looks) -> Result<usize, Violation> {
     Ok(told)
 }
 
-/// The store's file, and what is put in its place.
+/// The store's file, and what replaces it.
 #[derive(Clone)]
 struct Places {
     file: PathBuf,
-    /// A second name of the store's file, which stays.
+    /// A hard link to the store's file, which stays.
     kept: PathBuf,
     copy: PathBuf,
 }
@@ -72,7 +72,7 @@ impl Places {
         Places { file: name(FILE), kept: name("kept.db"), copy: name("copy.db") }
     }
 
-    /// Makes a sound copy, which has all that was acknowledged.
+    /// Makes a valid copy that contains everything acknowledged.
     fn copy(&self) {
         for old in [&self.kept, &self.copy] {
             // The first time there is none.
@@ -89,7 +89,8 @@ impl Places {
     }
 }
 
-/// Lets the copy take the place of the file when SQLite looks up from the store's next call for the `moment`-th time.
+/// Replaces the file by the copy when SQLite calls the progress handler for the `moment`-th time
+/// during the store's next call.
 fn invite(store: &Sqlite, places: &Places, moment: usize) -> Arc<AtomicBool> {
     let visit = Arc::new(AtomicBool::new(false));
     let (came, places, mut passed) = (Arc::clone(&visit), places.clone(), 0);
@@ -99,7 +100,7 @@ fn invite(store: &Sqlite, places: &Places, moment: usize) -> Arc<AtomicBool> {
             fs::rename(&places.copy, &places.file).expect("the copy is put in place");
             came.store(true, Ordering::SeqCst);
         }
-        false // go on
+        false // continue the call
     };
     store
         .with_connection(|connection| connection.progress_handler(1, Some(look_up)))

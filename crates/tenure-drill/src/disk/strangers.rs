@@ -1,8 +1,8 @@
-//! Another program that writes to the same file, at every moment of a call at which it can.
+//! Another program writes to the same file, at every moment of a call at which it can.
 //!
-//! Tenure's own processes take turns, but nobody else knows of that. Whoever writes to the file while a call is under
-//! way may make the call wait, and nothing more: a call that has read before it has the right to write would fail
-//! at once, however patient it is.
+//! Tenure's own processes take turns, but other programs do not know of that. A program that writes
+//! to the file during a call may make the call wait, and nothing more. A call that reads before it
+//! has the write lock would fail at once, whatever its timeout is.
 
 use std::fmt;
 use std::path::Path;
@@ -28,20 +28,20 @@ use crate::verdict::{Invariant, Violation};
 /// How a store begins its transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// As the library does: it has the right to write before it reads.
+    /// As the library does: it takes the write lock before it reads.
     Immediate,
-    /// It reads first, and asks for that right when it writes.
+    /// It reads first, and asks for the write lock when it writes.
     Deferred,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Encounters {
-    /// How many calls were made, each with the stranger at another moment of it.
+    /// How many calls were made, each with the other program's write at another moment.
     pub calls: usize,
-    /// How often the stranger's write went through in the middle of a call.
+    /// How often that write succeeded in the middle of a call.
     pub wrote: usize,
-    /// How often it was told that the file is locked.
+    /// How often that write was refused because the file is locked.
     pub refused: usize,
 }
 
@@ -55,8 +55,7 @@ impl fmt::Display for Encounters {
     }
 }
 
-/// Goes through the verbs, and for each through the moments of a call. At every one of them a stranger writes to the
-/// file, or tries to.
+/// For each verb, another program writes to the file, or tries to, at every moment of the call.
 pub(crate) fn meet(begin: Begin) -> std::result::Result<Encounters, Violation> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let _recorder = Recorder::start(directory.path()).expect("the directory is there");
@@ -84,7 +83,7 @@ pub(crate) fn meet(begin: Begin) -> std::result::Result<Encounters, Violation> {
             match visit.wrote() {
                 Some(true) => seen.wrote += 1,
                 Some(false) => seen.refused += 1,
-                None => break, // the call was over before that moment
+                None => break, // the call had ended before that moment
             }
         }
     }
@@ -105,12 +104,12 @@ fn violation(begin: Begin, verb: &str, wrong: &str, moment: usize, states: usize
     }
 }
 
-/// What SQLite said.
+/// The innermost error: SQLite's own message.
 fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }
 
-/// A job that is held, one that is queued, and a name that nobody has used.
+/// A job that is held, one that is queued, and an unused name.
 pub(super) struct Given {
     held: Fence,
     fresh: String,
@@ -127,7 +126,7 @@ fn job() -> NewJob {
     NewJob::new(name("mail"), json("{}"))
 }
 
-/// A call, and whether it was heard.
+/// A call, and whether it was applied.
 pub(super) struct Verb {
     pub(super) name: &'static str,
     pub(super) call: fn(&mut Sqlite, &Given) -> Result<bool>,
@@ -156,7 +155,7 @@ pub(super) const VERBS: [Verb; 8] = [
         name: "renew",
         call: |store, given| {
             let renewed = store.renew(&[given.held], Duration::from_secs(60))?;
-            Ok(matches!(renewed[..], [Renewed::Held(_)]))
+            Ok(matches!(renewed[..], [Renewed::Extended(_)]))
         },
     },
     Verb {
@@ -170,7 +169,7 @@ pub(super) const VERBS: [Verb; 8] = [
         name: "settle",
         call: |store, given| {
             let settled = store.settle(&[complete(given.held)])?;
-            Ok(settled == [Settled::Yes(State::Succeeded)])
+            Ok(settled == [Settled::Applied(State::Succeeded)])
         },
     },
     Verb {
@@ -178,12 +177,12 @@ pub(super) const VERBS: [Verb; 8] = [
         call: |store, given| {
             let ask = claim("bob", vec![Name::default_queue()], 1);
             let (settled, claimed) = store.settle_and_claim(&[complete(given.held)], &ask)?;
-            Ok(settled == [Settled::Yes(State::Succeeded)] && claimed.attempts.len() == 1)
+            Ok(settled == [Settled::Applied(State::Succeeded)] && claimed.attempts.len() == 1)
         },
     },
     Verb {
         name: "cancel",
-        call: |store, given| Ok(store.cancel(&[given.held.job])? == [Changed::Yes]),
+        call: |store, given| Ok(store.cancel(&[given.held.job])? == [Changed::Applied]),
     },
 ];
 
@@ -191,7 +190,7 @@ fn complete(fence: Fence) -> Settlement {
     Settlement::new(fence, Outcome::Complete { result: None })
 }
 
-/// A connection that never waits, with something to write.
+/// A connection that never waits for a lock, with a table to write to.
 fn stranger(directory: &Path) -> rusqlite::Result<Arc<Mutex<Connection>>> {
     let stranger = Connection::open(directory.join(FILE))?;
     stranger.busy_timeout(Duration::ZERO)?;
@@ -199,7 +198,7 @@ fn stranger(directory: &Path) -> rusqlite::Result<Arc<Mutex<Connection>>> {
     Ok(Arc::new(Mutex::new(stranger)))
 }
 
-/// What came of a stranger's try; nothing if its moment never came.
+/// Whether the other program's write succeeded; none if its moment never came.
 #[derive(Default)]
 struct Visit(Mutex<Option<bool>>);
 
@@ -209,7 +208,8 @@ impl Visit {
     }
 }
 
-/// Lets the stranger try once, when SQLite looks up from the store's next call for the `moment`-th time.
+/// Lets the other program write once, when SQLite calls the progress handler for the `moment`-th
+/// time during the store's next call.
 fn invite(store: &Sqlite, stranger: &Arc<Mutex<Connection>>, moment: usize) -> Arc<Visit> {
     let visit = Arc::new(Visit::default());
     let (outcome, stranger, mut passed) = (Arc::clone(&visit), Arc::clone(stranger), 0);
@@ -220,7 +220,7 @@ fn invite(store: &Sqlite, stranger: &Arc<Mutex<Connection>>, moment: usize) -> A
             let tried = stranger.execute("UPDATE notes SET n = n + 1", []);
             *outcome.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(tried.is_ok());
         }
-        false // go on
+        false // continue the call
     };
     store
         .with_connection(|connection| connection.progress_handler(1, Some(look_up)))

@@ -1,17 +1,19 @@
-//! What was done to files, in order, and what of it a power cut leaves. Pure: chance comes in as an argument.
+//! What was done to files, in order, and what a power cut leaves of it. Pure: chance comes in as an
+//! argument.
 //!
-//! A disk owes nothing before it was flushed. Of what was written to a file since its last flush it may have kept
-//! nothing, the first part, or any sectors; of the names in a directory those of its last flush, or later ones.
+//! A disk guarantees nothing that was not flushed. Of the writes to a file since its last flush it
+//! may have kept none, the first part, or any sectors; of the names in a directory those of its
+//! last flush, or later ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tenure::clock::Chance;
 
-/// One thing that happened, in the order of all threads.
+/// One event. All threads share one order.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
-    /// A file was opened, and is there from now on.
+    /// A file was opened, and exists from now on.
     Opened(String),
     Wrote {
         file: String,
@@ -25,14 +27,14 @@ pub(super) enum Event {
     Flushed(String),
     Deleted(String),
     FlushedDirectory,
-    /// The witness was seen to say this. It is never flushed.
+    /// The content that the witness was seen to have. It is never flushed.
     Witness(Vec<u8>),
-    /// This call, by its number, was answered.
+    /// The call with this number was answered.
     Answered(usize),
 }
 
 impl Event {
-    /// In words, for a schedule.
+    /// A description, for a schedule.
     pub(super) fn describe(&self) -> String {
         match self {
             Event::Opened(file) => format!("{file} is opened"),
@@ -49,7 +51,7 @@ impl Event {
     }
 }
 
-/// Where events are noted.
+/// Records events.
 #[derive(Debug, Default)]
 pub(super) struct Tape(Mutex<Vec<Event>>);
 
@@ -58,7 +60,7 @@ impl Tape {
         self.events().push(event);
     }
 
-    /// All of them so far. The tape is empty afterwards.
+    /// Takes all events so far. The tape is empty afterwards.
     pub(super) fn take(&self) -> Vec<Event> {
         std::mem::take(&mut self.events())
     }
@@ -68,12 +70,12 @@ impl Tape {
     }
 }
 
-/// What a power cut takes of what was not flushed.
+/// What a power cut takes of the unflushed data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loss {
     /// All of it.
     Everything,
-    /// All from some point on, which may be in the middle of a write.
+    /// Everything from some point on, which may be in the middle of a write.
     Tail,
     /// Any sectors.
     Scattered,
@@ -82,7 +84,7 @@ pub(super) enum Loss {
 impl Loss {
     pub(super) const ALL: [Loss; 3] = [Loss::Everything, Loss::Tail, Loss::Scattered];
 
-    /// In words, for a schedule.
+    /// A description, for a schedule.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Loss::Everything => "nothing that was not flushed is left",
@@ -92,7 +94,7 @@ impl Loss {
     }
 }
 
-/// What disks write whole.
+/// The unit that disks write as a whole.
 const SECTOR: usize = 512;
 
 /// The files' contents, by name.
@@ -101,12 +103,12 @@ pub(super) type Files = BTreeMap<String, Vec<u8>>;
 /// A disk, as far as the tape was played.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
-    /// All files that ever were, also under one name after the other.
+    /// All files that ever existed, including several under one name.
     files: Vec<File>,
     /// The directory as programs see it, and as it was flushed last.
     names: BTreeMap<String, usize>,
     flushed_names: BTreeMap<String, usize>,
-    /// What the witness has said, oldest first.
+    /// The contents that the witness has had, oldest first.
     witness: Vec<Vec<u8>>,
 }
 
@@ -123,7 +125,7 @@ enum Change {
 }
 
 impl Disk {
-    /// A disk on which all of this is safe.
+    /// A disk on which all of this is flushed.
     pub(super) fn holding(files: &Files, witness: &str) -> Disk {
         let mut disk = Disk::default();
         for (name, bytes) in files {
@@ -137,7 +139,7 @@ impl Disk {
         disk
     }
 
-    /// Plays one event. Whether it changed what is safe.
+    /// Plays one event. Returns whether it changed what a power cut may leave behind.
     pub(super) fn play(&mut self, event: &Event) -> bool {
         match event {
             Event::Opened(name) => {
@@ -174,7 +176,7 @@ impl Disk {
         }
     }
 
-    /// What is found once the power is back; `witness` is the witness's name.
+    /// The files after the power is back; `witness` is the name of the witness.
     pub(super) fn after_power_cut(&self, loss: Loss, witness: &str, chance: &mut Chance) -> Files {
         let names = match loss {
             Loss::Everything => &self.flushed_names,
@@ -191,7 +193,7 @@ impl Disk {
         found
     }
 
-    /// The witness is never flushed: it says something that it has said once, or nothing, or is gone.
+    /// The witness is never flushed: afterwards it has some earlier content, or none, or is gone.
     fn witness_after(&self, chance: &mut Chance) -> Option<Vec<u8>> {
         let last = self.witness.last()?;
         match chance.below(5) {
@@ -203,7 +205,7 @@ impl Disk {
         }
     }
 
-    /// What programs read while the power is there.
+    /// What programs read before a power cut.
     #[cfg(test)]
     pub(super) fn as_seen(&self, name: &str) -> Option<Vec<u8>> {
         let file = &self.files[*self.names.get(name)?];
@@ -259,13 +261,13 @@ fn apply(change: &Change, to: &mut Vec<u8>) {
     }
 }
 
-/// A hole that nobody has written to reads as zeros.
+/// Writes at an offset. A gap before it reads as zeros.
 fn write(at: usize, bytes: &[u8], to: &mut Vec<u8>) {
     to.resize(to.len().max(at + bytes.len()), 0);
     to[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// A write in the parts that a disk keeps or loses.
+/// Splits a write into the sectors that a disk keeps or loses.
 fn sectors(at: usize, bytes: &[u8]) -> Vec<(usize, &[u8])> {
     let mut parts = Vec::new();
     let (mut at, mut rest) = (at, bytes);

@@ -1,8 +1,8 @@
-//! Who acts in a schedule, what each of them knows, and what each may do next.
+//! The actors of a schedule, what each of them knows, and what each may do next.
 //!
-//! A worker that stalls is simply one that does not move while the others do. A worker that does
-//! not know whether its call was applied repeats it, or asks what it holds: that is the contract of
-//! the port.
+//! A stalled worker is one that makes no move while the others do. A worker that does not know
+//! whether its call was applied repeats the call, or asks which jobs it holds: that is the contract
+//! of the port.
 
 mod mind;
 
@@ -33,7 +33,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The settlement that it stands for.
+    /// The settlement that this ending makes.
     pub fn outcome(self) -> Outcome {
         match self {
             Ending::Complete => Outcome::Complete { result: None },
@@ -50,15 +50,15 @@ impl Ending {
     }
 }
 
-/// What a worker asks of the ledger about the one effect of its job, with fixed details.
+/// What a worker calls the ledger for, about the one effect of its job, with fixed details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Doing {
     Open,
     Commit,
     Fail,
-    /// It was in doubt, and has happened.
+    /// The effect was in doubt; record that it took place.
     FindOut,
-    /// It was in doubt, and is sent again.
+    /// The effect was in doubt; send it again.
     Resend,
 }
 
@@ -74,7 +74,7 @@ impl Doing {
     }
 }
 
-/// What every effect comes to.
+/// The result of every effect.
 pub(crate) fn one() -> Json {
     Json::check("result", "1", 9).expect("valid JSON")
 }
@@ -84,22 +84,22 @@ pub(crate) fn one() -> Json {
 pub(crate) enum Loss {
     /// The call never arrived.
     Call,
-    /// It was applied, and nobody heard of it.
+    /// The call was applied, but its reply was lost.
     Reply,
-    /// The store is down, and says nothing.
+    /// The store is down and does not answer.
     Down,
 }
 
-/// Who makes a move.
+/// The actor that makes a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Actor {
     Worker(usize),
-    /// One who wants a job under the key.
+    /// A caller that wants a job under the key.
     Caller(usize),
     Sweeper,
     Operator,
     Clock,
-    /// What befalls servers, clocks and disks.
+    /// Faults of servers, clocks and disks.
     Fate,
 }
 
@@ -118,7 +118,8 @@ impl Move {
         Move { actor, call, loss: None, dies: false }
     }
 
-    /// What reaches the store: a call that is lost on its way does not, one whose reply is lost does.
+    /// What reaches the store: nothing if the call was lost or the store is down; the call itself
+    /// if only its reply was lost.
     pub(crate) fn arriving(&self) -> Call {
         match self.loss {
             Some(Loss::Call | Loss::Down) => Call::Nothing,
@@ -127,13 +128,13 @@ impl Move {
     }
 }
 
-/// All actors, and what is left of the budgets.
+/// All actors, and what is left of their budgets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Actors {
     workers: Vec<Mind>,
-    /// How often each caller still wants its job. One that was not answered wants it as before.
+    /// How often each caller still wants its job. A lost reply does not reduce the number.
     callers: [u8; 2],
-    /// What the sweeper saw when it last looked.
+    /// The overdue leases that the sweeper found when it last looked.
     seen: Vec<Fence>,
     ticks: u8,
     crashes: u8,
@@ -141,7 +142,7 @@ pub(crate) struct Actors {
     give_backs: u8,
     cancels: u8,
     requeues: u8,
-    /// How often an effect in doubt may still be resolved by a person.
+    /// How often a person may still resolve an effect in doubt.
     resolutions: u8,
     /// How often a living worker's lock may still be freed.
     breaks: u8,
@@ -156,7 +157,7 @@ pub(crate) struct Actors {
 }
 
 impl Actors {
-    /// For how many ticks the store is down at a time.
+    /// For how many ticks each outage lasts.
     const OUTAGE: u8 = 2;
 
     pub(crate) fn new(scope: &Scope) -> Actors {
@@ -182,7 +183,7 @@ impl Actors {
         }
     }
 
-    /// The same, with each worker in another's place.
+    /// The same actors, with the workers permuted.
     pub(crate) fn renamed(&self, places: &[usize]) -> Actors {
         let mut renamed = self.clone();
         for (mind, to) in self.workers.iter().zip(places) {
@@ -191,7 +192,8 @@ impl Actors {
         renamed
     }
 
-    /// Everything that may happen next. `backup` is the state that the database can go back to.
+    /// Every possible next move. `backup` is the number of the state that the database can go back
+    /// to.
     pub(crate) fn moves(&self, scope: &Scope, backup: Option<usize>) -> Vec<Move> {
         let mut moves = Vec::new();
         for at in 0..self.workers.len() {
@@ -254,7 +256,8 @@ impl Actors {
         for (call, losses) in mind.calls(scope, self.give_backs > 0) {
             let lost = |loss| Move { loss: Some(loss), ..Move::new(actor, call.clone()) };
             if self.down > 0 {
-                // Only a call whose outcome matters leaves a doubt behind.
+                // The store is down: only a call whose outcome the worker must know leaves it in
+                // doubt. Other calls would change nothing.
                 moves.extend(mind.doubts(&call).then(|| lost(Loss::Down)));
                 continue;
             }
@@ -264,13 +267,13 @@ impl Actors {
             }
         }
         if self.crashes > 0 && (mind.holds() || mind.is_unsure()) {
-            // Its lock ends with it.
+            // The worker's lock ends with its process.
             let end = if scope.guard.is_some() { Call::Free(mind.identity) } else { Call::Nothing };
             moves.push(Move { dies: true, ..Move::new(actor, end) });
         }
     }
 
-    /// Which claims the caller's rights come from.
+    /// The fences that the caller holds, each with the claim it comes from.
     pub(crate) fn rights(&self, step: &Move) -> Vec<(Fence, u8)> {
         match step.actor {
             Actor::Worker(at) => self.workers[at].rights(),
@@ -278,7 +281,7 @@ impl Actors {
         }
     }
 
-    /// What the actor knows afterwards.
+    /// Updates what the actor knows after a move.
     pub(crate) fn learn(&mut self, step: &Move, answer: &Answer, ghosts: &Ghosts) {
         match step.actor {
             Actor::Clock => {
@@ -291,11 +294,11 @@ impl Actors {
                 _ => {}
             },
             Actor::Operator => match (&step.call, answer) {
-                // What was not possible costs nothing, and changes nothing.
-                (_, Answer::Changed(Changed::No(_) | Changed::Gone)) => {}
+                // An operation that was refused costs no budget and changes nothing.
+                (_, Answer::Changed(Changed::Refused(_) | Changed::NotFound)) => {}
                 (Call::Cancel, _) => self.cancels -= 1,
                 (Call::Requeue, _) => self.requeues -= 1,
-                (Call::Resolve(_), Answer::Resolved(Resolved::Yes(_))) => self.resolutions -= 1,
+                (Call::Resolve(_), Answer::Resolved(Resolved::Applied(_))) => self.resolutions -= 1,
                 _ => {}
             },
             Actor::Fate => self.suffer(&step.call),

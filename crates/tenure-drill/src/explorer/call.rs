@@ -14,9 +14,9 @@ use tenure::store::{
 
 use super::actors::{Doing, Ending};
 
-/// How long a claim lasts.
+/// The length of a lease.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
-/// By how much the clock moves on at a time.
+/// By how much the clock advances at a time.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// For how long a key is remembered.
 pub(crate) const WINDOW: Duration = Duration::from_secs(2);
@@ -24,9 +24,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(2);
 /// One call of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
-    /// A job under the one key, as one of the callers wants it.
+    /// A job under the one key, with the args of this caller.
     Enqueue(u8),
-    /// So many jobs for this worker.
+    /// The worker's identity, and how many jobs it claims.
     Claim(u8, u8),
     Held(u8),
     Renew(Vec<Fence>),
@@ -49,22 +49,23 @@ pub(crate) enum Call {
     Jump(Jump),
     /// A worker's lock is freed, whether or not its process has ended.
     Free(u8),
-    /// The server starts again, and no lock survives it.
+    /// The server restarts; no lock survives that.
     Restart,
-    /// Nothing reaches the store for longer than a lease, from nobody, and the gap in the workers' pulse tells.
+    /// No call from any worker reaches the store for longer than a lease, and the gap in the
+    /// workers' pulse shows it.
     Stall,
     /// The store cannot be reached for a while.
     Down,
-    /// Somebody makes a copy of the database: the store does not notice.
+    /// A copy of the database is made. The store does not notice.
     Backup,
-    /// The database goes back to the state of this number.
+    /// The database goes back to the state with this number.
     GoBack(usize),
     /// Nothing reaches the store.
     Nothing,
 }
 
 impl Call {
-    /// Whether the store has no part in it.
+    /// Whether the call does not reach the store.
     pub(crate) fn is_outside(&self) -> bool {
         matches!(self, Call::Nothing | Call::Backup | Call::Down | Call::Write(_))
     }
@@ -73,21 +74,21 @@ impl Call {
 /// How a clock jumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Jump {
-    /// Ahead, and nothing tells of it.
+    /// Ahead, and the store gets no sign of it.
     Ahead,
-    /// Ahead, and the store notices, as one on a machine that woke from sleep does.
+    /// Ahead, and the store notices, as on a machine that woke from sleep.
     Noticed,
     /// Back.
     Back,
 }
 
 impl Jump {
-    /// In ticks, to either side.
+    /// By how many ticks the clock jumps.
     pub(crate) const AHEAD: u32 = 5;
     pub(crate) const BACK: u32 = 3;
 }
 
-/// Its answer.
+/// The answer to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Enqueued(Enqueued),
@@ -108,7 +109,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// What was claimed, by whichever call.
+    /// What was claimed, by either call that claims.
     pub(crate) fn claimed(&self) -> Option<&Claimed> {
         match self {
             Answer::Claimed(claimed) | Answer::SettledAndClaimed(_, claimed) => Some(claimed),
@@ -116,7 +117,7 @@ impl Answer {
         }
     }
 
-    /// What was settled, by whichever call.
+    /// What was settled, by either call that settles.
     pub(crate) fn settled(&self) -> Option<&[Settled]> {
         match self {
             Answer::Settled(settled) | Answer::SettledAndClaimed(settled, _) => Some(settled),
@@ -125,9 +126,8 @@ impl Answer {
     }
 }
 
-/// Makes a call.
 pub(crate) fn perform(store: &mut dyn Explorable, clock: &Clock, call: &Call) -> Result<Answer> {
-    // Operators are interested in the first job only.
+    // Operators act on the first job only.
     let first = JobId(1);
     Ok(match call {
         Call::Enqueue(wish) => Answer::Enqueued(store.enqueue(&[wanted(*wish)])?[0]),
@@ -194,7 +194,7 @@ pub(crate) fn perform(store: &mut dyn Explorable, clock: &Clock, call: &Call) ->
     })
 }
 
-/// Something changes that is not the store's doing.
+/// Changes the state from outside the store.
 fn surroundings(store: &mut dyn Explorable, change: impl FnOnce(&mut Dump)) -> Result<Answer> {
     let mut state = store.dump()?;
     change(&mut state);
@@ -202,7 +202,7 @@ fn surroundings(store: &mut dyn Explorable, change: impl FnOnce(&mut Dump)) -> R
     Ok(Answer::Nothing)
 }
 
-/// The job that one of the callers wants, under the same key as the other.
+/// The job that a caller enqueues, under the same key as the other caller's.
 fn wanted(wish: u8) -> NewJob {
     let args = format!("{{\"amount\":{wish}}}");
     let args = Json::check("args", &args, 100).expect("valid JSON");
@@ -210,7 +210,7 @@ fn wanted(wish: u8) -> NewJob {
     NewJob::new(kind(), args).key(key)
 }
 
-/// What every job is.
+/// The kind of every job.
 pub(crate) fn kind() -> Name {
     Name::check("kind", "work").expect("a valid name")
 }
@@ -237,12 +237,12 @@ fn settlements(endings: &[(Fence, Ending)]) -> Vec<Settlement> {
     endings.iter().map(settlement).collect()
 }
 
-/// How many workers have names.
+/// The names of workers, which also limit how many there are.
 pub(crate) const NAMES: [&str; 4] = ["ann", "bob", "cleo", "dora"];
-/// The honest worker that comes when faults have stopped.
+/// The healthy worker that takes over once faults have stopped.
 pub(crate) const HEALER: u8 = u8::MAX;
 
-/// An identity is a worker's place, and which start of its process it is.
+/// An identity combines a worker's place and which start of its process it is.
 pub(crate) fn identity(place: usize, start: u8) -> u8 {
     place as u8 + start * NAMES.len() as u8
 }
@@ -257,7 +257,7 @@ pub(crate) fn start(identity: u8) -> u8 {
     identity / NAMES.len() as u8
 }
 
-/// A new id for each start of a process.
+/// The worker id of an identity: a new one for each start of a process.
 pub(crate) fn worker(identity: u8) -> WorkerId {
     let name = match (identity, start(identity)) {
         (HEALER, _) => "healer".to_owned(),

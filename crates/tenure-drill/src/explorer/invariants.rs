@@ -1,8 +1,8 @@
 //! What must hold in every state and after every step.
 //!
-//! The ghosts remember what really happened: which claim was the latest, what was settled by whom.
-//! The code under test never sees them. Without them the worst mistakes, a token that does not rise
-//! and a fence without token, would pass unseen.
+//! The ghosts record what really happened: which claim was the latest, and which claim settled
+//! what. The code under test never sees them. Without them the worst mistakes, a token that does
+//! not rise and a fence without a token, would go unnoticed.
 
 mod effect;
 mod ghost;
@@ -22,7 +22,7 @@ use self::key::Remembered;
 use super::call::{Answer, Call};
 use crate::verdict::Invariant;
 
-/// Those that whole calls on a store can break.
+/// The invariants that whole calls on a store can break.
 pub const EXPLORED: [Invariant; 13] = [
     Invariant::I1,
     Invariant::I2,
@@ -39,7 +39,7 @@ pub const EXPLORED: [Invariant; 13] = [
     Invariant::I16,
 ];
 
-/// How often each invariant was looked at, and how often its premise was true.
+/// How often each invariant was checked, and how often its premise was true.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<Invariant, (usize, usize)>);
 
@@ -50,7 +50,7 @@ impl Tally {
         *held += usize::from(premise);
     }
 
-    /// Adds what another search has seen.
+    /// Adds the tally of another search.
     pub fn add(&mut self, other: &Tally) {
         for (invariant, (looked, held)) in &other.0 {
             let sum = self.0.entry(*invariant).or_default();
@@ -58,7 +58,7 @@ impl Tally {
         }
     }
 
-    /// How often it was looked at, and how often its premise was true.
+    /// How often an invariant was checked, and how often its premise was true.
     pub fn of(&self, invariant: Invariant) -> (usize, usize) {
         self.0.get(&invariant).copied().unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl Serialize for Tally {
     }
 }
 
-/// What is broken, and what was seen.
+/// The invariant that is broken, and what was seen.
 pub(super) type Broken = (Invariant, String);
 type Checked = Result<(), Broken>;
 
@@ -105,17 +105,17 @@ type Checked = Result<(), Broken>;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Ghosts {
     jobs: BTreeMap<JobId, Ghost>,
-    /// Who has the key.
+    /// The job that owns the key.
     key: Option<Remembered>,
 }
 
-/// One call, and what came of it.
+/// One call and its result.
 pub(super) struct Seen<'a> {
     pub(super) old: &'a Dump,
     pub(super) new: &'a Dump,
     pub(super) call: &'a Call,
     pub(super) answer: &'a Answer,
-    /// Which claims the caller's rights come from.
+    /// The fences that the caller holds, each with the claim it comes from.
     pub(super) rights: &'a [(Fence, u8)],
 }
 
@@ -125,13 +125,13 @@ impl Ghosts {
         Ghosts { jobs: ghosts.collect(), key: None }
     }
 
-    /// The latest claim of a job.
+    /// The number of the latest claim of a job.
     pub(crate) fn latest(&self, job: JobId) -> u8 {
         self.jobs.get(&job).map_or(0, |ghost| ghost.claims)
     }
 
-    /// What is known after the database has gone back: what happened since `backup` has not, but the
-    /// numbers that were given out are in the world.
+    /// The ghosts after the database has gone back: what happened since `backup` is undone, but the
+    /// tokens that were issued since are still known outside.
     pub(crate) fn back_to(&self, backup: &Ghosts) -> Ghosts {
         let back = |(id, then): (&JobId, &Ghost)| {
             (*id, self.jobs.get(id).map_or_else(Ghost::default, |now| now.back_to(then)))
@@ -139,7 +139,7 @@ impl Ghosts {
         Ghosts { jobs: backup.jobs.iter().map(back).collect(), key: backup.key.clone() }
     }
 
-    /// Takes note of one call, and checks that it was right.
+    /// Records one call, and checks that it was right.
     pub(super) fn observe(&mut self, seen: &Seen<'_>, tally: &mut Tally) -> Checked {
         let mut check = Check { tally };
         let Seen { old, new, .. } = seen;
@@ -172,7 +172,8 @@ impl Ghosts {
     }
 }
 
-/// I5: a worker holds one suspect at a time. No scope is as long as a suspect that has run for long.
+/// I5: a worker holds at most one suspect at a time. No scope lasts long enough for a suspect to
+/// have run long enough that its worker may take a second one.
 fn one_suspect_each(state: &Dump, check: &mut Check<'_>) -> Checked {
     let suspects = || {
         let held = state.jobs.iter().filter(|job| job.state == State::Running && job.is_suspect);

@@ -1,4 +1,4 @@
-//! The stores under test, which all get the same calls, and must agree in every answer and every state.
+//! The stores under test. All get the same calls, and must agree in every answer and every state.
 
 use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
@@ -36,7 +36,7 @@ impl Engines {
     }
 }
 
-/// A store that lacks something.
+/// A store with patched SQL, which lacks a safeguard.
 #[derive(Debug, Clone, Copy)]
 pub enum Patched {
     /// In memory.
@@ -45,7 +45,7 @@ pub enum Patched {
     Postgres(&'static [Patch]),
 }
 
-/// One store, by the name that a difference is told under, and its clock.
+/// One store with its clock, and the name by which differences refer to it.
 struct Stand {
     name: &'static str,
     store: Box<dyn Explorable>,
@@ -74,7 +74,7 @@ impl Lockstep {
         Ok(Lockstep { stands })
     }
 
-    /// A store of the caller's, beside the model.
+    /// The caller's store beside the model.
     pub(super) fn beside_the_model(
         name: &'static str,
         store: Box<dyn Explorable>,
@@ -86,7 +86,7 @@ impl Lockstep {
         Lockstep { stands: vec![model, Stand { name, store, clock }] }
     }
 
-    /// A store that lacks something, beside the model.
+    /// A patched store beside the model.
     #[cfg(test)]
     pub(super) fn patched_beside_the_model(patches: &[Patch]) -> Result<Lockstep> {
         let mut both = Lockstep::new(Engines::Sqlite)?;
@@ -94,7 +94,7 @@ impl Lockstep {
         Ok(both)
     }
 
-    /// The model is left out: the invariants alone must notice.
+    /// A patched store without the model: the invariants alone must notice.
     pub(super) fn patched(target: Patched) -> Result<Lockstep> {
         let stand = match target {
             Patched::Sqlite(patches) => Stand::sqlite(patches)?,
@@ -108,8 +108,8 @@ impl Lockstep {
         Ok(Lockstep { stands: vec![stand] })
     }
 
-    /// Runs one call from one state. All must agree; what they agree on is returned. `backup`
-    /// is the state that the database can go back to.
+    /// Runs one call from one state on all stores. Returns the answer and the state that all agree
+    /// on. `backup` is the state that the database can go back to.
     pub(super) fn call(
         &mut self,
         from: &Dump,
@@ -150,14 +150,14 @@ impl Lockstep {
     }
 }
 
-/// Stores that do not agree, or one that fails.
+/// Stores that disagree, or one that fails.
 pub(super) struct Apart {
     pub(super) what: String,
-    /// What the one that goes its own way has answered and become.
+    /// The answer and the state of the store that differs.
     pub(super) heard: Option<(Answer, Dump)>,
 }
 
-/// In words, unless they are the same: then every detail.
+/// The difference in words, or with every detail if the words are the same.
 fn difference((first, expected): (&str, &Answer), (name, answer): (&str, &Answer)) -> String {
     let said = |answer| words::said(answer).unwrap_or_else(|| "nothing".into());
     let (theirs, ours) = (said(expected), said(answer));

@@ -1,4 +1,4 @@
-//! One schedule again, step by step, by the codes of its moves.
+//! Repeats one schedule step by step, from the codes of its moves.
 
 use std::fmt;
 
@@ -11,20 +11,20 @@ use super::words;
 use super::{Engines, Merging};
 use crate::verdict::{Invariant, Violation};
 
-/// A schedule that was gone through.
+/// A schedule that was replayed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Replayed {
-    /// The state in which it begins.
+    /// The state in which the schedule begins.
     pub beginning: String,
-    /// What was done, up to the first thing that must not be.
+    /// What was done, up to the first violation.
     pub steps: Vec<Step>,
-    /// What does not hold, if anything.
+    /// The violation, if there is one.
     pub violation: Option<Violation>,
-    /// What is possible next.
+    /// The codes of the moves that are possible next.
     pub possible: Vec<String>,
 }
 
-/// One step of it.
+/// One step of a schedule.
 #[derive(Debug, Clone, Serialize)]
 pub struct Step {
     /// Its code.
@@ -35,12 +35,12 @@ pub struct Step {
     pub after: String,
 }
 
-/// Why a schedule cannot be gone through.
+/// Why a schedule cannot be replayed.
 #[derive(Debug)]
 pub enum Unplayable {
     /// A step is not possible when its turn comes.
     Impossible {
-        /// Which one, counted from one.
+        /// Which step, counted from one.
         at: usize,
         /// Its code.
         code: String,
@@ -66,7 +66,7 @@ impl fmt::Display for Unplayable {
     }
 }
 
-/// Goes through exactly this schedule.
+/// Replays exactly this schedule.
 ///
 /// # Errors
 /// If a step is not possible when its turn comes, or a store cannot be opened.
@@ -76,7 +76,7 @@ pub fn replay(scope: &Scope, engines: Engines, codes: &[&str]) -> Result<Replaye
     replay_on(scope, stores, codes, Some(&command))
 }
 
-/// The same on stores of any kind.
+/// Like `replay`, on the given stores.
 pub(super) fn replay_on(
     scope: &Scope,
     stores: Lockstep,
@@ -117,7 +117,7 @@ pub(super) fn replay_on(
                 (step.words(Some(&answer)), words::state(search.dump(&node)), None)
             }
             Err(what) => {
-                // What was answered is known unless the stores themselves have failed.
+                // The answer is known unless a store itself has failed.
                 let heard = search.heard(&node, step);
                 let after = heard.as_ref().map_or(String::new(), |(_, state)| words::state(state));
                 (step.words(heard.as_ref().map(|(answer, _)| answer)), after, Some(what))

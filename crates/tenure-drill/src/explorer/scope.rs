@@ -1,7 +1,8 @@
-//! How much is explored: named scopes, each small enough to be gone through whole.
+//! How much is explored: named scopes, each small enough for a complete search.
 //!
-//! One product of all that can happen is too large. So a scope allows a few things at a time, says in a budget how
-//! often, and names the invariants that it must put to the test: a premise that was never true proves nothing.
+//! All faults and operations combined would be too many states. So a scope allows a few of them,
+//! limits in a budget how often each may happen, and names the invariants that it must test: an
+//! invariant whose premise was never true was not tested.
 
 use std::num::NonZeroU16;
 
@@ -11,25 +12,25 @@ use crate::verdict::Invariant::{self, I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I
 /// The bounds of one search. Each number is a budget for the whole schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
-    /// What reports and the command line call it.
+    /// The name in reports and on the command line.
     pub name: &'static str,
-    /// What it is about, in a line.
+    /// What the scope is about, in one line.
     pub about: &'static str,
     /// Workers that claim, renew, settle and stall.
     pub workers: u8,
     /// Jobs in the queue at the beginning.
     pub jobs: u8,
-    /// How often the clock moves on by half a lease.
+    /// How often the clock advances by half a lease.
     pub ticks: u8,
     /// How often a worker's process dies.
     pub crashes: u8,
     /// How often a call or its reply is lost.
     pub losses: u8,
-    /// How often an attempt is given back, which would otherwise go on for ever.
+    /// How often an attempt is given back; without a limit that could go on forever.
     pub give_backs: u8,
-    /// How often an operator cancels, and how often one requeues.
+    /// How often an operator cancels, and how often an operator requeues.
     pub operations: u8,
-    /// How often the server starts again.
+    /// How often the server restarts.
     pub restarts: u8,
     /// How often no call reaches the store for longer than a lease.
     pub stalls: u8,
@@ -41,35 +42,35 @@ pub struct Scope {
     pub jumps: u8,
     /// How often each of two callers wants a job under the same key.
     pub enqueues: u8,
-    /// For how many jobs a worker without any may ask.
+    /// How many jobs a worker that holds none may claim at once.
     pub claims: &'static [u8],
     /// Whether holders renew.
     pub renewals: bool,
-    /// Whether holders tell how far they have come.
+    /// Whether holders report progress.
     pub reports: bool,
     /// Whether holders write to an outside witness under their token.
     pub writes: bool,
     /// Whether holders settle and claim in one call.
     pub in_one_call: bool,
-    /// Whether each attempt does something that must not happen twice.
+    /// Whether each attempt has an effect that must not happen twice.
     pub effects: bool,
-    /// Whether workers are guarded, so that their deaths are noticed; and how often a living worker's
-    /// lock is freed all the same.
+    /// Whether workers are guarded, so that their deaths are noticed; if so, how often a living
+    /// worker's lock is freed anyway.
     pub guard: Option<u8>,
     /// How attempts may end.
     pub endings: &'static [Ending],
-    /// The job's limits.
+    /// How many attempts the job may have.
     pub max_attempts: NonZeroU16,
-    /// The job's limits.
+    /// How many crashes the job may have.
     pub max_crashes: NonZeroU16,
-    /// The invariants whose premise must have been true at least once.
+    /// The invariants whose premise must be true at least once.
     pub tests: &'static [Invariant],
 }
 
-/// A bound that somebody may set otherwise, under its name on the command line.
+/// A bound that can be changed, with its name on the command line.
 pub type Bound = (&'static str, fn(&mut Scope) -> &mut u8);
 
-/// All of them.
+/// All bounds.
 pub const BOUNDS: [Bound; 13] = [
     ("workers", |scope| &mut scope.workers),
     ("jobs", |scope| &mut scope.jobs),
@@ -92,13 +93,13 @@ impl Scope {
         SCOPES.iter().chain(&WIDE_SCOPES).find(|scope| scope.name == name).copied()
     }
 
-    /// Sets a bound by its name. Answers whether there is one.
+    /// Sets a bound by its name. Returns whether there is such a bound.
     pub fn set(&mut self, bound: &str, to: u8) -> bool {
         let named = BOUNDS.iter().find(|(name, _)| *name == bound);
         named.map(|(_, field)| *field(self) = to).is_some()
     }
 
-    /// The options of the command line that lead to exactly this scope.
+    /// The command line options that give exactly this scope.
     pub fn options(&self) -> String {
         let mut options = format!("--scope {}", self.name);
         let (mut ours, mut theirs) = (*self, Scope::named(self.name).unwrap_or(*self));
@@ -312,7 +313,7 @@ const STALL: Scope = Scope {
 const CROWD: Scope =
     Scope { name: "crowd", about: "three workers and one job", workers: 3, ..LEASE };
 
-/// Wider scopes, for the long proof.
+/// Wider scopes, for `cargo xtask prove`.
 pub const WIDE_SCOPES: [Scope; 6] = [
     Scope { name: "settle-lossy", about: "settle, with two losses", losses: 2, ..SETTLE },
     Scope { name: "operate-renewing", about: "operate, with renewals", renewals: true, ..OPERATE },

@@ -1,8 +1,9 @@
 //! The search itself: every move from every state, each state once.
 //!
-//! A state is the store's whole dump, what each actor knows, and the ghosts. A call is a function of the dump, so each
-//! pair of dump and call runs once. Workers are alike: two states that differ only in who of them is who are one, and
-//! the search goes on from the one that it came to first. So every schedule is one that really was gone through.
+//! A state is the store's whole dump, what each actor knows, and the ghosts. A call is a function
+//! of the dump, so each pair of dump and call runs once. Workers are alike: two states that differ
+//! only in which worker is which count as one, and the search goes on from the one it reached
+//! first. So every schedule it reports was really run.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,38 +19,38 @@ use super::lockstep::{Apart, Lockstep, beginning};
 use super::scope::Scope;
 use crate::verdict::Invariant;
 
-/// A state of the search. The dump is kept once and named by its number.
+/// A state of the search. Each dump is kept once and referred to by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) dump: usize,
     pub(super) actors: Actors,
     ghosts: Ghosts,
-    /// The copy that the database can go back to, and what was true then.
+    /// The copy that the database can go back to, and the ghosts at that time.
     backup: Option<(usize, Ghosts)>,
 }
 
-/// Where a state was first reached from, and by which move.
+/// From which state and by which move a state was first reached.
 struct Origin {
     parent: usize,
     step: Option<(usize, Move)>,
 }
 
-/// What a search has seen of the states, and the ways between them.
+/// The states and transitions that a search has found.
 pub(super) struct Graph {
     pub(super) states: usize,
     pub(super) edges: Vec<Vec<usize>>,
-    /// Whether it was gone through whole.
+    /// Whether the search covered the whole scope.
     pub(super) whole: bool,
 }
 
-/// A way that breaks an invariant.
+/// A schedule that breaks an invariant.
 pub(super) struct Found {
     pub(super) broken: Broken,
     pub(super) steps: Vec<(String, String)>,
     pub(super) states: usize,
 }
 
-/// Each worker in the place of another: for every worker the place it takes, and the names that change.
+/// A permutation of the workers: the place that each worker takes, and the names that change.
 struct Renaming {
     places: Vec<usize>,
     names: HashMap<WorkerId, WorkerId>,
@@ -59,21 +60,21 @@ pub(super) struct Search<'a> {
     scope: &'a Scope,
     stores: Lockstep,
     dumps: Vec<Dump>,
-    /// Of each dump the fingerprints under every renaming.
+    /// For each dump, its fingerprints under every renaming.
     prints: Vec<Vec<u128>>,
     numbers: HashMap<u128, usize>,
     answers: HashMap<(usize, Call), (Answer, usize)>,
     origins: Vec<Origin>,
-    /// Dumps from which it was seen that every job comes to its end.
+    /// Dumps from which every job is known to reach its end.
     healed: HashSet<usize>,
     renamings: Vec<Renaming>,
-    /// Dumps are the same only if all of them is.
+    /// Compare whole dumps, instead of only their essence.
     whole: bool,
     pub(super) tally: Tally,
 }
 
 impl<'a> Search<'a> {
-    /// A search that takes such states for one.
+    /// A search that merges states as `merging` says.
     pub(super) fn new(scope: &'a Scope, stores: Lockstep, merging: Merging) -> Search<'a> {
         Search {
             scope,
@@ -90,14 +91,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The state in which everything begins.
+    /// The first state of the search.
     pub(super) fn first(&mut self) -> Node {
         let dump = self.number(beginning(self.scope));
         let (actors, ghosts) = (Actors::new(self.scope), Ghosts::new(self.scope.jobs));
         Node { dump, actors, ghosts, backup: None }
     }
 
-    /// Goes through all states, breadth first, up to `most`, and tells how many there are from time to time.
+    /// Explores all states, breadth first, up to `most`. Calls `tell` from time to time with the
+    /// number of states so far.
     pub(super) fn run(
         &mut self,
         most: usize,
@@ -136,7 +138,7 @@ impl<'a> Search<'a> {
         Ok(Graph { states: nodes.len(), edges, whole: at == nodes.len() })
     }
 
-    /// How many real calls each store has had.
+    /// How many real calls each store has received.
     pub(super) fn calls(&self) -> usize {
         self.answers.len()
     }
@@ -145,18 +147,19 @@ impl<'a> Search<'a> {
         &self.dumps[node.dump]
     }
 
-    /// Everything that may happen next.
+    /// Every possible next move.
     pub(super) fn moves(&self, node: &Node) -> Vec<Move> {
         node.actors.moves(self.scope, node.backup.as_ref().map(|(dump, _)| *dump))
     }
 
-    /// Makes one move and checks what came of it.
+    /// Makes one move and checks its result.
     pub(super) fn step(&mut self, node: &Node, step: &Move) -> Result<(Node, Answer), Broken> {
         let call = step.arriving();
         let (answer, dump, apart) = match self.answer(node.dump, &call).map_err(|apart| *apart) {
             Ok((answer, dump)) => (answer, dump, None),
             Err(Apart { what, heard: None }) => return Err((Invariant::Lockstep, what)),
-            // The invariants say better than a difference what is wrong with it.
+            // Go on with the differing answer: a broken invariant explains better than a difference
+            // what is wrong.
             Err(Apart { what, heard: Some((answer, state)) }) => {
                 let dump = self.number(state);
                 self.answers.insert((node.dump, call.clone()), (answer.clone(), dump));
@@ -179,7 +182,7 @@ impl<'a> Search<'a> {
         Ok((after, answer))
     }
 
-    /// What a move that was made from there was answered, and what came of it.
+    /// The answer to a move that was made from this state, and the state after it.
     pub(super) fn heard(&self, node: &Node, step: &Move) -> Option<(Answer, &Dump)> {
         let (answer, after) = self.answers.get(&(node.dump, step.arriving()))?;
         Some((answer.clone(), &self.dumps[*after]))
@@ -210,7 +213,7 @@ impl<'a> Search<'a> {
         };
         let prints: Vec<_> = self.renamings.iter().map(print).collect();
         let next = self.dumps.len();
-        // The first renaming is none.
+        // The first renaming changes nothing.
         let number = *self.numbers.entry(prints[0]).or_insert(next);
         if number == next {
             self.dumps.push(dump);
@@ -219,7 +222,7 @@ impl<'a> Search<'a> {
         number
     }
 
-    /// The same number for states that differ only in who of the workers is who.
+    /// A number that is the same for states that differ only in which worker is which.
     fn fingerprint(&self, node: &Node) -> u128 {
         let renamed = self.renamings.iter().enumerate().map(|(at, renaming)| {
             let backup =
@@ -230,7 +233,7 @@ impl<'a> Search<'a> {
         renamed.min().unwrap_or_default()
     }
 
-    /// I11: once faults stop, an honest worker brings every job to its end within a bound.
+    /// I11: once faults stop, a healthy worker brings every job to its end within a bound.
     pub(super) fn check_recovery(&mut self, mut dump: usize) -> Result<(), Broken> {
         const ROUNDS: usize = 24;
         let mut way = Vec::new();
@@ -249,7 +252,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// One round of honest work.
+    /// One round of work by the healthy worker.
     fn heal(&mut self, dump: usize) -> Result<usize, Box<Apart>> {
         let (_, dump) = self.answer(dump, &Call::Resume)?;
         let (answer, dump) = self.answer(dump, &Call::Claim(HEALER, 1))?;
@@ -262,7 +265,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The way to what is broken: the code and the words of each step.
+    /// The schedule that leads to what is broken: the code and the words of each step.
     fn found(&self, broken: Broken, at: usize, last: Option<(usize, Move)>) -> Box<Found> {
         let mut steps: Vec<_> = last.into_iter().collect();
         let mut at = at;
@@ -279,14 +282,15 @@ impl<'a> Search<'a> {
     }
 }
 
-/// All ways to rename the workers, the one that changes nothing first; or that one alone.
+/// All renamings of the workers, starting with the one that changes nothing; only that one if
+/// states are not merged.
 fn renamings(scope: &Scope, merging: bool) -> Vec<Renaming> {
     let workers = usize::from(scope.workers);
     let mut orders: Vec<Vec<usize>> = vec![(0..workers).collect()];
     if merging {
         orders = vec![vec![]];
         for place in 0..workers {
-            // The last place first, so that the first order is the plain one.
+            // The last position first, so that the first order is the one that changes nothing.
             let longer = |order: &Vec<usize>| {
                 let order = order.clone();
                 (0..=order.len()).rev().map(move |at| {
@@ -312,8 +316,9 @@ fn renamings(scope: &Scope, merging: bool) -> Vec<Renaming> {
     orders.into_iter().map(renaming).collect()
 }
 
-/// What of a state can change an answer or an invariant, with the workers renamed. Of the timeline that is which calls
-/// were heard and what they came to; when, by whom and in which words is for people.
+/// The part of a state that can change an answer or an invariant, with the workers renamed. Of the
+/// timeline, that is which calls were applied or refused and what the job became; when, by which
+/// worker and with which note is for people.
 fn essence(dump: &Dump, names: &HashMap<WorkerId, WorkerId>) -> impl Hash + use<> {
     let named = |worker: &WorkerId| names.get(worker).unwrap_or(worker).clone();
     let mut jobs = dump.jobs.clone();
@@ -335,7 +340,7 @@ fn essence(dump: &Dump, names: &HashMap<WorkerId, WorkerId>) -> impl Hash + use<
     )
 }
 
-/// 128 bits of a state: enough that no two of a million share them by accident.
+/// A 128-bit fingerprint of a state: enough that no two of a million collide by accident.
 fn fingerprint(state: &impl Hash) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -346,11 +351,11 @@ fn fingerprint(state: &impl Hash) -> u128 {
     half(1) << 64 | half(2)
 }
 
-/// How many paths lead from the first state to a state without a way on, with steps that change
-/// nothing left out.
+/// How many paths lead from the first state to a state without a next one. Steps that change
+/// nothing are left out.
 pub(super) fn schedules(edges: &[Vec<usize>]) -> f64 {
-    // States are numbered as they were found, but an edge may lead back: count in the order of a
-    // depth-first search.
+    // States are numbered in the order they were found, but an edge may lead back, so count in the
+    // order of a depth-first search.
     let none = vec![];
     let onward = |node: usize| edges.get(node).unwrap_or(&none);
     let most = edges.iter().flatten().max().map_or(1, |last| (last + 1).max(edges.len()));

@@ -1,4 +1,4 @@
-//! That a schedule that was found can be followed, repeated and trusted.
+//! Tests that a schedule that was found can be followed, repeated and trusted.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,12 @@ use tenure::drill::Patch;
 use super::replay::replay_on;
 use super::*;
 
-/// The sweeper believes what it has seen, and does not look again.
-const NO_RECHECK: &[Patch] =
-    &[Patch { file: "lapse", find: "   AND {over}", replace: "   AND ({over} OR true)" }];
+/// The sweeper lapses what it has seen without checking again that the lease is over.
+const NO_RECHECK: &[Patch] = &[Patch {
+    file: "lapse",
+    find: ":token AND state = 2 AND {over}",
+    replace: ":token AND state = 2 AND ({over} OR true)",
+}];
 
 fn named(name: &str) -> Scope {
     Scope::named(name).expect("there is such a scope")
@@ -97,7 +100,8 @@ fn taking_workers_for_one_another_finds_the_same_and_only_shrinks_the_search() {
     }
 }
 
-/// What the essence leaves out changes nothing: with every word and time of the dump, the same holds.
+/// What the essence leaves out makes no difference: with every text and time of the dump, the
+/// result is the same.
 #[test]
 fn telling_all_dumps_apart_finds_the_same_in_more_states() {
     let (merged, apart) = (hunt(Merging::Alike), hunt(Merging::Nothing));

@@ -1,4 +1,4 @@
-//! A schedule for people: each step in words, and under a short code by which it can be repeated.
+//! A schedule for people: each step in words, with a short code that repeats it.
 
 use tenure::clock::Timestamp;
 use tenure::drill::Dump;
@@ -13,12 +13,12 @@ use super::actors::{Actor, Doing, Ending, Loss, Move};
 use super::call::{Answer, Call, Jump, place, worker};
 use crate::engines::START;
 
-/// What workers and callers are called.
+/// The codes and names of workers and callers.
 const WORKERS: [(&str, &str); 4] = [("A", "Ann"), ("B", "Bob"), ("C", "Cleo"), ("D", "Dora")];
 const CALLERS: [(&str, &str); 2] = [("P", "Pia"), ("Q", "Quinn")];
 
 impl Move {
-    /// A short name, by which the step is found again among all that are possible then.
+    /// A short code that identifies the step among all that are possible in a state.
     pub(crate) fn code(&self) -> String {
         let who = match self.actor {
             Actor::Worker(at) => WORKERS[at].0,
@@ -112,7 +112,7 @@ fn doing_name(doing: Doing) -> &'static str {
     }
 }
 
-/// What is done, after who does it.
+/// What is done, in words that follow the actor's name.
 fn act(call: &Call) -> String {
     let endings = |endings: &[(Fence, Ending)]| {
         let end = |(fence, ending): &(Fence, Ending)| {
@@ -178,7 +178,7 @@ fn all(fences: &[Fence]) -> String {
     fences.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// What was answered.
+/// The answer in words.
 pub(super) fn said(answer: &Answer) -> Option<String> {
     let each = |answers: Vec<String>| answers.join(", ");
     Some(match answer {
@@ -188,9 +188,9 @@ pub(super) fn said(answer: &Answer) -> Option<String> {
         Answer::Held(held) if held.is_empty() => "nothing".into(),
         Answer::Held(held) => each(held.iter().map(|it| shown(&it.lease.fence())).collect()),
         Answer::Renewed(said) => each(said.iter().map(renewed).collect()),
-        Answer::Reported(Reported::Yes) => "noted".into(),
+        Answer::Reported(Reported::Noted) => "noted".into(),
         Answer::Reported(Reported::Stale(stale)) => refused(stale),
-        Answer::Reported(Reported::Gone) => "there is no such job".into(),
+        Answer::Reported(Reported::NotFound) => "there is no such job".into(),
         Answer::Reported(Reported::Busy) => "busy".into(),
         Answer::Settled(said) => each(said.iter().map(settled).collect()),
         Answer::SettledAndClaimed(ends, said) => {
@@ -200,9 +200,9 @@ pub(super) fn said(answer: &Answer) -> Option<String> {
         Answer::Overdue(seen) if seen.is_empty() => "sees none".into(),
         Answer::Overdue(seen) => format!("sees {}", all(seen)),
         Answer::Lapsed(said) => each(said.iter().map(lapsed).collect()),
-        Answer::Changed(Changed::Yes) => "done".into(),
-        Answer::Changed(Changed::No(state)) => format!("not possible, it is {state}"),
-        Answer::Changed(Changed::Gone) => "there is no such job".into(),
+        Answer::Changed(Changed::Applied) => "done".into(),
+        Answer::Changed(Changed::Refused(state)) => format!("not possible, it is {state}"),
+        Answer::Changed(Changed::NotFound) => "there is no such job".into(),
         Answer::Pruned(pruned) => {
             format!("{} jobs and {} keys are deleted", pruned.jobs, pruned.keys)
         }
@@ -245,18 +245,18 @@ fn taken_back(lapses: &[Lapse]) -> String {
 
 fn renewed(said: &Renewed) -> String {
     match said {
-        Renewed::Held(until) => format!("the lease holds until second {}", second(*until)),
-        Renewed::Lost(stale) => refused(stale),
-        Renewed::Gone => "there is no such job".into(),
+        Renewed::Extended(until) => format!("the lease holds until second {}", second(*until)),
+        Renewed::Stale(stale) => refused(stale),
+        Renewed::NotFound => "there is no such job".into(),
         Renewed::Busy => "busy".into(),
     }
 }
 
 fn settled(said: &Settled) -> String {
     match said {
-        Settled::Yes(state) => format!("heard, it is {state}"),
+        Settled::Applied(state) => format!("heard, it is {state}"),
         Settled::Stale(stale) => refused(stale),
-        Settled::Gone => "there is no such job".into(),
+        Settled::NotFound => "there is no such job".into(),
     }
 }
 
@@ -267,8 +267,8 @@ fn refused(stale: &Stale) -> String {
 
 fn lapsed(said: &Lapsed) -> String {
     match said {
-        Lapsed::Yes(lapse) => format!("taken back, it is {}", lapse.became),
-        Lapsed::No => "left alone".into(),
+        Lapsed::TakenBack(lapse) => format!("taken back, it is {}", lapse.became),
+        Lapsed::LeftAlone => "left alone".into(),
         Lapsed::Busy => "busy".into(),
     }
 }
@@ -282,25 +282,25 @@ fn ledger_said(said: &ledger::Answer) -> String {
         ledger::Answer::Recorded => "written".into(),
         ledger::Answer::Remembered(_) => "remembered".into(),
         ledger::Answer::Unknown => "nothing is remembered".into(),
-        ledger::Answer::No(Some(standing)) => format!("no, it is {}", standing.name()),
-        ledger::Answer::No(None) => "no, there is no such effect".into(),
+        ledger::Answer::NotAllowed(Some(standing)) => format!("no, it is {}", standing.name()),
+        ledger::Answer::NotAllowed(None) => "no, there is no such effect".into(),
         ledger::Answer::Stale(stale) => refused(stale),
-        ledger::Answer::Gone => "there is no such job".into(),
+        ledger::Answer::NotFound => "there is no such job".into(),
     }
 }
 
 fn resolved(said: &Resolved) -> String {
     match said {
-        Resolved::Yes(state) => format!("done, the job is {state}"),
-        Resolved::No(standing) => format!("it is not in doubt but {}", standing.name()),
-        Resolved::Held => "its holder decides".into(),
-        Resolved::Over => "the job has succeeded".into(),
-        Resolved::Unknown => "there is no such effect".into(),
-        Resolved::Gone => "there is no such job".into(),
+        Resolved::Applied(state) => format!("done, the job is {state}"),
+        Resolved::NotInDoubt(standing) => format!("it is not in doubt but {}", standing.name()),
+        Resolved::Running => "its holder decides".into(),
+        Resolved::Succeeded => "the job has succeeded".into(),
+        Resolved::NoSuchEffect => "there is no such effect".into(),
+        Resolved::NotFound => "there is no such job".into(),
     }
 }
 
-/// The interesting part of a state: of each job its state, its token, who holds it and until when.
+/// The interesting part of a state: the state, token, holder and lease end of each job.
 pub(super) fn state(state: &Dump) -> String {
     let jobs: Vec<_> = state.jobs.iter().map(job).collect();
     let effects = state.ledger.iter().map(|effect| {
@@ -334,7 +334,7 @@ pub(super) fn job(job: &JobRecord) -> String {
     words
 }
 
-/// Times are told in seconds since the beginning.
+/// Times are shown in seconds since the beginning.
 pub(super) fn second(at: Timestamp) -> i64 {
     (at.as_millis() - START.as_millis()) / 1_000
 }

@@ -1,4 +1,4 @@
-//! What the specification says of workers, their locks, and breaks in time.
+//! Workers, their locks (guards), and breaks in time, as the specification has them.
 
 use tenure::clock::Timestamp;
 use tenure::drill::WorkerRecord;
@@ -37,13 +37,14 @@ impl Model {
         self.held.remove(worker);
     }
 
-    /// The end of the last gap in the pulse, and of the one before, as far as they were noted.
+    /// When the last recorded gap in the pulse ended, and the one before it. Ignores times in the
+    /// future.
     fn noted_breaks(&self) -> (Timestamp, Timestamp) {
         let past = |at| if at <= self.now() { at } else { Timestamp::from_millis(0) };
         (past(self.broke), past(self.broke_before))
     }
 
-    /// The same; a pulse that is too old while leases are out means that a gap ends now.
+    /// Like `noted_breaks`, but if the pulse is too old while leases are out, a gap ends now.
     pub(super) fn breaks(&self) -> (Timestamp, Timestamp) {
         let (now, never) = (self.now(), Timestamp::from_millis(0));
         let (broke, broke_before) = self.noted_breaks();
@@ -54,7 +55,7 @@ impl Model {
         if stalled { (now, broke) } else { (broke, broke_before) }
     }
 
-    /// Writes down a gap that ends now.
+    /// Records a gap that ends now.
     pub(super) fn note_breaks(&mut self) {
         let breaks = self.breaks();
         if breaks.0 == self.now() {
@@ -74,7 +75,7 @@ impl Model {
         Beat { leads, leases_are_out, workers: self.workers.len().min(1_000), wakes: true }
     }
 
-    /// Looks at every worker's lock, and takes back the jobs of those that are gone.
+    /// Checks every worker's lock, and takes back the jobs of workers that are gone.
     pub(super) fn vanished_now(&mut self, limit: usize) -> Vec<Lapse> {
         let now = self.now();
         let stalled = self.breaks().0 > now - AFTER_STALL;
@@ -88,7 +89,8 @@ impl Model {
                 worker.free_since = None;
                 continue;
             }
-            // A lock that was taken before a break may have been freed by the break.
+            // A lock that was taken before the server's last start may have been freed by that
+            // restart, so a free lock proves nothing.
             if !worker.guarded || worker.under != started_at {
                 continue;
             }
@@ -116,8 +118,8 @@ impl Model {
         lapses
     }
 
-    /// A worker that was taken for gone has shown its token again: the crash does not count. One whose
-    /// lease was over may come back too, within a lease's length and while the job waits.
+    /// Takes a crash back if a worker that was considered gone shows its token again. After a lapse
+    /// the worker may return too, but only within one lease length and while the job waits.
     pub(super) fn take_crash_back(&mut self, shown: Fence) {
         let lapsed = self.heard(shown, Verb::Vanish).is_none();
         if lapsed && self.heard(shown, Verb::Lapse).is_none()
@@ -125,7 +127,9 @@ impl Model {
         {
             return;
         }
-        // After a lapse, nothing else may have happened. Else a requeue has begun to count anew since, or a handler that came back so long after the crash that it may have.
+        // After a lapse, any later event of the job rules the return out. After a vanish, two
+        // events do: a requeue, which has reset the count of crashes, and a handler that came back
+        // so long after the crash that it may have reset the count.
         let ours = |line: &&TimelineEntry| line.job == shown.job && !line.refused;
         let crash = self
             .timeline
@@ -173,7 +177,7 @@ impl Model {
         self.workers.values().map(view).collect()
     }
 
-    /// Forgets workers that cannot be looked at and have not been heard of for long.
+    /// Forgets workers whose lock cannot be checked and that have not registered for a long time.
     pub(super) fn prune_workers(&mut self) {
         let (old, started_at) = (self.now() - WORKER_MEMORY, self.started_at);
         self.workers.retain(|_, worker| {

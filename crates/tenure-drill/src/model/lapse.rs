@@ -11,14 +11,14 @@ use tenure::store::Lapse;
 use super::{Model, backoff, end, suspect, wait_until};
 
 impl Model {
-    /// Whether a lease has been over for `grace`. One that was granted before a break gets its whole
-    /// length from then on, but not beyond the job's maximal runtime: its holder could not renew it.
-    /// A gap in the pulse pardons a lease once.
+    /// Whether a lease has been over for `grace`. A lease granted before a break in time gets its
+    /// whole length again from the break on, because its holder could not renew it, but never
+    /// beyond the job's maximum runtime. A gap in the pulse extends a lease only once.
     pub(super) fn is_over(&self, job: &JobRecord, grace: Duration) -> bool {
         self.is_over_after(job, grace, self.breaks())
     }
 
-    /// The same, with the last gap in the pulse and the one before.
+    /// Like `is_over`, with the ends of the last gap in the pulse and of the one before it.
     pub(super) fn is_over_after(
         &self,
         job: &JobRecord,
@@ -28,7 +28,7 @@ impl Model {
         let (Some(until), Some(leased_at)) = (job.lease_until, job.leased_at) else { return false };
         let ms = |ms: Option<i64>| ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let latest = ms(job.max_runtime_ms).zip(job.started_at).map(|(ms, start)| start + ms);
-        // A break that is still to come tells nothing: the clock was set back since.
+        // Ignore a break in the future: the clock was set back since.
         let started = Some(self.started_at).filter(|at| *at <= self.now() && leased_at < *at);
         let broke = Some(broke).filter(|at| leased_at < *at && leased_at >= broke_before);
         let again = started.max(broke).map(|at| at + ms(job.lease_ms).unwrap_or_default());
@@ -50,7 +50,7 @@ impl Model {
         before.worker.map(|worker| Lapse { about, worker, became })
     }
 
-    /// Takes a job from its holder, and tells what it became.
+    /// Takes a job from its holder, and returns the job's new state.
     pub(super) fn take_back(&mut self, before: &JobRecord, verb: Verb) -> State {
         let now = self.now();
         let mut job = before.clone();

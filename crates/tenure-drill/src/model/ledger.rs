@@ -1,4 +1,4 @@
-//! What the specification says of effects and steps.
+//! Effects and steps, as the specification has them.
 
 use tenure::inspect::{EffectFilter, EffectView};
 use tenure::job::{JobId, JobRecord, Name, State};
@@ -39,7 +39,7 @@ impl Model {
                 } else if again || self.was_written(&place, fence.token, act) {
                     Answer::Recorded
                 } else {
-                    Answer::No(self.ledger.get(&place).map(|effect| effect.standing))
+                    Answer::NotAllowed(self.ledger.get(&place).map(|effect| effect.standing))
                 }
             }
             Act::Recall => match self.steps.get(&place) {
@@ -55,7 +55,7 @@ impl Model {
         }
     }
 
-    /// Whether an intent of this job has no outcome. Such a job is not deleted by itself.
+    /// Whether an effect of this job is open, without an outcome. Such a job is not pruned.
     pub(super) fn is_in_doubt(&self, job: JobId) -> bool {
         let open = |effect: &Effect| effect.job == job && effect.standing == Standing::Open;
         self.ledger.values().any(open)
@@ -68,7 +68,8 @@ impl Model {
     fn open(&mut self, place: (JobId, Name), token: Token) -> Answer {
         let now = self.now();
         match self.ledger.get(&place) {
-            // Until an attempt goes on with it, a person's word is told apart.
+            // Until an attempt adopts it, a person's decision is answered as `Decided`, not
+            // `Committed`.
             Some(effect) if effect.standing == Standing::Committed => {
                 let by_person = effect.token == Token::NONE;
                 let told = if by_person { Answer::Decided } else { Answer::Committed };
@@ -88,7 +89,7 @@ impl Model {
         }
     }
 
-    /// Writes how this attempt's own effect ended.
+    /// Records how this attempt's own effect ended.
     fn end_effect(
         &mut self,
         place: &(JobId, Name),
@@ -97,7 +98,7 @@ impl Model {
         from: &[Standing],
     ) -> Answer {
         let now = self.now();
-        let Some(effect) = self.ledger.get_mut(place) else { return Answer::No(None) };
+        let Some(effect) = self.ledger.get_mut(place) else { return Answer::NotAllowed(None) };
         if mine && from.contains(&effect.standing) {
             effect.standing = match act {
                 Act::Commit { .. } => Standing::Committed,
@@ -113,11 +114,11 @@ impl Model {
         if self.was_written(place, token, act) && mine {
             Answer::Recorded
         } else {
-            Answer::No(Some(standing))
+            Answer::NotAllowed(Some(standing))
         }
     }
 
-    /// Whether the attempt says that it goes on with what a person decided.
+    /// Whether the attempt adopts what a person decided.
     fn goes_on_with(&self, place: &(JobId, Name), how: &Resolution) -> bool {
         let Resolution::Committed { result } = how else { return false };
         self.ledger.get(place).is_some_and(|effect| {
@@ -127,7 +128,7 @@ impl Model {
         })
     }
 
-    /// Makes a doubtful intent of somebody else's this attempt's own.
+    /// Makes an effect of another attempt (or of a person's decision) this attempt's own.
     fn take_over(&mut self, place: &(JobId, Name), token: Token, how: &Resolution) {
         let now = self.now();
         let Some(effect) = self.ledger.get_mut(place) else { return };
@@ -142,7 +143,7 @@ impl Model {
         }
     }
 
-    /// Whether this attempt has written this outcome before.
+    /// Whether this attempt has already written this outcome.
     fn was_written(&self, place: &(JobId, Name), token: Token, act: &Act) -> bool {
         let standing = match act {
             Act::Commit { .. } | Act::Resolve(Resolution::Committed { .. }) => Standing::Committed,
@@ -163,32 +164,32 @@ impl Model {
         {
             return Answer::Remembered(step.result.clone());
         }
-        self.refuse(fence, act.verb()).map_or(Answer::Gone, Answer::Stale)
+        self.refuse(fence, act.verb()).map_or(Answer::NotFound, Answer::Stale)
     }
 
-    /// What a person decides about an effect in doubt.
+    /// Applies a person's decision about an effect in doubt.
     pub(super) fn resolve_one(&mut self, id: JobId, name: &Name, how: &Resolution) -> Resolved {
-        let Some(job) = self.jobs.get(&id).cloned() else { return Resolved::Gone };
+        let Some(job) = self.jobs.get(&id).cloned() else { return Resolved::NotFound };
         let now = self.now();
         let place = (id, name.clone());
-        let Some(effect) = self.ledger.get_mut(&place) else { return Resolved::Unknown };
+        let Some(effect) = self.ledger.get_mut(&place) else { return Resolved::NoSuchEffect };
         let by_person = effect.note.as_deref() == Some("a person decided");
         let (standing, result) = match how {
             Resolution::Committed { result } => (Standing::Committed, Some(result)),
             Resolution::Resend => (Standing::Resend, None),
         };
         if by_person && effect.standing == standing && effect.result.as_ref() == result {
-            return Resolved::Yes(job.state);
+            return Resolved::Applied(job.state);
         }
-        // A person's word can be corrected until an attempt has gone on with it.
+        // A person's decision can be corrected until an attempt has adopted it.
         if effect.standing != Standing::Open && effect.token != Token::NONE {
-            return Resolved::No(effect.standing);
+            return Resolved::NotInDoubt(effect.standing);
         }
         if job.state == State::Running {
-            return Resolved::Held;
+            return Resolved::Running;
         }
         if job.state == State::Succeeded && *how == Resolution::Resend {
-            return Resolved::Over;
+            return Resolved::Succeeded;
         }
         effect.token = Token::NONE;
         effect.ended_at = Some(now);
@@ -205,9 +206,9 @@ impl Model {
             self.jobs.insert(id, after);
             let words = format!("effect {name} resolved: {}", how.name());
             self.note(&job, Verb::Resume, State::Queued, Some(words));
-            return Resolved::Yes(State::Queued);
+            return Resolved::Applied(State::Queued);
         }
-        Resolved::Yes(job.state)
+        Resolved::Applied(job.state)
     }
 
     pub(super) fn effects_now(&self, filter: &EffectFilter, limit: usize) -> Vec<EffectView> {

@@ -10,10 +10,10 @@ use super::{Model, end, wait_until};
 
 impl Model {
     pub(super) fn cancel_one(&mut self, id: JobId) -> Changed {
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::NotFound };
         match before.state {
-            State::Cancelled => Changed::Yes,
-            State::Succeeded | State::Dead => Changed::No(before.state),
+            State::Cancelled => Changed::Applied,
+            State::Succeeded | State::Dead => Changed::Refused(before.state),
             State::Queued | State::Running | State::Parked => {
                 let mut job = before.clone();
                 job.token = job.token.next(self.epoch);
@@ -21,22 +21,22 @@ impl Model {
                 end(&mut job, State::Cancelled, self.now());
                 self.jobs.insert(id, job);
                 self.note(&before, Verb::Cancel, State::Cancelled, None);
-                Changed::Yes
+                Changed::Applied
             }
         }
     }
 
     pub(super) fn requeue_one(&mut self, request: AsSeen) -> Changed {
         let AsSeen { job: id, if_token } = request;
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::NotFound };
         if if_token
             .is_some_and(|token| self.heard(Fence { job: id, token }, Verb::Requeue).is_some())
         {
-            return Changed::Yes;
+            return Changed::Applied;
         }
         if request.moved_on(before.token) || !matches!(before.state, State::Dead | State::Cancelled)
         {
-            return Changed::No(before.state);
+            return Changed::Refused(before.state);
         }
         let now = self.now();
         let mut job =
@@ -46,11 +46,11 @@ impl Model {
         self.jobs.insert(id, job);
         let rested = JobRecord { worker: None, started_at: None, ..before };
         self.note(&rested, Verb::Requeue, State::Queued, None);
-        Changed::Yes
+        Changed::Applied
     }
 
     pub(super) fn resume_one(&mut self, id: JobId) -> Changed {
-        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::Gone };
+        let Some(before) = self.jobs.get(&id).cloned() else { return Changed::NotFound };
         let fence = Fence { job: id, token: before.token };
         match before.state {
             State::Parked => {
@@ -59,21 +59,21 @@ impl Model {
                 wait_until(&mut job, now, now);
                 self.jobs.insert(id, job);
                 self.note(&before, Verb::Resume, State::Queued, None);
-                Changed::Yes
+                Changed::Applied
             }
-            State::Queued if self.heard(fence, Verb::Resume).is_some() => Changed::Yes,
-            state => Changed::No(state),
+            State::Queued if self.heard(fence, Verb::Resume).is_some() => Changed::Applied,
+            state => Changed::Refused(state),
         }
     }
 
     pub(super) fn purge_one(&mut self, request: AsSeen) -> Changed {
         match self.jobs.get(&request.job).map(|job| (job.state, job.token)) {
-            None => Changed::Gone,
+            None => Changed::NotFound,
             Some((state, token)) if state.has_ended() && !request.moved_on(token) => {
                 self.forget(request.job);
-                Changed::Yes
+                Changed::Applied
             }
-            Some((state, _)) => Changed::No(state),
+            Some((state, _)) => Changed::Refused(state),
         }
     }
 

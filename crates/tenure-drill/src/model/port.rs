@@ -1,4 +1,5 @@
-//! The model behind the port: checks at the door, then the rules of the page above.
+//! The model behind the port: the same argument checks as the engines, then the rules of
+//! `model.rs`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -78,7 +79,8 @@ impl Store for Model {
 
     fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>> {
         check_entries(entries, &self.limits)?;
-        // What is refused comes last, in an order of its own: its lines are what two calls could wait for.
+        // Refused entries come last, sorted by fence and verb: their timeline lines are what two
+        // calls could wait for.
         let mut order: Vec<_> = (0..entries.len()).collect();
         order.sort_by_key(|at| {
             let Entry { fence, act, .. } = &entries[*at];
@@ -86,7 +88,7 @@ impl Store for Model {
             refused.then_some((*fence, act.verb().name()))
         });
         self.changing(|model| {
-            let mut answers = vec![ledger::Answer::Gone; entries.len()];
+            let mut answers = vec![ledger::Answer::NotFound; entries.len()];
             order.into_iter().for_each(|at| answers[at] = model.ledger_one(&entries[at]));
             answers
         })
@@ -94,7 +96,7 @@ impl Store for Model {
 
     fn register(&mut self, worker: &Registration) -> Result<Guarded> {
         self.changing(|model| model.register_one(worker))?;
-        Ok(Guarded::Yes)
+        Ok(Guarded::ByLock)
     }
 
     fn retire(&mut self, worker: &WorkerId) -> Result<()> {
@@ -120,7 +122,7 @@ impl Store for Model {
 
     fn lapse(&mut self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
         check_batch(fences.len())?;
-        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, Lapsed::Yes);
+        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::LeftAlone, Lapsed::TakenBack);
         self.changing(|model| {
             model.note_breaks();
             fences.iter().map(|fence| answer(model.lapse_one(*fence))).collect()
@@ -307,7 +309,7 @@ impl Store for Model {
         Ok(self.check_now(from, limit))
     }
 
-    /// Nobody else has this model in hand, so nothing can change while it waits.
+    /// No other caller shares this model, so nothing can change during a wait.
     fn wait(&mut self, _until: Instant) -> Result<Wake> {
         Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
     }
@@ -367,7 +369,7 @@ impl Explorable for Model {
     }
 }
 
-/// Item by item in the order of jobs and tokens, answered in the order given.
+/// Processes items in the order of jobs and tokens, and returns the answers in the given order.
 fn in_order<T, A>(items: &[T], fence: impl Fn(&T) -> Fence, each: impl FnMut(&T) -> A) -> Vec<A> {
     let mut sorted: Vec<(usize, &T)> = items.iter().enumerate().collect();
     sorted.sort_by_key(|(_, item)| (fence(item).job, fence(item).token));

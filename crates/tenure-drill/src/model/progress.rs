@@ -1,4 +1,4 @@
-//! How far jobs have come: the holder's last word.
+//! Progress of jobs: the holder's last report.
 
 use tenure::job::JobRecord;
 use tenure::lifecycle::Verb;
@@ -11,9 +11,9 @@ impl Model {
         match self.holds(*fence) {
             Some(job) => {
                 self.jobs.insert(job.id, JobRecord { progress: Some(progress.clone()), ..job });
-                Reported::Yes
+                Reported::Noted
             }
-            None => self.refuse(*fence, Verb::Progress).map_or(Reported::Gone, Reported::Stale),
+            None => self.refuse(*fence, Verb::Progress).map_or(Reported::NotFound, Reported::Stale),
         }
     }
 }

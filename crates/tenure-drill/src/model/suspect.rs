@@ -1,4 +1,4 @@
-//! What the specification says of jobs that may have killed their worker.
+//! Jobs that may have crashed their worker, as the specification has them.
 
 use tenure::clock::Timestamp;
 use tenure::job::{JobRecord, State};
@@ -9,14 +9,14 @@ use tenure::store::SUSPICION;
 use super::Model;
 
 impl Model {
-    /// Whether a worker may take this suspect beside those that it holds: not if one of them has not run for long, and
-    /// not if the next crash would bury one of them or this one.
+    /// Whether a worker may take this suspect beside those it holds: not if one of them started
+    /// recently, and not if the next crash would bury one of them or this one.
     pub(super) fn may_join(&self, suspect: &JobRecord, who: &WorkerId) -> bool {
         let is_alone = self.suspects_of(who).next().is_none();
         self.may_take_suspects(who) && (is_alone || !on_last_chance(suspect))
     }
 
-    /// Whether a worker may take any suspect beside those that it holds.
+    /// Whether a worker may take any suspect beside those it holds.
     pub(super) fn may_take_suspects(&self, who: &WorkerId) -> bool {
         let long_ago = self.now() - SUSPICION;
         self.suspects_of(who).all(|job| job.started_at <= Some(long_ago) && !on_last_chance(job))
@@ -34,21 +34,22 @@ fn on_last_chance(job: &JobRecord) -> bool {
     job.crashes + 1 >= job.max_crashes
 }
 
-/// Its worker has vanished with it.
+/// Counts a crash: the job's lease was over, or its worker vanished.
 pub(super) fn crashed(job: &mut JobRecord, now: Timestamp) {
     job.crashes += 1;
     job.crashed_at = Some(now);
     job.is_suspect = has_enough(job);
 }
 
-/// That was no crash.
+/// Takes one crash back.
 pub(super) fn did_not_crash(job: &mut JobRecord) {
     job.crashes = job.crashes.saturating_sub(1);
     job.crashed_at = job.crashed_at.filter(|_| job.crashes > 0);
     job.is_suspect &= has_enough(job);
 }
 
-/// Its handler has come back by itself, and the job goes on.
+/// The handler returned by itself and the job goes on: the job is no suspect anymore, and its
+/// crashes are forgotten if the last one is at least `CRASH_MEMORY` old.
 pub(super) fn came_back(job: &mut JobRecord, now: Timestamp) {
     job.is_suspect = false;
     if job.crashed_at.is_none_or(|at| at + CRASH_MEMORY <= now) {
@@ -56,7 +57,7 @@ pub(super) fn came_back(job: &mut JobRecord, now: Timestamp) {
     }
 }
 
-/// Whether its crashes make a job a suspect: two of them, or one if it has few to lose.
+/// Whether a job has enough crashes to be a suspect: two, or one if `max_crashes` is at most three.
 fn has_enough(job: &JobRecord) -> bool {
     match job.max_crashes {
         0..=3 => job.crashes >= 1,

@@ -1,10 +1,11 @@
-//! What the specification says of how long a timeline grows.
+//! How long a timeline may grow, as the specification has it.
 
 use tenure::inspect::TimelineEntry;
 use tenure::lifecycle::Verb;
 
-/// Makes room for one more line of this verb: of what was not refused the twenty of the highest tokens stay, and sixty of a
-/// worker's returns. Answers how many were dropped so far.
+/// Makes room for one more line of this job and verb. Of the lines that were not refused, the
+/// twenty with the highest tokens stay, the new one included; of a worker's returns, sixty. Returns
+/// how many were dropped so far.
 pub(super) fn thin(lines: &mut Vec<TimelineEntry>, new: &TimelineEntry) -> u64 {
     let room = if new.verb == Verb::Return { 59 } else { 19 };
     let is_like =

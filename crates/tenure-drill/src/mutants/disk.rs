@@ -1,12 +1,13 @@
-//! Safeguards whose absence shows only when the power fails, or when somebody else writes to the file.
+//! Safeguards whose absence shows only when the power fails, or when another program writes to the
+//! file.
 //!
-//! A mutant is a store with another setting, made behind the library's feature `drill`.
+//! Such a mutant is a store with another setting, made behind the library's feature `drill`.
 
 use super::{Hunt, Level, Stock};
 use crate::disk::{Begin, Flush, Looks, first_broken, meet, replace};
 use crate::verdict::{Invariant, Violation};
 
-/// A seed whose calls begin with jobs that are stored and claimed.
+/// A seed whose first calls store and claim jobs.
 const SEED: u64 = 1;
 
 /// All of them.

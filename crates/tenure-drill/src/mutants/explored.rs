@@ -1,9 +1,9 @@
 //! Safeguards whose absence shows in the order of whole calls: the explorer looks for them.
 //!
-//! A mutant is a patch of an engine's SQL files. On SQLite a comparison that is taken out is replaced by one that is
-//! always true, `x != -:x`, so that the statement keeps its parameters. What the library decides in Rust for SQLite
-//! cannot be patched; such a mutant is made of PostgreSQL only. The patches themselves are in the files below, by what
-//! they weaken.
+//! A mutant is a patch of an engine's SQL files. On SQLite a removed comparison is replaced by one
+//! that is always true, `x != -:x`, so that the statement keeps its parameters. What the library
+//! decides in Rust for SQLite cannot be patched; such a mutant exists for PostgreSQL only. The
+//! patches are in the files below, sorted by what they weaken.
 
 mod fence;
 mod lapse;
@@ -24,14 +24,15 @@ struct Mutant {
     /// What is missing, in a sentence for people.
     removed: &'static str,
     broken: &'static [Invariant],
-    /// The scope in which it is looked for.
+    /// The scope of the explorer that looks for it.
     scope: &'static str,
-    /// Empty if it cannot be made of this engine.
+    /// Empty if the mutant cannot be made for this engine.
     sqlite: &'static [Patch],
     postgres: &'static [Patch],
 }
 
-/// It treats workers differently by their names, and so they must not be taken for one another.
+/// This mutant treats workers differently by their names, so the search must not merge states that
+/// differ only in those names.
 const TELLS_WORKERS_APART: &str = "worker clock for expiry";
 
 fn all() -> impl Iterator<Item = &'static Mutant> {
@@ -39,7 +40,8 @@ fn all() -> impl Iterator<Item = &'static Mutant> {
     all.chain(&suspect::MUTANTS).chain(&ledger::MUTANTS)
 }
 
-/// What the mutant of this name takes out of SQLite's files, for another level that looks for it too.
+/// The patches of SQLite's files of the mutant with this name, for another level that looks for it
+/// too.
 pub(super) fn sqlite(name: &str) -> &'static [Patch] {
     all().find(|mutant| mutant.name == name).expect("a mutant of the explorer's").sqlite
 }

@@ -1,9 +1,9 @@
-//! Mutants made by machine: every condition, comparison, order, limit, assignment and lock of the engines' SQL is changed,
-//! one at a time, and something must notice.
+//! Generated mutants: every condition, comparison, order, limit, assignment and lock of the
+//! engines' SQL is changed, one at a time, and some check must notice.
 //!
-//! `changes` makes the changes, from texts that `tokens` has read, and `hunter` runs the checks against each. A mutant that
-//! no check notices is listed in `survivors.txt`, each with a reason. A survivor that is not in the list, and one that is and dies,
-//! both fail the run.
+//! `changes` makes the changes, from texts that `tokens` has read, and `hunter` runs the checks
+//! against each. A mutant that no check notices is listed in `survivors.txt` with a reason. A
+//! survivor that is not listed fails the run, and so does a listed one that is killed.
 
 mod alone;
 mod changes;
@@ -31,32 +31,32 @@ use super::Stock;
 pub struct Mutant {
     /// Its name: the engine, the file, the verb, and what was changed.
     pub name: String,
-    /// What it was made of.
+    /// The engine that it is made from.
     pub stock: Stock,
     /// The file, without `.sql`.
     pub file: &'static str,
     /// The statement or the function.
     pub verb: &'static str,
-    /// Whether a lock was taken away: then sessions side by side look for it.
+    /// Whether a lock was removed: then concurrent sessions look for it.
     pub is_lock: bool,
-    /// Where it is in the file.
+    /// The place of the change in the file.
     range: Range<usize>,
-    /// What the condition there always is now, if it is one.
+    /// The constant value that the condition has now, if a condition was changed.
     constant: Option<bool>,
     /// The comparison whose edge was moved, if one was.
     edge: Option<Edge>,
     patch: Patch,
 }
 
-/// How a mutant fared.
+/// The result of a hunt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// What noticed.
+    /// Killed, by this check.
     Killed(String),
-    /// The database does not take it, and says why.
+    /// The database rejects it, with this error.
     Invalid(String),
-    /// Nothing noticed.
+    /// No check noticed it.
     Survived,
 }
 
@@ -65,9 +65,9 @@ pub enum End {
 pub struct Fate {
     /// The mutant's name.
     pub mutant: String,
-    /// What became of it.
+    /// How it ended.
     pub end: End,
-    /// How long that took, in milliseconds.
+    /// The time this took, in milliseconds.
     pub took_ms: i64,
 }
 
@@ -93,7 +93,7 @@ pub fn all() -> Vec<Mutant> {
     all
 }
 
-/// Changes that would have one name are numbered, so that each has its own.
+/// Numbers changes that would have the same name.
 fn number(all: &mut [Mutant]) {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for mutant in all {
@@ -106,7 +106,8 @@ fn number(all: &mut [Mutant]) {
 }
 
 impl Mutant {
-    /// The SQL as it is: nothing may notice it, or what else is noticed proves nothing.
+    /// The unchanged SQL: no check may report anything about it, or its reports about mutants prove
+    /// nothing.
     fn none(stock: Stock) -> Mutant {
         let texts = if stock == Stock::Sqlite { Sqlite::texts() } else { Postgres::texts() };
         let (file, text) = texts[0];
@@ -125,7 +126,7 @@ impl Mutant {
         }
     }
 
-    /// Whether nothing was changed.
+    /// Whether nothing is changed.
     fn is_whole(&self) -> bool {
         self.patch.find == self.patch.replace
     }
@@ -143,7 +144,7 @@ impl Mutant {
     }
 }
 
-/// A change with as much around it as makes it the only place of its kind.
+/// The change as a patch, with enough text around it to be unique in the file.
 fn patch(file: &'static str, text: &'static str, change: &Change) -> Patch {
     let (mut start, mut end) = (change.range.start, change.range.end);
     while text.matches(&text[start..end]).count() != 1 || start == end {
@@ -152,17 +153,17 @@ fn patch(file: &'static str, text: &'static str, change: &Change) -> Patch {
     }
     let (before, after) = (&text[start..change.range.start], &text[change.range.end..end]);
     let replace = format!("{before}{}{after}", change.replace);
-    // There are as many as there are changes, once in a process.
+    // Leaks one text per change, once per process.
     Patch { file, find: &text[start..end], replace: replace.leak() }
 }
 
-/// Why a survivor may live.
+/// Why a survivor is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// No caller can tell the difference.
     Equivalent,
-    /// Only time, space or the order of work differ, which is no part of what is promised.
+    /// Only time, space or the order of work differ, which is not promised.
     OnlyCost,
     /// It should be noticed, and is not yet.
     NotYetTested,
@@ -184,10 +185,10 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The list of survivors: names, each with its reason in words below it.
+/// The list of survivors: each name is followed by its reason in words.
 const SURVIVORS: &str = include_str!("machine/survivors.txt");
 
-/// The mutants that may live, by name.
+/// The accepted survivors, by name.
 ///
 /// # Panics
 ///
@@ -209,29 +210,29 @@ pub fn survivors() -> BTreeMap<&'static str, Reason> {
     listed
 }
 
-/// What a run came to.
+/// The totals of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figures {
     /// Mutants hunted.
     pub all: usize,
-    /// Those that the database does not take.
+    /// Mutants that the database rejects.
     pub invalid: usize,
-    /// Those that were noticed.
+    /// Mutants that were noticed.
     pub killed: usize,
     /// Survivors that are listed as equivalent.
     pub equivalent: usize,
-    /// Survivors of which only the cost differs.
+    /// Survivors that differ only in cost.
     pub only_cost: usize,
     /// Survivors that should be noticed.
     pub not_yet_tested: usize,
-    /// Survivors that the list does not have.
+    /// Survivors that are not listed.
     pub unlisted: Vec<String>,
-    /// Those of the list that do not survive any more.
+    /// Listed mutants that no longer survive.
     pub dead: Vec<String>,
 }
 
 impl Figures {
-    /// Counts these, and holds them against the list.
+    /// Counts these, and compares them with the list.
     pub fn of(fates: &[Fate]) -> Figures {
         let listed = survivors();
         let mut figures = Figures { all: fates.len(), ..Figures::default() };
@@ -252,13 +253,13 @@ impl Figures {
         figures
     }
 
-    /// Of those that could be noticed, how many were, in thousandths.
+    /// The share of the noticeable mutants that were killed, in thousandths.
     pub fn permille(&self) -> usize {
         let could = self.all - self.invalid - self.equivalent - self.only_cost;
         (self.killed * 1_000).checked_div(could).unwrap_or(1_000)
     }
 
-    /// Whether the list is right.
+    /// Whether the run agrees with the list.
     pub fn agree(&self) -> bool {
         self.unlisted.is_empty() && self.dead.is_empty()
     }

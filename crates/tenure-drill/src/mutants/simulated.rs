@@ -1,8 +1,9 @@
-//! Safeguards whose absence shows in how a worker's machines work together: the simulation looks for them.
+//! Safeguards whose absence shows in how a worker's machines work together: the simulation looks
+//! for them.
 //!
-//! A worker that leaves something out is a named strategy of the simulation: the scheduler, the connection or the handler
-//! does it. The machines themselves have no mutants in them. And some patches of SQLite's files, to show that this level
-//! sees them too.
+//! A worker that omits something is a named strategy of the simulation: the scheduler, the
+//! connection or the handler carries it out. The machines themselves contain no mutants. Some
+//! patches of SQLite's files are here too, to show that this level notices them as well.
 
 use tenure::drill::Patch;
 
@@ -10,13 +11,13 @@ use super::{Hunt, Level, Stock, explored};
 use crate::simulation::{Flaw, Report, Scenario, crowded, fickle, run_mutant, steady};
 use crate::verdict::{Invariant, Violation};
 
-/// How many seeds are tried before a mutant counts as alive.
+/// How many seeds are tried before a mutant counts as a survivor.
 const SEEDS: u64 = 20;
 
-/// A mutant of the explorer's, which shows here in jobs that snooze and kill in turns.
+/// A mutant of the explorer, which shows here in jobs that snooze and kill in turns.
 const FORGOTTEN: &str = "crashes forgotten at once";
 
-/// What a worker leaves out, in which world it shows, and what it breaks.
+/// What a worker omits, in which world this shows, and what it breaks.
 struct Careless {
     name: &'static str,
     removed: &'static str,
@@ -28,13 +29,13 @@ struct Careless {
 /// In which world a mutant shows.
 #[derive(Debug, Clone, Copy)]
 enum Shows {
-    /// Where all sorts of things go wrong.
+    /// A world with all kinds of faults.
     Usually,
-    /// Where nothing goes wrong.
+    /// A world without faults.
     Faultless,
-    /// Where jobs come one at a time to idle workers.
+    /// A world where jobs come one at a time to idle workers.
     Steady,
-    /// Where each worker has many long jobs at a time.
+    /// A world where each worker runs many long jobs at a time.
     Crowded,
 }
 
@@ -101,21 +102,21 @@ fn hunt(shows: Shows, flaw: Option<Flaw>, patches: &[Patch]) -> Option<Violation
     })
 }
 
-/// No lease was granted before the pulse stood still.
+/// Pretends that no lease was granted before the pulse stood still.
 const NO_BREAK: &[Patch] = &[Patch {
     file: "lapse",
     find: "WHERE state = 2 AND leased_at < :then)",
     replace: "WHERE state = 2 AND leased_at < -:then)",
 }];
 
-/// No worker holds a suspect, as far as a claim can see.
+/// Hides from a claim that its worker already holds a suspect.
 const MANY_SUSPECTS: &[Patch] = &[Patch {
     file: "claim",
-    find: "   AND worker = :worker\n",
-    replace: "   AND worker = :worker AND worker = ''\n",
+    find: "<> 0 AND worker = :worker",
+    replace: "<> 0 AND worker = :worker AND worker = ''",
 }];
 
-/// Neither a look nor a claim finds a lease that is over.
+/// Neither a sweep nor a claim finds a lease that is over.
 const NO_LAPSE: &[Patch] = &[
     Patch {
         file: "lapse",
@@ -129,7 +130,7 @@ const NO_LAPSE: &[Patch] = &[
     },
 ];
 
-/// The first violation of several seeds.
+/// The first violation in several seeds.
 fn first_of(run: impl Fn(u64) -> Report) -> Option<Violation> {
     (0..SEEDS).find_map(|seed| {
         let violation = run(seed).violation?;

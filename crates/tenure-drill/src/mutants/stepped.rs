@@ -1,5 +1,5 @@
-//! Safeguards whose absence shows between the statements of two or three sessions of PostgreSQL: the stepper looks for
-//! them, each in the case that shows it.
+//! Safeguards whose absence shows between the statements of two or three PostgreSQL sessions: the
+//! stepper looks for them, each in the case that shows it.
 
 use tenure::drill::Patch;
 
@@ -7,16 +7,16 @@ use super::{Hunt, Level, Stock};
 use crate::stepper::{Case, Isolation, PLANNERS, Setting, Stepper};
 use crate::verdict::{Invariant, Violation};
 
-/// A store with one safeguard missing, or a user who leaves it out.
+/// A store with one safeguard missing, or a user who omits it.
 struct Mutant {
     name: &'static str,
-    /// What was taken out.
+    /// What was removed.
     removed: &'static str,
     broken: &'static [Invariant],
     /// Where it shows: a start, and what the sessions do.
     case: (&'static str, &'static [&'static str]),
     patches: &'static [Patch],
-    /// Whether it is looked for where calls stop inside.
+    /// Whether it is looked for in calls that stop between their own statements.
     is_inside: bool,
 }
 
@@ -65,7 +65,7 @@ const MUTANTS: [Mutant; 16] = [
         case: ("over", &["write-complete", "claim"]),
         patches: &[patch(
             "single/settle",
-            "IF answer.verdict IN ('stale', 'gone') THEN",
+            "IF answer.verdict IN ('stale', 'not_found') THEN",
             "IF answer.verdict = 'invalid' THEN",
         )],
         is_inside: false,

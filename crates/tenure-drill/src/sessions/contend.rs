@@ -1,8 +1,9 @@
 //! Many sessions on few jobs: every verb, at random, on the server's own clock.
 //!
-//! What must hold whoever wins: no deadlock, no error but a refusal, no job in two places, nothing left
-//! over of a job that is gone, and tokens that only rise. Each session draws from a seed of its own,
-//! so that a run can be repeated as closely as a server with a clock of its own allows.
+//! What must hold whichever session wins: no deadlock, no error but a refusal, no job in two
+//! places, nothing left over of a job that is gone, and tokens that only rise. Each session draws
+//! from a seed of its own, so that a run can be repeated as closely as a server with a clock of its
+//! own allows.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,10 +14,10 @@ use tenure::clock::Chance;
 
 use super::lab::{Lab, code};
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default, Clone)]
 pub struct Report {
-    /// Calls that were answered with yes.
+    /// Calls that succeeded.
     pub done: u64,
     /// Refusals by SQLSTATE.
     pub refused: BTreeMap<String, u64>,
@@ -24,15 +25,15 @@ pub struct Report {
     pub claims: u64,
     /// Fenced transactions that committed.
     pub effects: i64,
-    /// Everything that must not be.
+    /// Everything that violates a rule.
     pub wrong: Vec<String>,
 }
 
-/// Lets so many sessions make so many calls each.
+/// Runs this many sessions, each of which makes this many calls.
 pub fn contend(sessions: u64, operations: u64, seed: u64) -> Report {
     let mut lab = Lab::new();
     lab.run_clock();
-    // One queue forgets what succeeded at once.
+    // One queue deletes its successes at once.
     lab.text("SELECT keep_ms::text FROM tenure.configure('fleeting', p_keep_ms => 0)");
     let seen = Mutex::new(Seen::default());
     let mut report = Report::default();
@@ -68,9 +69,9 @@ impl Report {
 /// What all sessions know together.
 #[derive(Default)]
 struct Seen {
-    /// The highest token that a claim was answered with, by job.
+    /// The highest token that a claim returned, by job.
     tokens: BTreeMap<i64, i64>,
-    /// Leases that were given out, newest last; many are over.
+    /// Leases that were granted, newest last; many are over.
     leases: Vec<(i64, i64)>,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Actor<'a> {
                 Ok(()) => self.report.done += 1,
                 Err((sql, error)) => {
                     self.note(&sql, &error);
-                    // A refusal ends the transaction that it came in, if there was one.
+                    // A refusal aborts its transaction, if there was one.
                     if let Err(error) = self.client.batch_execute("ROLLBACK") {
                         self.note("ROLLBACK", &error);
                     }
@@ -106,7 +107,7 @@ impl<'a> Actor<'a> {
         self.report
     }
 
-    /// A refusal is expected; whatever else goes wrong is not.
+    /// A refusal is expected; any other error is not.
     fn note(&mut self, sql: &str, error: &Error) {
         let code = code(error);
         if !matches!(code.as_str(), "TN001" | "TN002" | "TN003" | "TN004") {
@@ -137,10 +138,11 @@ impl<'a> Actor<'a> {
         self.client.query(sql, &[]).map_err(|error| (sql.to_owned(), error))
     }
 
-    /// Eight keys that are soon forgotten; one request in eight is another one than its key stands for.
+    /// Eight keys that are soon forgotten; one request in eight differs from the one its key stands
+    /// for.
     fn enqueue(&mut self) -> Result<(), (String, Error)> {
         let (key, other) = (self.chance.below(8), self.chance.below(8) / 7);
-        // Some args are large, so that they are kept apart.
+        // Some args are large, so that they are stored separately.
         let padding = if key < 2 { 3_000 } else { 1 };
         let queue = if key % 3 == 0 { "fleeting" } else { "default" };
         let sql = format!(
@@ -207,7 +209,7 @@ impl<'a> Actor<'a> {
         self.call(&format!("SELECT tenure.{call}")).map(drop)
     }
 
-    /// Mixed verbs on the same few jobs, in any order, a job perhaps more than once.
+    /// Mixed verbs on the same few jobs, in any order, sometimes a job more than once.
     fn settle_batch(&mut self) -> Result<(), (String, Error)> {
         let settlements = self.settlements();
         self.call(&format!("SELECT * FROM tenure.settle_many({settlements})")).map(drop)
@@ -241,7 +243,7 @@ impl<'a> Actor<'a> {
         self.client.batch_execute(&sql).map_err(|error| (sql, error))
     }
 
-    /// A transaction that holds its job while others pass by.
+    /// A transaction that holds its job while other sessions continue.
     fn hold(&mut self) -> Result<(), (String, Error)> {
         let (job, token) = self.lease();
         let end = if self.chance.below(2) == 0 { "COMMIT" } else { "ROLLBACK" };
@@ -287,7 +289,7 @@ impl<'a> Actor<'a> {
             0 => format!("cancel_many(ARRAY[{jobs}]::bigint[])"),
             1..=3 => format!("requeue_many(ARRAY[{jobs}]::bigint[], {tokens})"),
             4 => format!("resume_many(ARRAY[{jobs}]::bigint[])"),
-            // What ended some time ago, as operators do.
+            // Jobs that ended some time ago, as an operator purges them.
             _ => format!(
                 "purge_many(p.jobs, p.tokens) FROM (SELECT coalesce(array_agg(d.id), '{{}}'), coalesce(array_agg(d.token), '{{}}')
                  FROM tenure.done d WHERE d.finished_at < tenure.clock_ms() - 250 AND d.id % 7 = {n}) p(jobs, tokens)"
@@ -296,11 +298,11 @@ impl<'a> Actor<'a> {
         self.call(&format!("SELECT tenure.{call}")).map(drop)
     }
 
-    /// A lease of ours, or of anybody's, which may long be over.
+    /// A lease of this session or of any other, which may long be over.
     fn lease(&mut self) -> (i64, i64) {
         let own = self.mine.len() as u64;
         if own > 0 && self.chance.below(4) > 0 {
-            // The latest ones are the ones that may still hold.
+            // The latest leases are the ones that may still hold.
             let back = self.chance.below(own.min(3));
             return self.mine[(own - 1 - back) as usize];
         }
@@ -335,12 +337,13 @@ impl<'a> Actor<'a> {
         (0..n).map(|_| item(&mut self.chance)).collect::<Vec<_>>().join(", ")
     }
 
-    /// The tokens that were known before a call began.
+    /// The highest tokens that were known before a call began.
     fn tokens(&self) -> BTreeMap<i64, i64> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).tokens.clone()
     }
 
-    /// I2: what a claim answers is above every token that was known before it began.
+    /// I2: the token that a claim returns is above every token of the job that was known before the
+    /// claim began.
     fn take(&mut self, before: &BTreeMap<i64, i64>, leases: impl Iterator<Item = (i64, i64)>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, token) in leases {
@@ -359,7 +362,7 @@ impl<'a> Actor<'a> {
     }
 }
 
-/// Two lists as a set form wants them.
+/// The jobs and tokens as two arrays, for a set form.
 fn arrays(leases: &[(i64, i64)]) -> String {
     let list = |of: fn(&(i64, i64)) -> i64| {
         leases.iter().map(|lease| of(lease).to_string()).collect::<Vec<_>>().join(", ")
@@ -367,7 +370,7 @@ fn arrays(leases: &[(i64, i64)]) -> String {
     format!("ARRAY[{}]::bigint[], ARRAY[{}]::bigint[]", list(|l| l.0), list(|l| l.1))
 }
 
-/// What a store must not hold, whatever was done to it.
+/// What a store must not contain, whatever was done to it.
 fn leftovers(lab: &mut Lab) -> Vec<String> {
     const RULES: [(&str, &str); 7] = [
         ("jobs in both tables", "SELECT count(*) FROM tenure.jobs JOIN tenure.done USING (id)"),

@@ -1,4 +1,4 @@
-//! A database to try the SQL API in, with its clock in the caller's hand.
+//! A database to try the SQL API in, whose clock the caller moves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,9 @@ use tenure::store::postgres::{Address, Migrations, Options, Roles};
 use crate::engines::START;
 use crate::servers;
 
-/// Databases of this process that are not in use, in the order in which they were made: the oldest is used first, so that
-/// a caller with one lab at a time always has the same. Making one takes longer than most tests.
+/// Databases of this process that are not in use, in the order in which they were made. The oldest
+/// is used first, so that a caller with one lab at a time always gets the same. Making one takes
+/// longer than most tests.
 static FREE: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
@@ -23,20 +24,20 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A database with the schema, its roles, and an empty table `public.effects`, which stands for
-/// whatever a user writes. Its time stands still until it is moved.
+/// whatever a user writes. Its clock stands still until it is moved.
 pub struct Lab {
-    /// How many were made before it.
+    /// How many labs were made before this one.
     number: usize,
     database: String,
     owner: Client,
 }
 
 impl Lab {
-    /// An empty one.
+    /// An empty lab.
     #[expect(clippy::new_without_default, reason = "it is a whole database, not a value")]
     pub fn new() -> Lab {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
-        // A thread of its own, because databases are lent to threads, and tests have many of those.
+        // In a separate thread, because databases belong to threads, and tests have many of those.
         let (number, database) = free.unwrap_or_else(|| {
             let made = thread::spawn(install).join();
             (MADE.fetch_add(1, Ordering::Relaxed), made.expect("a database for tests can be made"))
@@ -55,7 +56,7 @@ impl Lab {
                         setval('tenure.broke', 0), setval('tenure.broke_before', 0)",
             )
             .expect("the tables can be emptied");
-        // Whoever looks around waits for nobody for long: a test that would hang says so instead.
+        // The owner's session waits only briefly for locks: a test that would hang fails instead.
         owner.batch_execute("SET lock_timeout = '10s'").expect("a timeout can be set");
         let mut lab = Lab { number, database, owner };
         let set = "INSERT INTO tenure.clock (one, at) VALUES (1, $1)";
@@ -68,18 +69,18 @@ impl Lab {
         &self.database
     }
 
-    /// Where the library finds it.
+    /// The address for the library.
     pub fn address(&self) -> Address {
         Address::parse(&servers::address(&self.database, "tenure")).expect("a valid address")
     }
 
-    /// A session of the owner's.
+    /// A session of the owner.
     pub fn session(&self) -> Client {
         connect(&self.database)
     }
 
-    /// A session of somebody who is a member of one of Tenure's roles and nothing else:
-    /// `"worker"`, `"enqueuer"` or `"reader"`; or of none, for `"nobody"`.
+    /// A session of a user who is a member of one of Tenure's roles and nothing else: `"worker"`,
+    /// `"enqueuer"` or `"reader"`; or of no role, for `"nobody"`.
     pub fn session_as(&self, role: &str) -> Client {
         let mut session = self.session();
         session
@@ -93,7 +94,7 @@ impl Lab {
         format!("{}_{role}", self.database)
     }
 
-    /// The owner's own session, to look around and to do what operators do.
+    /// The owner's own session, for queries and for what operators do.
     pub fn owner(&mut self) -> &mut Client {
         &mut self.owner
     }
@@ -104,22 +105,22 @@ impl Lab {
         assert_eq!(moved.expect("the clock can be moved"), 1, "the server's own clock runs");
     }
 
-    /// Lets the server's own clock run.
+    /// Switches to the server's own clock.
     pub fn run_clock(&mut self) {
         self.owner.execute("DELETE FROM tenure.clock", &[]).expect("the clock can be let go");
     }
 
-    /// A whole number that a query answers.
+    /// A whole number that a query returns.
     pub fn number(&mut self, sql: &str) -> i64 {
         self.owner.query_one(sql, &[]).expect("a query of the test's own").get(0)
     }
 
-    /// A text that a query answers.
+    /// A text that a query returns.
     pub fn text(&mut self, sql: &str) -> String {
         self.owner.query_one(sql, &[]).expect("a query of the test's own").get(0)
     }
 
-    /// Waits until a query answers true.
+    /// Waits until a query returns true.
     ///
     /// # Panics
     ///
@@ -144,15 +145,15 @@ impl Drop for Lab {
     }
 }
 
-/// A plain session. What it makes is in `public`, even if its user has the name of the schema, which PostgreSQL
-/// would otherwise take for their own.
+/// A plain session. What it creates is in `public`, even if its user has the name of the schema,
+/// which PostgreSQL would otherwise put first in the search path.
 fn connect(database: &str) -> Client {
     let mut session = servers::connect(database);
     session.batch_execute("SET search_path = public").expect("a search path can be set");
     session
 }
 
-/// Takes a database for good, and puts into it what a lab has.
+/// Takes a database for good, and installs what a lab needs.
 fn install() -> String {
     let database = servers::database();
     drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).expect("a store"));
@@ -181,16 +182,16 @@ fn install() -> String {
     database
 }
 
-/// The SQLSTATE of an error, or what else it says.
+/// The SQLSTATE of an error, or its text if it has none.
 pub fn code(error: &Error) -> String {
     error.code().map(SqlState::code).map_or_else(|| error.to_string(), str::to_owned)
 }
 
-/// What the server says went wrong.
+/// The server's error.
 ///
 /// # Panics
 ///
-/// If nothing did, or not on the server.
+/// If the call succeeded, or failed elsewhere than on the server.
 pub fn fault<T>(answer: Result<T, Error>) -> DbError {
     let error = answer.err().expect("this is refused");
     error.as_db_error().unwrap_or_else(|| panic!("the server did not say so: {error}")).clone()

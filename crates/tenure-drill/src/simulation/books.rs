@@ -1,7 +1,8 @@
-//! The books: every call and its answer, in the order of commits, held against what really happened.
+//! The books: every call and its answer, in the order of commits, checked against what really
+//! happened.
 //!
-//! They are kept where the calls go through, so that they know also of what no caller ever heard. The first thing that
-//! must not be ends the run.
+//! The books are kept where the calls pass through, so they also know of answers that no caller
+//! received. The first violation ends the run.
 
 mod ledger;
 mod liveness;
@@ -29,61 +30,62 @@ use super::trace::{Rare, Trace};
 use super::witness::Witness;
 use crate::verdict::Invariant;
 
-/// Everything that is known of a run.
+/// Everything that is known about a run.
 pub(super) struct Books {
     pub(super) trace: Trace,
     pub(super) clock: Clock,
     pub(super) jobs: BTreeMap<JobId, Ghost>,
     pub(super) witness: Witness,
-    /// Nothing goes wrong any more.
+    /// No more faults happen.
     pub(super) quiet: bool,
     /// How many jobs have not ended.
     pub(super) live: usize,
     pub(super) calls: u64,
     pub(super) events: BTreeMap<&'static str, u64>,
     pub(super) wrong: Option<Wrong>,
-    /// Those who live.
+    /// The living workers.
     pub(super) workers: BTreeMap<WorkerId, Living>,
-    /// Until when all were hindered.
+    /// Until when a lapse is excused for all workers.
     pub(super) hindered: Duration,
-    /// Claims to which the store has refused this effect.
+    /// Claims whose use of this effect the store has refused.
     pub(super) refused: BTreeSet<(u64, Name)>,
     /// The clock has jumped.
     pub(super) jumped: bool,
     pub(super) went_back: u32,
-    /// Who waits for a person.
+    /// The jobs that wait for a person.
     pub(super) parked: BTreeSet<JobId>,
     held: BTreeMap<WorkerId, BTreeSet<JobId>>,
     keys: BTreeMap<String, (JobId, Fingerprint)>,
     claims: u64,
     turns: Turns,
     delays: Delays,
-    /// When all workers were told of a job that has not started.
+    /// When all workers were notified of a job that has not started yet.
     pub(super) told: BTreeMap<JobId, Duration>,
-    /// What is written down comes from a call whose sender has given up on it.
+    /// The call that is being recorded is late: its sender has given up on it.
     pub(super) late: bool,
-    /// The claims that workers have asked for after their answers were lost.
+    /// The claims that workers have looked up because their answers were lost.
     asked: BTreeSet<(WorkerId, i64)>,
-    /// How often something befell all.
+    /// How many faults have affected all workers.
     pub(super) disturbances: u64,
-    /// The last id that was ever given, also in times that are lost.
+    /// The highest id that was ever issued, including those that a failover undid.
     last_id: JobId,
 }
 
-/// A worker that lives, and what hinders it.
+/// A living worker, and the faults that affect it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Living {
-    /// Until when it stands still or gives up what it has.
+    /// Until when a lapse of its jobs is excused: it stands still, is cut off, or gives up its
+    /// jobs.
     pub(super) hindered: Duration,
     /// How many of its calls were lost.
     pub(super) losses: u32,
-    /// Since when it lives.
+    /// When it was started.
     pub(super) since: Duration,
-    /// Until when it alone cannot reach the store.
+    /// Until when this worker alone cannot reach the store.
     pub(super) cut_until: Duration,
 }
 
-/// What must not be.
+/// What is wrong.
 #[derive(Debug, Clone)]
 pub(super) struct Wrong {
     pub(super) invariant: Invariant,
@@ -130,31 +132,31 @@ impl Books {
         self.trace.sometimes.count(rare);
     }
 
-    /// The first that is wrong is what is told: the rest may follow from it.
+    /// Only the first violation is reported: later ones may follow from it.
     pub(super) fn fail(&mut self, invariant: Invariant, job: JobId, what: String) {
         let jobs = BTreeSet::from([job]);
         self.wrong.get_or_insert(Wrong { invariant, what, jobs });
     }
 
-    /// A worker cannot be blamed for anything until then.
+    /// Excuses lapses of this worker's jobs until then.
     pub(super) fn hinder(&mut self, who: &WorkerId, until: Duration) {
         if let Some(living) = self.workers.get_mut(who) {
             living.hindered = living.hindered.max(until);
         }
     }
 
-    /// Something befalls all. Until then nobody can be blamed for what it does to leases.
+    /// A fault affects all workers. If a time is given, lapses are excused until then.
     pub(super) fn disturb(&mut self, blameless_until: Option<Duration>) {
         self.disturbances += 1;
         self.hindered = self.hindered.max(blameless_until.unwrap_or_default());
     }
 
-    /// The store's time.
+    /// The time on the store's clock.
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    // ── how they run
+    // ── how jobs run
 
     pub(super) fn claim(&mut self, who: &WorkerId, ask: &Claim, answer: &Answered) {
         for lapse in &answer.lapsed {
@@ -218,7 +220,7 @@ impl Books {
         }
     }
 
-    /// A suspect is given out: no other one may be at risk with it.
+    /// A suspect was leased: no other suspect may be at risk beside it.
     fn suspect(&mut self, who: &WorkerId, job: JobId) {
         let since = self.now() - SUSPICION;
         let held = self.held.get(who).into_iter().flatten();
@@ -235,7 +237,7 @@ impl Books {
         self.count(Rare::SuspectAlone);
     }
 
-    /// A claim was answered, and its worker did not hear it.
+    /// A claim was applied, but its worker did not get the answer.
     pub(super) fn unheard(&mut self, answer: &Answered) {
         for attempt in &answer.attempts {
             let ghost = self.jobs.get_mut(&attempt.lease.job());
@@ -245,7 +247,7 @@ impl Books {
         }
     }
 
-    /// A worker asks for a claim of its own. Whether that is for the first time.
+    /// A worker looks up one of its own claims. Returns whether that is the first time.
     pub(super) fn asks(&mut self, who: &WorkerId, request: i64) -> bool {
         self.asked.insert((who.clone(), request))
     }
@@ -283,7 +285,7 @@ impl Books {
             let Fence { job, token } = *fence;
             let stood = self.stood(who, *fence);
             match answer {
-                Renewed::Held(until) => {
+                Renewed::Extended(until) => {
                     if !self.may(stood, "a renewal", who, *fence) {
                         return;
                     }
@@ -300,7 +302,7 @@ impl Books {
                     }
                     self.tell(job, format!("{who} renews it under token {token}"));
                 }
-                Renewed::Lost(_) => {
+                Renewed::Stale(_) => {
                     if stood == Stood::Settled {
                         self.count(Rare::RenewalCrossed);
                         self.tell(job, format!("a renewal of {who} finds it settled"));
@@ -308,7 +310,7 @@ impl Books {
                         self.was_refused(stood, "a renewal", who, *fence);
                     }
                 }
-                Renewed::Gone => self.was_gone("a renewal", *fence),
+                Renewed::NotFound => self.was_gone("a renewal", *fence),
                 Renewed::Busy => {}
             }
         }
@@ -318,13 +320,13 @@ impl Books {
         for (report, answer) in reports.iter().zip(answers) {
             let stood = self.stood(who, report.fence);
             match answer {
-                Reported::Yes => {
+                Reported::Noted => {
                     if self.may(stood, "a report", who, report.fence) {
                         self.tell(report.fence.job, format!("{who} tells how far it is"));
                     }
                 }
                 Reported::Stale(_) => self.was_refused(stood, "a report", who, report.fence),
-                Reported::Gone => self.was_gone("a report", report.fence),
+                Reported::NotFound => self.was_gone("a report", report.fence),
                 Reported::Busy => {}
             }
         }
@@ -363,15 +365,15 @@ impl Books {
             .and_then(|ghost| ghost.claim(who, token))
             .and_then(|claim| claim.settled);
         match (answer, before) {
-            (Settled::Yes(_), Some(first)) if first == verb => {
+            (Settled::Applied(_), Some(first)) if first == verb => {
                 self.count(Rare::ReplyHealed);
                 self.tell(job, format!("{who} repeats its {verb}, and hears that it counts"));
             }
-            (Settled::Yes(_), Some(first)) => {
+            (Settled::Applied(_), Some(first)) => {
                 let what = format!("{verb} of job {job} was said to count, but it was {first}");
                 self.fail(Invariant::I10, job, what);
             }
-            (Settled::Yes(state), None) => {
+            (Settled::Applied(state), None) => {
                 if self.may(stood, verb.name(), who, fence) {
                     self.ended(who, fence, outcome, *state);
                 }
@@ -381,11 +383,11 @@ impl Books {
                 self.fail(Invariant::I10, job, what);
             }
             (Settled::Stale(_), _) => self.was_refused(stood, verb.name(), who, fence),
-            (Settled::Gone, _) => self.was_gone(verb.name(), fence),
+            (Settled::NotFound, _) => self.was_gone(verb.name(), fence),
         }
     }
 
-    /// A settlement was heard for the first time.
+    /// A settlement was applied for the first time.
     fn ended(&mut self, who: &WorkerId, fence: Fence, outcome: &Outcome, became: State) {
         let (job, verb, now) = (fence.job, outcome.verb(), self.now());
         let Some(ghost) = self.jobs.get_mut(&job) else { return };
@@ -423,7 +425,7 @@ impl Books {
         self.put_off(job, attempt, outcome);
     }
 
-    // ── what workers tell
+    // ── what workers log
 
     pub(super) fn hear(&mut self, event: &Event) {
         *self.events.entry(event.fact.name()).or_default() += 1;
@@ -435,7 +437,8 @@ impl Books {
             let ghost = self.jobs.get_mut(&job);
             let was_committed = ghost.as_ref().is_none_or(|ghost| ghost.kind.as_str() == ORDER);
             let claim = ghost.and_then(|ghost| ghost.claim(worker, token));
-            // What a handler has committed itself may be in a time that is lost before its worker tells of it.
+            // If a handler committed its job itself, a failover may undo that before its worker
+            // logs the success.
             if !(was_committed && self.went_back > 0)
                 && claim.and_then(|claim| claim.settled) != Some(Verb::Complete)
             {
@@ -445,19 +448,19 @@ impl Books {
         }
     }
 
-    // ── how things stand
+    // ── queries
 
     pub(super) fn state(&self, job: JobId) -> Option<State> {
         self.jobs.get(&job).map(|ghost| ghost.state)
     }
 
-    /// The number of the claim under which a worker shows this fence.
+    /// The number of the claim to which this worker's fence belongs.
     pub(super) fn number(&mut self, who: &WorkerId, fence: Fence) -> Option<u64> {
         let ghost = self.jobs.get_mut(&fence.job)?;
         ghost.claim(who, fence.token).map(|claim| claim.number)
     }
 
-    /// How whoever shows this fence stands.
+    /// The standing of the claim to which this worker's fence belongs.
     pub(super) fn stood(&mut self, who: &WorkerId, fence: Fence) -> Stood {
         let Some(ghost) = self.jobs.get_mut(&fence.job) else { return Stood::Unknown };
         match ghost.claim(who, fence.token).map(|claim| (claim.number, claim.settled)) {
@@ -468,7 +471,7 @@ impl Books {
         }
     }
 
-    /// A write was heard: it must have come from the latest claim.
+    /// A write was accepted: it must have come from the latest claim.
     pub(super) fn may(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) -> bool {
         let may = stood == Stood::Holds;
         if !may {
@@ -479,7 +482,7 @@ impl Books {
         may
     }
 
-    /// A write was refused: whoever holds the job is never refused.
+    /// A write was refused: the holder of a job must never be refused.
     pub(super) fn was_refused(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) {
         let Fence { job, token } = fence;
         self.tell(job, format!("{what} of {who} under token {token} is refused"));
@@ -496,7 +499,7 @@ impl Books {
         }
     }
 
-    /// The store knows no such job.
+    /// The store answers that there is no such job.
     pub(super) fn was_gone(&mut self, what: &str, fence: Fence) {
         let job = fence.job;
         if self.jobs.contains_key(&job) {
@@ -505,7 +508,7 @@ impl Books {
         self.count(Rare::LostTimeRefused);
     }
 
-    /// A job changes its state. What has ended stays as it is.
+    /// A job changes its state. A job that has ended must not change.
     pub(super) fn moved(&mut self, job: JobId, to: State) {
         let Some(ghost) = self.jobs.get_mut(&job) else { return };
         let was = std::mem::replace(&mut ghost.state, to);
@@ -535,15 +538,15 @@ impl Books {
     }
 }
 
-/// How a claim stands.
+/// The standing of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stood {
-    /// It holds the job.
+    /// The claim holds the job.
     Holds,
-    /// It has settled the job.
+    /// The claim has settled the job.
     Settled,
-    /// The job was taken from it.
+    /// The job was taken from the claim.
     Lost,
-    /// There was never such a claim, or in a time that is lost.
+    /// There was never such a claim, or a failover undid it.
     Unknown,
 }

@@ -1,5 +1,6 @@
-//! What befalls workers, calls and the store: a numbered list that the seed alone decides, and nothing that happens in
-//! the run. So one of them can be left out, and the others stay as they were: that is how a failure shrinks.
+//! The faults that happen to workers, calls and the store: a numbered list that depends on the seed
+//! alone, and on nothing that happens in the run. So one fault can be left out while the others
+//! stay the same: that is how a failure is shrunk.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,46 +10,46 @@ use tenure::clock::Chance;
 
 use super::scenario::Scenario;
 
-/// What can befall a run.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A call is lost before it is applied.
     Call,
-    /// A call is applied, and its reply is lost.
+    /// A call is applied, but its reply is lost.
     Reply,
     /// A call is applied after its sender has given up on it.
     Late,
     /// A worker's process is killed.
     Kill,
-    /// A worker stands still, for half a lease to three.
+    /// A worker stands still, for half a lease to three leases.
     Stall,
-    /// A worker alone cannot reach the store, for half a lease to three.
+    /// One worker cannot reach the store, for half a lease to three leases.
     Cut,
-    /// A worker is asked to end.
+    /// A worker is asked to shut down.
     End,
-    /// The store answers nobody for a while.
+    /// The store answers no call for a while.
     Down,
     /// The store keeps all callers waiting, for up to ten leases.
     Freeze,
-    /// The store can be read, and every write fails, for a while.
+    /// The store can be read, but every write fails, for a while.
     Full,
     /// The store's clock is set, forward or back.
     Jump,
-    /// Everything sleeps for up to three leases, and wakes up together.
+    /// The whole machine is suspended for up to three leases, and wakes up.
     Sleep,
-    /// The database goes back to an earlier state, as a promoted replica does.
+    /// The database goes back to an earlier state, as after the promotion of a replica.
     Failover,
-    /// A person cancels a job.
+    /// An operator cancels a job.
     Cancel,
-    /// A person requeues a job that has ended.
+    /// An operator requeues a job that has ended.
     Requeue,
-    /// Somebody enqueues a job under a key, and again.
+    /// A caller enqueues a job under a key, sometimes twice.
     Enqueue,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 16] = [
         Kind::Call,
         Kind::Reply,
@@ -68,7 +69,7 @@ impl Kind {
         Kind::Enqueue,
     ];
 
-    /// The name, as options spell it.
+    /// The name, as in the command line options.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Call => "call",
@@ -106,23 +107,25 @@ impl FromStr for Kind {
     }
 }
 
-/// Something that befalls the run.
+/// One fault of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
-    /// Its number, from 1.
+    /// The number of the fault, from 1.
     pub(super) number: u32,
-    /// At which turn.
+    /// The turn at which it happens.
     pub(super) turn: u64,
     pub(super) kind: Kind,
-    /// For whom, and how much: its own, so that nobody else's chance moves with it.
+    /// Decides which worker is affected, and how much. Each fault has its own, so that leaving one
+    /// out does not change the others.
     pub(super) chance: Chance,
 }
 
-/// All that befalls a run, in order, without end.
+/// All faults of a run, in order, without end.
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,
-    /// Out of a million turns, how many bring a loss, and how many something else.
+    /// In how many out of a million turns a call or reply is lost, and in how many another fault
+    /// happens.
     losses: u64,
     blows: u64,
     last: Option<(u32, u64)>,
@@ -131,7 +134,7 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Faults {
         let rate = |one_in: u64| 1_000_000_u64.checked_div(one_in).unwrap_or(0);
-        // Its own sequence: another one than that of the scheduler, which begins with the same seed.
+        // A sequence of its own, different from the scheduler's, which begins with the same seed.
         let seed = Chance::seeded(!seed).bits();
         let (losses, blows) = (2 * rate(scenario.lost_in), rate(scenario.kill_in));
         Faults { seed, losses, blows, last: Some((0, 0)) }

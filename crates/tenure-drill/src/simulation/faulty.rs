@@ -1,5 +1,5 @@
-//! A connection on which calls are lost: before they are applied, or after, when the caller never hears the
-//! answer. Whatever is applied is in the books.
+//! A connection on which calls are lost: before they are applied, or after that, when the caller
+//! never gets the answer. Every call that is applied is in the books.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,49 +27,50 @@ use super::orders;
 use super::trace::Rare;
 use super::workers::Flaw;
 
-/// What becomes of the next calls.
+/// The faults that the next calls will meet.
 #[derive(Default)]
 pub(super) struct Weather {
-    /// How many calls will be lost before they are applied, and how many replies.
+    /// How many calls will be lost before they are applied, and how many replies will be lost.
     pub(super) calls: u32,
     pub(super) replies: u32,
-    /// How long after the call the next calls are applied that are held up.
+    /// The delays of the next calls that are held up, from the call until it is applied.
     pub(super) held_up: Vec<Duration>,
-    /// Those that are.
+    /// The calls that are held up.
     pub(super) underway: Vec<Underway>,
-    /// Nobody is answered until then.
+    /// No call is answered until then.
     pub(super) down_until: Duration,
     /// Every write fails until then.
     pub(super) full_until: Duration,
-    /// Workers that alone are not answered, and until when.
+    /// Workers that alone get no answers, and until when.
     pub(super) cut: BTreeMap<WorkerId, Duration>,
-    /// This call of all calls is lost, before or after it is applied.
+    /// The call with this number is lost, before or after it is applied.
     pub(super) nth: Option<(u64, When)>,
 }
 
 /// When a call is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// It is never applied.
+    /// The call is never applied.
     Before,
-    /// It is applied, and its reply is lost.
+    /// The call is applied, but its reply is lost.
     After,
 }
 
-/// What becomes of one call.
+/// The fault that one call meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lost(When),
-    /// It is applied so long after its sender has given up on it.
+    /// The call is applied this long after it was sent; its sender has given up on it.
     Late(Duration),
-    /// The store is out of reach, for this caller or for all.
+    /// The store cannot be reached, by this caller or by any.
     OutOfReach,
     /// The store cannot be written to.
     Full,
 }
 
 impl Weather {
-    /// What befalls this call. A look that nobody waits for is a waste of a fault.
+    /// The fault that this call meets. Calls of the sweeper that no worker waits for are spared, so
+    /// as not to waste a fault.
     fn fate(&mut self, who: &WorkerId, verb: &str, number: u64, now: Duration) -> Option<Fate> {
         if let Some((_, when)) = self.nth.filter(|(nth, _)| *nth == number) {
             return Some(Fate::Lost(when));
@@ -99,7 +100,7 @@ impl Weather {
     }
 }
 
-/// Whether a full or read-only store answers it.
+/// Whether a full or read-only store still answers this call.
 fn only_reads(verb: &str) -> bool {
     matches!(
         verb,
@@ -135,7 +136,7 @@ impl Shared {
     }
 }
 
-/// One connection of somebody to the store that all share.
+/// One caller's connection to the store that all share.
 pub(super) struct Faulty {
     pub(super) store: Sqlite,
     pub(super) shared: Shared,
@@ -169,7 +170,7 @@ impl Faulty {
         if fate.is_some() { Err(broken()) } else { Ok(answer) }
     }
 
-    /// What becomes of this call; the books hear of it.
+    /// The fault that this call meets, recorded in the books.
     fn fate(&self, verb: &str) -> Option<Fate> {
         let mut books = self.shared.books();
         books.calls += 1;
@@ -183,7 +184,8 @@ impl Faulty {
         };
         let text = format!("{} asks to {verb}, and {lost}", self.who);
         match fate {
-            // While nobody is answered that is no news, and it excuses nothing: for all, the store's time stands still.
+            // An unreachable store is not worth a line, and excuses nothing: if it is down for all,
+            // the store's time stands still.
             Fate::OutOfReach => books.trace.mix(&text),
             Fate::Full => {
                 books.count(Rare::WriteFailed);
@@ -199,7 +201,7 @@ impl Faulty {
         Some(fate)
     }
 
-    /// A full disk and a read-only file take turns.
+    /// A full disk and a read-only file, in turns.
     fn full(&self) -> Error {
         let (problem, next) = if self.shared.books().calls.is_multiple_of(2) {
             ("the disk is full; nothing of this call was stored", "free some space and repeat it")
@@ -210,7 +212,8 @@ impl Faulty {
         Error::Unusable { target, problem: problem.to_owned(), next: next.to_owned() }
     }
 
-    /// Completes a job together with a row of the handler's own, in one transaction, as `Context::commit` does.
+    /// Completes a job together with a row of the handler's own, in one transaction, as
+    /// `Context::commit` does.
     pub(super) fn commit(&mut self, fence: Fence) -> Result<Settled> {
         let done = Settlement::new(fence, Outcome::Complete { result: None });
         self.through(
@@ -223,7 +226,7 @@ impl Faulty {
         )
     }
 
-    /// The store's clock decides; but for a mutant that believes its own, which is ahead.
+    /// Runs a call by the store's clock; the mutant with `OwnClock` uses its own, which is ahead.
     fn on_its_clock<T>(
         &mut self,
         verb: &str,
@@ -241,7 +244,8 @@ impl Faulty {
         answer
     }
 
-    /// What is asked; a mutant begins every claim at the same place of the ring.
+    /// The claim to send; the mutant with `CursorStands` begins every claim at the same place of
+    /// the ring.
     fn asked(&self, ask: &Claim) -> Claim {
         let mut ask = ask.clone();
         if self.flaw == Some(Flaw::CursorStands) {
@@ -250,10 +254,11 @@ impl Faulty {
         ask
     }
 
-    /// A mutant that takes silence for consent.
+    /// The mutant that treats a missing answer as `Applied`.
     fn consent(&self, settlements: &[Settlement]) -> Option<Vec<Settled>> {
-        (self.flaw == Some(Flaw::TakesSilenceForConsent))
-            .then(|| settlements.iter().map(|it| Settled::Yes(state_after(&it.outcome))).collect())
+        (self.flaw == Some(Flaw::TakesSilenceForConsent)).then(|| {
+            settlements.iter().map(|it| Settled::Applied(state_after(&it.outcome))).collect()
+        })
     }
 }
 
@@ -280,7 +285,8 @@ fn broken() -> Error {
 
 impl Sealed for Faulty {}
 
-/// Each call passes through the weather; what may change a job, or tells of one, is in the books.
+/// Each call passes through the faults. The books record every call that may change a job or shows
+/// one.
 macro_rules! pass {
     (
         noted { $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)* }
@@ -338,7 +344,7 @@ pass! {
     }
     by hand {
         fn renew(&mut self, fences: &[Fence], length: Duration) -> Result<Vec<Renewed>> {
-            // A mutant has a limit, and leaves the rest for the next round.
+            // The mutant with `RenewsFew` has a limit, and leaves the rest for the next round.
             let few = self.flaw == Some(Flaw::RenewsFew);
             let (now, later) = fences.split_at(if few { fences.len().min(16) } else { fences.len() });
             let answers = self.through(
@@ -407,7 +413,8 @@ pass! {
         fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
             let is_forgotten = match self.flaw {
                 Some(Flaw::ForgetsWhatItHolds) => true,
-                // The first answer to a question that is asked again was that there is nothing.
+                // The mutant with `AsksOnce` asks the store only once; a repeated question is
+                // answered with nothing.
                 Some(Flaw::AsksOnce) => request.is_some_and(|request| !self.shared.books().asks(&self.who, request)),
                 _ => false,
             };

@@ -1,7 +1,7 @@
-//! What really happened to a job, in the order of commits: by this, every answer is judged.
+//! What really happened to a job, in the order of commits. Every answer is checked against this.
 //!
-//! Each claim has a number of its own that the code under test never sees. Without it the worst mistakes, a token that does not
-//! rise and a fence without token, would pass unseen.
+//! Each claim has a number of its own that the code under test never sees. Without it the worst
+//! mistakes, a token that does not rise and a fence without a token, would go unnoticed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,76 +11,77 @@ use tenure::job::{Json, Name, State, Tenant};
 use tenure::lease::{Token, WorkerId};
 use tenure::lifecycle::{CRASH_MEMORY, Verb};
 
-/// A job as it must be.
+/// The expected state of a job.
 #[derive(Debug, Clone)]
 pub(super) struct Ghost {
     pub(super) kind: Name,
     pub(super) tenant: Tenant,
     pub(super) state: State,
-    /// All claims of it, oldest first, without those of a time that is lost.
+    /// All claims of the job, oldest first, without those that a failover undid.
     pub(super) claims: Vec<Claimed>,
-    /// The highest token that was ever issued for it, also in times that are lost.
+    /// The highest token that was ever issued for the job, including those that a failover undid.
     pub(super) highest: Token,
     pub(super) effects: BTreeMap<Name, Effect>,
-    /// What is remembered of its steps, and by which claim's word.
+    /// The remembered results of its steps, each with the claim that wrote it.
     pub(super) steps: BTreeMap<Name, (Json, Option<u64>)>,
     /// Since the last requeue:
     pub(super) starts: u32,
     pub(super) given_back: u32,
     pub(super) crashes: u32,
-    /// How many of them may count no more, because their workers were heard of again.
+    /// How many of the crashes may no longer count, because their workers came back.
     pub(super) returns: u32,
     pub(super) successes: u32,
-    /// When it crashed last, if that is not forgotten.
+    /// When the job last crashed, unless that is forgotten.
     pub(super) crashed_at: Option<Timestamp>,
-    /// Its handler has not come back since.
+    /// The handler has not come back since the last crash.
     pub(super) unreturned: bool,
 }
 
 /// One claim of a job.
 #[derive(Debug, Clone)]
 pub(super) struct Claimed {
-    /// Its own number: larger than that of every earlier claim of any job.
+    /// The number of the claim: larger than that of every earlier claim of any job.
     pub(super) number: u64,
     pub(super) worker: WorkerId,
-    /// Its worker's own number of it.
+    /// The worker's own number of the claim.
     pub(super) request: i64,
     pub(super) token: Token,
     /// When the lease ends, on the store's clock.
     pub(super) until: Timestamp,
-    /// When the lease was last granted, since the beginning.
+    /// When the lease was last granted, in time since the start of the run.
     pub(super) granted: Duration,
     /// How many of its worker's calls had been lost by then.
     pub(super) losses: u32,
     pub(super) started_at: Timestamp,
-    /// It may kill its worker: it has crashed often enough, and its handler has not come back since.
+    /// The job is a suspect: it has crashed often enough, and its handler has not come back since.
     pub(super) suspect: bool,
-    /// How often its workers had vanished before.
+    /// How many crashes the job had before.
     pub(super) crashes: u16,
-    /// How often they may.
+    /// How many crashes the job may have.
     pub(super) max_crashes: u16,
-    /// It may not be renewed for ever.
+    /// The job has a maximum runtime, so its lease cannot be renewed forever.
     pub(super) is_limited: bool,
     /// Which attempt of the job it is.
     pub(super) attempt: u16,
-    /// Nobody heard of it yet.
+    /// The worker has not got the answer to the claim yet.
     pub(super) unheard: bool,
-    /// It was applied after its worker had given up on it, and the worker does not know of it.
+    /// The claim was applied after its worker had given up on it, and the worker does not know of
+    /// it.
     pub(super) late: bool,
-    /// The job was taken from it, and its worker has not been heard of since.
+    /// The job was taken from this claim, and its worker has not shown its token since.
     pub(super) missing: bool,
-    /// How it was settled.
+    /// How the claim was settled.
     pub(super) settled: Option<Verb>,
 }
 
-/// An effect as it must be.
+/// The expected state of an effect.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Effect {
-    /// Which claim has said that it is about to do it, and has not said how it ended.
+    /// The claim that opened the effect and has not recorded its outcome.
     pub(super) opened: Option<u64>,
-    /// Which claim's word it is that it did not happen.
+    /// The claim that recorded that the effect did not take place.
     pub(super) failed: Option<u64>,
-    /// Which claim's word it is that it happened; nothing if it was a person's.
+    /// The claim that recorded that the effect took place; `Some(None)` if a person decided that.
     pub(super) committed: Option<Option<u64>>,
 }
 
@@ -104,7 +105,7 @@ impl Ghost {
         }
     }
 
-    /// The claim under which this worker shows this token.
+    /// The claim to which this worker's token belongs.
     pub(super) fn claim(&mut self, worker: &WorkerId, token: Token) -> Option<&mut Claimed> {
         self.claims.iter_mut().rev().find(|claim| claim.token == token && claim.worker == *worker)
     }
@@ -119,13 +120,14 @@ impl Ghost {
         self.state == State::Running && self.claims.last().is_some_and(|it| it.number == number)
     }
 
-    /// A worker that it was taken from is heard of again: the store may take the crash back.
+    /// A worker from which the job was taken shows its token again: the store may take the crash
+    /// back.
     pub(super) fn heard_of(&mut self, worker: &WorkerId, token: Token) {
         let missing = self.claim(worker, token).map(|claim| std::mem::take(&mut claim.missing));
         self.returns += u32::from(missing == Some(true));
     }
 
-    /// Its worker has vanished with it.
+    /// The job was taken back: that counts as a crash.
     pub(super) fn crashed(&mut self, now: Timestamp) {
         if let Some(claim) = self.claims.last_mut() {
             claim.missing = true;
@@ -134,7 +136,7 @@ impl Ghost {
         (self.crashed_at, self.unreturned) = (Some(now), true);
     }
 
-    /// Its handler has come back by itself, and the job goes on.
+    /// The handler has come back by itself, and the job goes on.
     pub(super) fn came_back(&mut self, now: Timestamp) {
         self.unreturned = false;
         if self.crashed_at.is_some_and(|at| at + CRASH_MEMORY <= now) {
@@ -142,7 +144,7 @@ impl Ghost {
         }
     }
 
-    /// A person begins to count anew.
+    /// A requeue resets all counts.
     pub(super) fn requeued(&mut self) {
         (self.starts, self.given_back, self.successes) = (0, 0, 0);
         (self.crashes, self.returns) = (0, 0);

@@ -1,5 +1,6 @@
-//! The hashes that some seeds must come to, written down in `golden/simulation.txt`: a run is a function of its seed, on every machine
-//! and in every build, until somebody changes what happens in it on purpose.
+//! The trace hashes that some seeds must give, recorded in `golden/simulation.txt`: a run is a
+//! function of its seed, on every machine and in every build, until its behaviour is changed on
+//! purpose.
 
 use std::fmt::Write;
 
@@ -9,10 +10,10 @@ use super::scenario::Scenario;
 /// A seed and its hash on each line.
 const GOLDEN: &str = include_str!("../../golden/simulation.txt");
 
-/// Runs the seeds that are written down, and compares.
+/// Runs the recorded seeds, and compares their hashes.
 ///
 /// # Errors
-/// If one comes to another hash, with what the file should say if that is meant.
+/// If a hash differs. The error contains what the file should say if the change is intended.
 pub fn compare() -> Result<(), String> {
     let written = GOLDEN.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let (mut should, mut differs) = (String::new(), written.clone().count() == 0);

@@ -1,8 +1,8 @@
-//! The handlers of the simulation: what a job does between its claim and its end, one call at a time, so that anything
-//! can happen in between.
+//! The handlers of the simulation: what a job does between its claim and its end, one call at a
+//! time, so that anything can happen in between.
 //!
-//! They go about it as the context of a real handler does: nothing is begun while the lease cannot be trusted, a store that
-//! does not answer is asked again, and a refusal ends it all.
+//! They behave as the context of a real handler does: they begin nothing while the lease cannot be
+//! trusted, repeat a call that the store does not answer, and stop when the store refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +19,31 @@ use super::orders::ORDER;
 use super::trace::Rare;
 use super::workers::Flaw;
 
-/// The kinds of jobs there are, with how many of a hundred are of each.
+/// The kinds of jobs, each with its share in percent.
 pub(super) const KINDS: [(&str, u64); 9] = [
-    // It takes its time, and sometimes fails.
+    // Takes its time, and sometimes fails.
     ("work", 44),
-    // It remembers a step.
+    // Remembers a step.
     ("step", 8),
-    // It has an effect. In doubt, it waits for a person,
+    // Has an effect. In doubt, it parks for a person.
     ("pay", 11),
-    // sends again,
+    // Has an effect. In doubt, it sends it again.
     ("mail", 11),
-    // or asks the other side.
+    // Has an effect. In doubt, it asks the other side.
     ("wire", 11),
-    // It ends in a transaction of its own, with a row of its own.
+    // Ends in a transaction of its own, with a row of its own.
     (ORDER, 6),
-    // It fails more often than it may.
+    // Fails so often that its attempts may run out.
     ("fragile", 5),
-    // It may not run for long.
+    // Has a short maximum runtime.
     ("timed", 3),
-    // It kills its worker.
+    // Kills its worker.
     (POISON, 1),
 ];
 
-/// A kind that is in no mixture: it snoozes and kills its worker in turns, by chance.
+/// A kind that is not in the mixture: by chance it snoozes or kills its worker.
 pub(super) const FICKLE: &str = "fickle";
-/// A kind that is in no mixture: it takes several leases.
+/// A kind that is not in the mixture: it runs for several leases.
 pub(super) const LONG: &str = "long";
 /// A kind that kills its worker.
 pub(super) const POISON: &str = "poison";
@@ -53,22 +53,22 @@ pub(super) struct Running {
     /// When it goes on.
     pub(super) at: Moment,
     hold: Arc<Hold>,
-    /// The claim's number in the books. It is only passed on to them.
+    /// The number of the claim in the books. It is only passed on to them.
     number: u64,
     kind: Name,
     place: Place,
-    /// It does not hear that it is to stop.
+    /// It ignores the request to stop.
     deaf: bool,
-    /// What the other side answers gets lost.
+    /// The answer of the other side gets lost.
     unanswered: bool,
-    /// The other side does not want it.
+    /// The other side rejects the effect.
     turned_down: bool,
-    /// How long what it sends is on its way.
+    /// How long the effect takes to arrive.
     way: Duration,
     /// How long its work takes.
     work: Duration,
     outcome: Outcome,
-    /// In the end it takes its process down.
+    /// At its end it kills its process.
     kills: bool,
     pause: Duration,
 }
@@ -89,18 +89,18 @@ enum Place {
     End,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub(super) enum Did {
     /// It goes on later.
     Goes,
-    /// It is over.
+    /// It has returned.
     Returned(Returned),
-    /// It took its process down.
+    /// It killed its process.
     Died,
 }
 
 impl Running {
-    /// A job begins.
+    /// A job starts.
     pub(super) fn new(
         attempt: &Attempt,
         hold: Arc<Hold>,
@@ -114,7 +114,7 @@ impl Running {
             _ if attempt.kind.as_str() == LONG => 15_000 + chance.below(15_000),
             0..80 => 1 + chance.below(50),
             80..96 => chance.below(2_000),
-            // Longer than its lease, so that it lives by renewals.
+            // Longer than its lease, so that it depends on renewals.
             _ if !quiet => chance.below(40_000),
             _ => 1,
         };
@@ -129,7 +129,7 @@ impl Running {
             }),
             _ => Some(Fault::Snooze { after: Duration::from_millis(chance.below(1_000)) }),
         };
-        // One that snoozes or kills, and never comes to its end.
+        // A fickle job snoozes or kills, and never succeeds.
         let fickle = attempt.kind.as_str() == FICKLE;
         let fault = match fault {
             _ if fickle => {
@@ -142,16 +142,16 @@ impl Running {
             None => Outcome::Complete { result: None },
             Some(fault) => {
                 let jitter = chance.jitter();
-                // A mutant leaves chance out.
+                // The mutant with `NoJitter` has no jitter.
                 let jitter = if flaw == Some(Flaw::NoJitter) { Jitter(0) } else { jitter };
                 lifecycle::after_fault(&attempt.standing(), fault, jitter)
             }
         };
-        // Seldom, what is sent takes longer to arrive than its lease lasts.
+        // In one case out of ten, what is sent may take longer to arrive than the lease lasts.
         let slow = !quiet && chance.below(10) == 0;
         let way = Duration::from_millis(1 + chance.below(if slow { 20_000 } else { 60 }));
         let work = Duration::from_millis(millis);
-        // Not all is done before the first call.
+        // A part of the work is done before the first call, the rest later.
         let head = work * u32::try_from(chance.below(100)).unwrap_or(0) / 100;
         Running {
             at: now + head,
@@ -175,7 +175,7 @@ impl Running {
         self.at <= now || self.is_stopping()
     }
 
-    /// Nothing calls back what is on its way.
+    /// Whether it is stopping. What was already sent cannot be recalled.
     fn is_stopping(&self) -> bool {
         !self.deaf && self.place != Place::Arrive && self.hold.stopped_for().is_some()
     }
@@ -185,7 +185,7 @@ impl Running {
         &self.hold
     }
 
-    /// One thing is done.
+    /// Takes one step.
     pub(super) fn step(&mut self, line: &mut Faulty, desk: &Desk, now: Moment) -> Did {
         let ignores = line.flaw == Some(Flaw::IgnoresRefusal);
         if self.is_stopping() && !ignores {
@@ -196,7 +196,7 @@ impl Running {
                 Returned::Lost
             });
         }
-        // What is not certain is not begun.
+        // Do not begin an effect while the lease is not trusted.
         let begins = matches!(self.place, Place::Open | Place::Send);
         if begins && !self.hold.is_trusted(now) && !ignores {
             self.at = now + Duration::from_millis(50);
@@ -213,9 +213,9 @@ impl Running {
                 };
                 let report =
                     Report { fence: self.hold.fence, progress: Progress::new(0.5, "half") };
-                // It is told now and then, and nobody waits for the answer.
+                // Progress is reported now and then, without waiting for the answer.
                 match line.progress(&[report]).as_deref() {
-                    Ok([Reported::Stale(_) | Reported::Gone]) if !ignores => {
+                    Ok([Reported::Stale(_) | Reported::NotFound]) if !ignores => {
                         return self.lost(desk);
                     }
                     _ => self.go(first, now),
@@ -231,7 +231,9 @@ impl Running {
             Place::Remember => {
                 let result = json(&self.hold.fence.token.to_string());
                 match self.ask(line, &step, Act::Remember { result }, now) {
-                    Some(Answer::Stale(_) | Answer::Gone) if !ignores => return self.lost(desk),
+                    Some(Answer::Stale(_) | Answer::NotFound) if !ignores => {
+                        return self.lost(desk);
+                    }
                     Some(_) => self.after_step(has_effect, now),
                     None => {}
                 }
@@ -255,7 +257,7 @@ impl Running {
                 };
                 match self.ask(line, &name, Act::Resolve(how), now) {
                     Some(Answer::Recorded) => self.go(next, now),
-                    Some(Answer::No(_)) => self.unexpected(now),
+                    Some(Answer::NotAllowed(_)) => self.unexpected(now),
                     Some(_) => return self.lost(desk),
                     None => {}
                 }
@@ -281,14 +283,14 @@ impl Running {
                         self.fails("the other side does not want it");
                         self.go(Place::End, now);
                     }
-                    Some(Answer::No(_)) => self.unexpected(now),
+                    Some(Answer::NotAllowed(_)) => self.unexpected(now),
                     Some(_) => return self.lost(desk),
                     None => {}
                 }
             }
             Place::Commit => match self.ask(line, &name, Act::Commit { result: json("1") }, now) {
                 Some(Answer::Recorded) => self.go(Place::Work, now),
-                Some(Answer::No(_)) => self.unexpected(now),
+                Some(Answer::NotAllowed(_)) => self.unexpected(now),
                 Some(_) => return self.lost(desk),
                 None => {}
             },
@@ -308,14 +310,15 @@ impl Running {
         self.kind.as_str() == ORDER && matches!(self.outcome, Outcome::Complete { .. })
     }
 
-    /// Ends its job in a transaction of its own. If that was not answered, the job either fails or is looked up.
+    /// Ends the job in the handler's own transaction. If that gets no answer, the job either fails
+    /// or its outcome is looked up.
     fn commit(&self, line: &mut Faulty, desk: &Desk) -> Did {
         match line.commit(self.hold.fence) {
-            Ok(Settled::Yes(_)) => {
+            Ok(Settled::Applied(_)) => {
                 line.shared.books().count(Rare::CommittedByHandler);
                 Did::Returned(Returned::Committed)
             }
-            Ok(Settled::Stale(_) | Settled::Gone) => self.lost(desk),
+            Ok(Settled::Stale(_) | Settled::NotFound) => self.lost(desk),
             Err(_) if self.turned_down => {
                 let error = "the store did not answer".to_owned();
                 let after = Duration::from_millis(300);
@@ -338,7 +341,7 @@ impl Running {
         self.go(if has_effect { Place::Open } else { Place::Work }, now);
     }
 
-    /// An earlier attempt may have done it. The kind decides what then.
+    /// An earlier attempt may have done the effect. The kind decides what happens then.
     fn doubt(&mut self, line: &Faulty, name: &Name, now: Moment) {
         let mut books = line.shared.books();
         let next = match self.kind.as_str() {
@@ -365,19 +368,20 @@ impl Running {
         self.outcome = Outcome::Retry { after, error: error.to_owned() };
     }
 
-    /// The ledger does not know what was written to it, as after a failover: a person is to look.
+    /// The ledger has forgotten what was written to it, as after a failover: bury the job, for a
+    /// person to look at.
     fn unexpected(&mut self, now: Moment) {
         self.outcome = Outcome::Bury { reason: "the ledger does not allow it".into() };
         self.go(Place::End, now);
     }
 
-    /// The store has refused: the job is somebody else's.
+    /// The store has refused: another worker holds the job, or it has ended.
     fn lost(&self, desk: &Desk) -> Did {
         desk.lose(self.hold.fence, Cause::Lost);
         Did::Returned(Returned::Lost)
     }
 
-    /// Asks the ledger. A store that does not answer is asked again later.
+    /// Calls the ledger. If the store does not answer, tries again later.
     fn ask(&mut self, line: &mut Faulty, name: &Name, act: Act, now: Moment) -> Option<Answer> {
         let entry = Entry { fence: self.hold.fence, name: name.clone(), act };
         match line.ledger(&[entry]) {

@@ -1,5 +1,5 @@
-//! Calls that are applied after their sender has given up on them: a packet that was held up, a statement that the server
-//! began late. Its answer is dropped.
+//! Calls that are applied after their sender has given up on them: a packet that was held up, a
+//! statement that the server began late. Their answers are dropped.
 
 use std::time::Duration;
 
@@ -55,13 +55,13 @@ impl Late {
 }
 
 impl Underway {
-    /// It is applied, and the books hear what came of it.
+    /// Applies the call, and records the result in the books.
     pub(super) fn arrive(self, store: &mut Sqlite, books: &mut Books) {
         let Underway { who, call, .. } = self;
         books.count(Rare::LateCall);
         books.trace.tell(None, format!("{} of {who} arrives late", call.verb()));
         books.late = true;
-        // The store itself is well; what it refuses is in the answers.
+        // The store itself is healthy; a refusal is an answer, not an error.
         apply(store, books, &who, &call).expect("the store answers");
         books.late = false;
     }
@@ -103,7 +103,7 @@ fn apply(store: &mut Sqlite, books: &mut Books, who: &WorkerId, call: &Late) -> 
     Ok(())
 }
 
-/// Jobs that a worker has, and does not know of.
+/// Jobs that a worker holds without knowing of them.
 fn overlooked(books: &mut Books, answer: &Claimed) {
     books.unheard(answer);
     if !answer.attempts.is_empty() {

@@ -1,5 +1,5 @@
-//! For N = 1, 2, 3 and so on, the N-th call is lost, before it is applied or after, and nothing else goes wrong: all jobs must come to
-//! their end, and nothing may happen twice.
+//! For N = 1, 2, 3 and so on, the N-th call is lost, before or after it is applied, and nothing
+//! else goes wrong: all jobs must reach their end, and nothing may happen twice.
 
 use serde::Serialize;
 use tenure::job::{JobId, State};
@@ -14,30 +14,30 @@ use crate::verdict::{Invariant, Violation};
 /// A call that is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// Which one of all, from 1.
+    /// The number of the call, from 1.
     pub call: u64,
-    /// Whether it is applied.
+    /// Whether it is lost before or after it is applied.
     pub when: When,
 }
 
-/// How the whole loop went.
+/// The result of the whole loop.
 #[derive(Debug, Clone, Serialize)]
 pub struct Nth {
-    /// How many calls a run has in which nothing is lost.
+    /// How many calls a run makes in which nothing is lost.
     pub calls: u64,
     /// How many runs there were.
     pub runs: u64,
-    /// The first that is wrong.
+    /// The first violation.
     pub violation: Option<Violation>,
 }
 
-/// Every job has a step and an effect. Two workers, so that each is seen by the other.
+/// Every job has a step and an effect. Two workers, so that each can notice the other.
 fn small() -> Scenario {
     Scenario { workers: 2, jobs: 6, slots: 2, ..Scenario::default() }.faultless()
 }
 
-/// Loses one call after the other, each in a run of its own, before and after it is applied, until a run has fewer calls.
-/// `tell` hears of each call that was tried.
+/// Loses one call after the other, each in a run of its own, before and after it is applied, until
+/// a run has fewer calls. Calls `tell` with the number of each call that was tried.
 pub fn fail_each(mut tell: impl FnMut(u64)) -> Nth {
     let (whole, violation) = judged(None);
     let mut nth = Nth { calls: whole.calls, runs: 1, violation };
@@ -60,7 +60,7 @@ pub fn fail_each(mut tell: impl FnMut(u64)) -> Nth {
     nth
 }
 
-/// Loses one call.
+/// Runs with one lost call.
 pub fn fail_nth(lost: Lost) -> Report {
     let (report, violation) = judged(Some(lost));
     Report { violation, ..report }
@@ -86,7 +86,8 @@ fn judged(lost: Option<Lost>) -> (Report, Option<Violation>) {
     (report, violation)
 }
 
-/// Each job succeeded, in one attempt, and its effect was sent once. A lost call is no reason for anything else.
+/// Each job must have succeeded, in one attempt, with its effect sent once. A single lost call must
+/// not cause anything else.
 fn once_each(world: &World<'_>, replay: Option<String>) -> Option<Violation> {
     let books = world.shared.books();
     let wrong = books.jobs.iter().find_map(|(job, ghost)| {

@@ -1,5 +1,6 @@
-//! What is in the database beside the store's state: rows of the handlers' own, which they write in one transaction with the
-//! end of their job, so that each is there if and only if the job succeeded; and the pulse.
+//! What the database contains beside the store's state. First the handlers' own rows, which they
+//! write in one transaction with the end of their job, so that each row is there if and only if the
+//! job succeeded. Then the pulse.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tenure::lease::Token;
 use tenure::store::sqlite::Sqlite;
 use tenure::store::{Error, Result, Settled, Settlement};
 
-/// The kind of job whose handler does so.
+/// The kind of job whose handler writes such a row.
 pub(super) const ORDER: &str = "order";
 
 /// Why nothing was committed.
@@ -25,7 +26,7 @@ impl From<Error> for Undone {
     }
 }
 
-/// The table that they are in, before anything happens.
+/// Creates the table of these rows.
 pub(super) fn create(store: &Sqlite) {
     let made = store.with_connection(|connection| {
         connection
@@ -43,7 +44,7 @@ pub(super) fn commit(store: &mut Sqlite, done: &Settlement) -> Result<Settled> {
             Undone::Failed(Error::Engine { doing: "write an order", source: Box::new(error) })
         })?;
         match tx.settle(done)? {
-            Settled::Yes(state) => Ok(Settled::Yes(state)),
+            Settled::Applied(state) => Ok(Settled::Applied(state)),
             refused => Err(Undone::Refused(refused)),
         }
     })?;
@@ -53,7 +54,7 @@ pub(super) fn commit(store: &mut Sqlite, done: &Settlement) -> Result<Settled> {
     }
 }
 
-/// The number of the last one, so that the table can go back with the rest of the database.
+/// The id of the last row, so that the table can go back with the rest of the database.
 pub(super) fn last(store: &Sqlite) -> i64 {
     let last = store.with_connection(|connection| {
         connection.query_row("SELECT coalesce(max(rowid), 0) FROM orders", [], |row| row.get(0))
@@ -61,7 +62,7 @@ pub(super) fn last(store: &Sqlite) -> i64 {
     last.expect("the last row")
 }
 
-/// What was written since has not been.
+/// Deletes the rows that were written since.
 pub(super) fn back_to(store: &Sqlite, last: i64) {
     let gone = store.with_connection(|connection| {
         connection.execute("DELETE FROM orders WHERE rowid > ?1", [last])
@@ -69,7 +70,8 @@ pub(super) fn back_to(store: &Sqlite, last: i64) {
     gone.expect("they are gone");
 }
 
-/// The store's pulse, which no dump has: zero if no worker has advanced it yet, and then no stall can be noticed.
+/// The store's pulse, which is not in a dump. It is zero if no worker has advanced it yet; then no
+/// stall can be noticed.
 pub(super) fn pulse(store: &Sqlite) -> i64 {
     let pulse = store.with_connection(|connection| {
         connection.query_row("SELECT pulse FROM tenure_meta", [], |row| row.get(0))
@@ -77,7 +79,7 @@ pub(super) fn pulse(store: &Sqlite) -> i64 {
     pulse.expect("the pulse")
 }
 
-/// A copy of the database has the pulse that it was made with.
+/// Sets the pulse: a restored copy of the database has the pulse of when it was made.
 pub(super) fn set_pulse(store: &Sqlite, to: i64) {
     let set = store.with_connection(|connection| {
         connection.execute("UPDATE tenure_meta SET pulse = ?1", [to])
@@ -85,7 +87,7 @@ pub(super) fn set_pulse(store: &Sqlite, to: i64) {
     set.expect("it is set");
 }
 
-/// All of them.
+/// All rows: the tokens by job.
 pub(super) fn all(store: &Sqlite) -> BTreeMap<JobId, Vec<Token>> {
     store.with_connection(|connection| read(connection)).expect("the orders")
 }

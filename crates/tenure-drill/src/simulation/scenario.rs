@@ -1,5 +1,5 @@
-//! What is simulated: how many workers and jobs, and how much befalls them. It can be said as options of the command
-//! that repeats it.
+//! What is simulated: how many workers and jobs, and how many faults. A scenario can be written as
+//! options of the command that repeats it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,21 +12,23 @@ use super::faults::Kind;
 pub struct Scenario {
     /// How many workers there are at a time.
     pub workers: usize,
-    /// How many jobs there are to do from the beginning. Some more come while it runs.
+    /// How many jobs there are at the beginning. More are enqueued during the run.
     pub jobs: usize,
     /// How many jobs each worker runs at a time.
     pub slots: usize,
-    /// For how long a job is taken.
+    /// The length of a lease.
     pub lease: Duration,
-    /// About one turn in so many loses a call before it is applied, and as many lose a reply; none at zero.
+    /// About one turn in this many loses a call before it is applied, and as many lose a reply;
+    /// none at zero.
     pub lost_in: u64,
-    /// About one turn in so many brings something else: a kill, a stall, a person who cancels; none at zero.
+    /// About one turn in this many brings another fault: a kill, a stall, an operator who cancels;
+    /// none at zero.
     pub kill_in: u64,
-    /// What may happen.
+    /// The kinds of faults that may happen.
     pub faults: BTreeSet<Kind>,
-    /// Of all that would happen, only what has these numbers; everything if none are named.
+    /// If set, only the faults with these numbers happen.
     pub only: Option<BTreeSet<u32>>,
-    /// And not what has these.
+    /// The faults with these numbers do not happen.
     pub without: BTreeSet<u32>,
 }
 
@@ -47,36 +49,36 @@ impl Default for Scenario {
 }
 
 impl Scenario {
-    /// The same without anything that goes wrong.
+    /// The same scenario without faults.
     pub fn faultless(self) -> Scenario {
         Scenario { lost_in: 0, kill_in: 0, ..self }
     }
 
-    /// Whether what has this number happens.
+    /// Whether the fault with this number happens.
     pub(super) fn has(&self, number: u32, kind: Kind) -> bool {
         self.faults.contains(&kind)
             && self.only.as_ref().is_none_or(|only| only.contains(&number))
             && !self.without.contains(&number)
     }
 
-    /// After so many turns nothing befalls anybody any more, and everything must come to its end.
+    /// After this many turns no more faults happen, and every job must reach its end.
     pub(super) fn quiet_after(&self) -> u64 {
         800 + 12 * self.jobs as u64
     }
 
-    /// The arguments of `tenure` that run it from this seed.
+    /// The arguments of `tenure` that run the scenario from this seed.
     pub fn arguments(&self, seed: u64) -> String {
         format!("drill simulate --seed {seed}{self}")
     }
 }
 
-/// As options: those that are not as usual.
+/// As options: those that differ from the default.
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Scenario::default();
         let numbers = |set: &BTreeSet<u32>| {
             let all: Vec<String> = set.iter().map(u32::to_string).collect();
-            // An option needs a value: the first fault has the number 1.
+            // An option needs a value. 0 means no fault, because the first fault has the number 1.
             if all.is_empty() { "0".to_owned() } else { all.join(",") }
         };
         if self.workers != usual.workers {

@@ -1,5 +1,5 @@
-//! The least that is wrong in the same way: fewer faults, fewer jobs, fewer workers, as long as the same invariant is
-//! broken.
+//! Shrinks a failing scenario: fewer faults, fewer jobs, fewer workers, as long as the same
+//! invariant is broken.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,25 +10,26 @@ use super::scenario::Scenario;
 use super::{Report, run};
 use crate::verdict::{Invariant, Violation};
 
-/// What was found.
+/// The smallest failing scenario that was found.
 #[derive(Debug, Clone)]
 pub struct Shrunk {
     /// The scenario.
     pub scenario: Scenario,
-    /// The seed; not always the one that it was found with.
+    /// The seed; it may differ from the seed of the original run.
     pub seed: u64,
-    /// What is wrong in it.
+    /// The violation in it.
     pub violation: Violation,
     /// How many runs it took to find.
     pub runs: u32,
 }
 
-/// Looks for the least that is wrong as this run was, for at most so long. Nothing if the run was right.
+/// Looks for the smallest scenario that breaks the same invariant as this run, for at most
+/// `patience`. `None` if the run broke none.
 pub fn shrink(scenario: &Scenario, report: &Report, patience: Duration) -> Option<Shrunk> {
     shrink_with(scenario, report, patience, run)
 }
 
-/// The same for whoever runs it in another way.
+/// Like `shrink`, with the caller's own way to run a scenario.
 pub(crate) fn shrink_with(
     scenario: &Scenario,
     report: &Report,
@@ -45,7 +46,7 @@ pub(crate) fn shrink_with(
         struck: report.struck.clone(),
         runs: 0,
     };
-    // Small worlds first: a run in one of them takes a fraction of the time.
+    // Small scenarios first: a run of one takes a fraction of the time.
     search.fewer_jobs();
     search.fewer_workers();
     search.fewer_faults();
@@ -63,13 +64,13 @@ struct Search<R> {
     /// The smallest so far, with its seed.
     best: (Scenario, u64),
     violation: Violation,
-    /// The numbers of the faults that befell it.
+    /// The numbers of the faults that happened in it.
     struck: Vec<u32>,
     runs: u32,
 }
 
 impl<R: Fn(&Scenario, u64) -> Report> Search<R> {
-    /// Tries a smaller one, and keeps it if it is wrong in the same way.
+    /// Tries a scenario, and keeps it if it breaks the same invariant.
     fn holds(&mut self, scenario: Scenario, seed: u64) -> bool {
         if monotonic() >= self.until {
             return false;
@@ -84,7 +85,8 @@ impl<R: Fn(&Scenario, u64) -> Report> Search<R> {
         true
     }
 
-    /// The same seed in a smaller world brings other luck, so a few others are tried too, with all faults again.
+    /// The same seed gives a different run in a smaller scenario, so try a few other seeds too,
+    /// with all faults again.
     fn in_small(&mut self, small: &Scenario) -> bool {
         const OTHERS: u64 = 12;
         let seed = self.best.1;
@@ -117,7 +119,7 @@ impl<R: Fn(&Scenario, u64) -> Report> Search<R> {
         }
     }
 
-    /// Leaves out one part after the other, first large ones and then single faults.
+    /// Leaves out one part of the faults after the other, first large parts and then single faults.
     fn fewer_faults(&mut self) {
         let mut parts = 1;
         loop {
@@ -135,7 +137,7 @@ impl<R: Fn(&Scenario, u64) -> Report> Search<R> {
             if smaller {
                 parts = (parts - 1).max(1);
             } else if size == 1 {
-                // Nothing more can be left out. What happens is named, so that nothing else does.
+                // Nothing more can be left out. Name the faults that happen, so that no others do.
                 let (scenario, seed) = self.best.clone();
                 if scenario.only.as_ref().is_none_or(|only| only.len() > struck.len()) {
                     let only = Some(struck.into_iter().collect());

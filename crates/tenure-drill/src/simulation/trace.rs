@@ -1,6 +1,8 @@
-//! What happened, as it is told: a hash over all of it, the last lines in words, and how often the rare paths were gone.
+//! The record of a run: a hash over everything, the last lines in words, and how often each rare
+//! path was taken.
 //!
-//! The hash is over text, of whole numbers and names, so that it is the same on every machine and in every build.
+//! The hash is over text, of whole numbers and names, so that it is the same on every machine and
+//! in every build.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -10,22 +12,22 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tenure::job::JobId;
 
-/// Paths that are seldom gone. A run that never goes one has not tried it.
+/// Rare paths. A run that never takes a path has not tested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rare {
-    /// Somebody who had lost a job wanted to write, and was refused.
+    /// A worker that had lost a job tried to write, and was refused.
     StaleRefused,
-    /// A lease was over, nobody had taken the job, and its settlement was heard.
+    /// A lease was over, no other worker had taken the job, and its settlement was accepted.
     LateSettlement,
-    /// A settlement whose reply was lost was repeated, and told the truth.
+    /// A settlement whose reply was lost was repeated, and its answer was true.
     ReplyHealed,
-    /// A job whose claim was never heard of was found by asking what is held.
+    /// A job whose claim's answer was lost was found by asking which jobs are held.
     ClaimTakenUp,
-    /// A write to the ledger whose reply was lost was repeated, and told the truth.
+    /// A write to the ledger whose reply was lost was repeated, and its answer was true.
     LedgerHealed,
     /// A renewal came after the settlement of its own attempt.
     RenewalCrossed,
-    /// A lease was over by the clock, but the clock had jumped: it was let be.
+    /// A lease was over by the clock, but the clock had jumped, so the lease was spared.
     BrakeEngaged,
     /// The database went back in time, and a new epoch began.
     EpochRaised,
@@ -37,23 +39,23 @@ pub enum Rare {
     Vanished,
     /// A job that kills its workers was buried.
     CrashCap,
-    /// A job with a crash was given out, and no other such job with it.
+    /// A suspect was leased, and no other suspect was at risk beside it.
     SuspectAlone,
     /// A job failed for the last time.
     AttemptsUsedUp,
-    /// A job was enqueued again under its key, and was there already.
+    /// A job was enqueued again under its key, and existed already.
     KeyRepeated,
     /// A key was taken by another request.
     KeyConflict,
     /// An effect was found in doubt.
     InDoubt,
-    /// A job waited for a person because of it.
+    /// A job was parked because of an effect in doubt.
     ParkedInDoubt,
-    /// A person decided about it.
+    /// A person resolved an effect in doubt.
     ResolvedByPerson,
     /// An effect was sent again under its key, and recognised.
     Resent,
-    /// The other side was asked whether it had happened.
+    /// The other side was asked whether the effect had taken place.
     Verified,
     /// The outside witness refused a fence below the highest it had seen.
     WitnessRefused,
@@ -63,19 +65,19 @@ pub enum Rare {
     Requeued,
     /// A job was given back unfinished.
     Released,
-    /// A job was put off.
+    /// A job was snoozed.
     Snoozed,
-    /// A job ran for as long as it may.
+    /// A job reached its maximum runtime.
     TimedOut,
-    /// A worker ended without having been heard.
+    /// A worker gave up and ended with an error.
     GaveUp,
     /// A job was cancelled while it waited.
     CancelledQueued,
     /// A handler completed its job in a transaction of its own.
     CommittedByHandler,
-    /// A handler did not hear whether its own transaction was committed.
+    /// A handler got no answer on whether its own transaction was committed.
     CommitLookedUp,
-    /// A worker that alone could not reach the store lost a job.
+    /// A worker that was cut off from the store lost a job.
     CutOffLapsed,
     /// The store kept all callers waiting for longer than a lease, while jobs were running.
     StoreStalled,
@@ -92,7 +94,7 @@ pub enum Rare {
 }
 
 impl Rare {
-    /// All of them.
+    /// All rare paths.
     pub const ALL: [Rare; 38] = [
         Rare::StaleRefused,
         Rare::LateSettlement,
@@ -179,7 +181,7 @@ impl Rare {
     }
 }
 
-/// How often each rare path was gone.
+/// How often each rare path was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sometimes(BTreeMap<Rare, u64>);
 
@@ -194,19 +196,19 @@ impl Sometimes {
         *self.0.entry(rare).or_default() += 1;
     }
 
-    /// Adds what another run has seen.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Sometimes) {
         for (rare, count) in &other.0 {
             *self.0.entry(*rare).or_default() += count;
         }
     }
 
-    /// Each path and how often it was gone, in a fixed order.
+    /// Each path and how often it was taken, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = (Rare, u64)> + '_ {
         self.0.iter().map(|(rare, count)| (*rare, *count))
     }
 
-    /// The paths that were never gone.
+    /// The paths that were never taken.
     pub fn never(&self) -> Vec<&'static str> {
         self.iter().filter(|(_, count)| *count == 0).map(|(rare, _)| rare.name()).collect()
     }
@@ -229,19 +231,19 @@ impl fmt::Display for Sometimes {
 /// Everything that happened so far.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// How long it has been running.
+    /// The simulated time since the start.
     pub(super) now: Duration,
     hash: Sha256,
-    /// The last lines, each with the job that it is about, if it is about one.
+    /// The last lines, each with the job that it is about, if any.
     lines: VecDeque<(Duration, Option<JobId>, String)>,
     pub(super) sometimes: Sometimes,
 }
 
 impl Trace {
-    /// As many lines as are kept: enough for the whole life of a job, unless it was long.
+    /// How many lines are kept: enough for the whole life of a job, unless it was long.
     const KEPT: usize = 20_000;
 
-    /// Something happened to a job, or to all.
+    /// Records an event of one job, or of all.
     pub(super) fn tell(&mut self, job: Option<JobId>, text: String) {
         self.mix(&text);
         if self.lines.len() == Trace::KEPT {
@@ -250,7 +252,7 @@ impl Trace {
         self.lines.push_back((self.now, job, text));
     }
 
-    /// The same for what is only to be the same in every run.
+    /// Adds a text to the hash only, without a line.
     pub(super) fn mix(&mut self, text: &str) {
         self.hash.update(self.now.as_micros().to_string());
         self.hash.update(" ");
@@ -258,7 +260,8 @@ impl Trace {
         self.hash.update("\n");
     }
 
-    /// The last that is known of these jobs, with what befell all, and the workers that had to do with them.
+    /// The last lines about these jobs, with the faults that affected all, and those of the workers
+    /// that had to do with the jobs.
     pub(super) fn story(&self, jobs: &BTreeSet<JobId>) -> Vec<String> {
         const LINES: usize = 40;
         let of_jobs = || {
@@ -284,7 +287,7 @@ impl Trace {
         lines
     }
 
-    /// The hash of it all.
+    /// The hash of everything so far.
     pub(super) fn hash(&self) -> String {
         let hash = self.hash.clone().finalize();
         hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,5 +1,6 @@
-//! The outside world of the simulation: a system that knows effects by their keys, and keeps the highest fence it has seen of
-//! each job. No database goes back for it.
+//! The outside world of the simulation: a system that knows effects by their keys, and keeps the
+//! highest fence it has seen for each effect of a job. A failover of the database does not change
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +16,23 @@ pub(super) struct Witness {
 #[derive(Debug)]
 struct Seen {
     highest: Token,
-    /// The number of the claim that showed it.
+    /// The number of the claim that showed the highest token.
     claim: u64,
-    /// How often it was sent and not refused.
+    /// How often the effect was sent and not refused.
     sent: u32,
 }
 
-/// How the outside answers.
+/// The answer of the outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It has happened now.
+    /// The effect took place now.
     First,
-    /// It had happened, and the key was recognised.
+    /// The effect had taken place before, and its key was recognised.
     Again,
     /// A higher fence was seen before.
     Refused,
-    /// It was accepted under a fence that is not lower, from a claim that is older: the fence does not rise with the claims.
+    /// Accepted under a fence that is not lower, but from an older claim: the fence does not rise
+    /// with the claims.
     OlderClaim,
 }
 
@@ -52,12 +54,12 @@ impl Witness {
         Heard::Again
     }
 
-    /// Whether it has happened.
+    /// Whether the effect has taken place.
     pub(super) fn has(&self, job: JobId, effect: &Name) -> bool {
         self.seen.contains_key(&(job, effect.clone()))
     }
 
-    /// How often it was sent and not refused.
+    /// How often the effect was sent and not refused.
     pub(super) fn sent(&self, job: JobId, effect: &Name) -> u32 {
         self.seen.get(&(job, effect.clone())).map_or(0, |seen| seen.sent)
     }

@@ -1,5 +1,5 @@
-//! One worker of the simulation: the real machines at a real desk, and handlers, all stepped by the scheduler. And what a
-//! worker could leave out, which the proof must notice.
+//! One worker of the simulation: the real machines at a real desk, and handlers, all stepped by the
+//! scheduler. Also the flaws that a worker could have, which the proof must notice.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,44 +12,45 @@ use tenure::store::Attempt;
 use super::faulty::{Faulty, Shared};
 use super::handlers::{Did, Running};
 
-/// What a worker leaves out. The machines are always the real ones: it is the scheduler, the connection or the handler
-/// that is wrong.
+/// A flaw of a worker. The machines are always the real ones: the flaw is in the scheduler, the
+/// connection or the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// It renews only while no handler is at work, as if one thread did both.
     RenewsAmongHandlers,
-    /// It looks for work only when it is told that there is some.
+    /// It looks for work only when it is notified.
     NeedsNotification,
-    /// It takes a settlement that was not answered for heard.
+    /// It treats a settlement that was not answered as applied.
     TakesSilenceForConsent,
-    /// After a claim that was not answered it does not ask what it holds.
+    /// After a claim that was not answered, it does not ask which jobs it holds.
     ForgetsWhatItHolds,
-    /// It asks for a claim whose answer was lost, and never again though the claim may still arrive.
+    /// It looks up a claim whose answer was lost only once, although the claim may still be applied
+    /// later.
     AsksOnce,
     /// Its handlers go on after the store has refused.
     IgnoresRefusal,
     /// It renews at most 16 leases at a time.
     RenewsFew,
-    /// Its claims all begin at the same tenant.
+    /// All its claims begin at the same place of the ring.
     CursorStands,
     /// Its sweeper deletes nothing.
     NeverPrunes,
-    /// It puts every retry off for as long as every other.
+    /// Its retries all have the same delay.
     NoJitter,
-    /// It does not look when it is told that there is something to do.
+    /// It does not look for work when it is notified.
     IgnoresPokes,
-    /// It decides by its own clock whether others' leases are over, and that is ahead.
+    /// It decides by its own clock, which is ahead, whether leases of other workers are over.
     OwnClock,
 }
 
-/// A worker at work.
+/// A running worker.
 pub(super) struct Worker {
     pub(super) id: WorkerId,
     pub(super) desk: Arc<Desk>,
     pub(super) dispatcher: Dispatcher<Hands>,
     renewer: Renewer,
     sweeper: Sweeper,
-    /// For each machine, and for the handlers.
+    /// Connections: one for each machine, and one for the handlers.
     lines: [Faulty; 4],
     wakes: [Moment; 3],
     running: Arc<Mutex<Vec<Running>>>,
@@ -94,7 +95,7 @@ pub(super) enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lives {
     Yes,
-    /// It has ended by itself.
+    /// It has shut down by itself.
     Ended,
     /// A job killed it.
     Killed,
@@ -134,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// When each machine wants to be called.
+    /// When each machine wants to be stepped.
     fn wakes(&self, handlers: usize) -> [Option<Moment>; 3] {
         let [dispatch, renew, sweep] = self.wakes;
         let told_only = self.flaw == Some(Flaw::NeedsNotification);
@@ -146,7 +147,7 @@ impl Worker {
         ]
     }
 
-    /// All that it can do now.
+    /// Everything that the worker can do now.
     pub(super) fn ready(&self, now: Moment, place: usize, ready: &mut Vec<(usize, What)>) {
         let running = self.running.lock().expect("one thread");
         let [dispatch, renew, sweep] =
@@ -165,7 +166,7 @@ impl Worker {
         ready.extend(due.map(|(at, _)| (place, What::Handle(at))));
     }
 
-    /// When it has something to do next.
+    /// When the worker next has something to do.
     pub(super) fn next(&self) -> Option<Moment> {
         let running = self.running.lock().expect("one thread");
         let wakes = self.wakes(running.len()).into_iter().flatten();
@@ -173,7 +174,7 @@ impl Worker {
         next.map(|next| self.stalled.map_or(next, |until| next.max(until)))
     }
 
-    /// Does one thing.
+    /// Takes one step.
     pub(super) fn act(&mut self, what: What, now: Moment) -> Lives {
         let [dispatching, renewing, sweeping, handling] = &mut self.lines;
         match what {
@@ -195,7 +196,7 @@ impl Worker {
         if self.dispatcher.exit().is_none() {
             return Lives::Yes;
         }
-        // It says good-bye, if it leaves nothing behind.
+        // The renewer retires the worker, if it leaves no jobs behind.
         self.renewer.step(&mut self.lines[1], now);
         Lives::Ended
     }

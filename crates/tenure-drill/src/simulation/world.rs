@@ -1,4 +1,5 @@
-//! The scheduler: which machine is stepped next, what befalls whom, and how time goes on. One thread, one seed.
+//! The scheduler: which machine is stepped next, which faults happen, and how time advances. One
+//! thread, one seed.
 
 mod compare;
 mod people;
@@ -28,83 +29,84 @@ use super::workers::{Flaw, Lives, Worker};
 use crate::engines::START;
 use crate::verdict::Invariant;
 
-/// What is run: a scenario, and what only the proof itself may ask for.
+/// What is run: a scenario, and settings that only the proof itself uses.
 #[derive(Debug, Clone)]
 pub(super) struct Setup<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) seed: u64,
     pub(super) drive: Drive,
-    /// This call is lost.
+    /// The one call that is lost.
     pub(super) nth: Option<(u64, When)>,
     pub(super) flaw: Option<Flaw>,
     pub(super) patches: &'a [Patch],
 }
 
-/// What jobs there are.
+/// Which jobs there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Drive {
-    /// All sorts, of several tenants.
+    /// All kinds, of several tenants.
     Mixture,
-    /// All of one kind, which do well at once.
+    /// All of one kind; no handler fails by chance.
     Only(&'static str),
-    /// So many that kill their worker, among others that take several leases.
+    /// This many that kill their worker, among others that run for several leases.
     Poisoned(usize),
-    /// Short ones that come one at a time to idle workers, which are told; and the run goes on until they must be deleted.
+    /// Short jobs that arrive one at a time while the workers are idle and are notified. The run
+    /// goes on until the jobs must have been deleted.
     Steady,
 }
 
 /// A copy of the database.
 struct Backup {
-    /// At which turn the database goes back to it.
+    /// The turn at which the database goes back to it.
     turn: u64,
     dump: Dump,
     books: Copy,
-    /// What no dump has.
+    /// State that is not in a dump.
     last_order: i64,
     pulse: i64,
 }
 
-/// A worker that alone cannot reach the store.
+/// A worker that is cut off from the store.
 struct Cut {
     who: WorkerId,
     since: Duration,
     until: Duration,
-    /// How often something had befallen all by then.
+    /// How many faults had affected all workers by then.
     disturbances: u64,
 }
 
-/// Everything there is.
+/// The whole simulated world.
 pub(super) struct World<'a> {
     setup: Setup<'a>,
     chance: Chance,
     clock: Clock,
     pub(super) store: Sqlite,
-    /// A person's connection.
+    /// The operator's connection.
     person: Faulty,
     pub(super) shared: Shared,
     pub(super) elapsed: Duration,
     /// By how much the store's clock was set ahead, in milliseconds.
     ahead: i64,
-    /// The same for the handlers.
+    /// The current moment, for the handlers.
     time: Arc<Mutex<Moment>>,
     workers: Vec<Option<Worker>>,
     born: u64,
-    /// When a worker that is gone is replaced.
+    /// When a worker that is gone is replaced, and at which place.
     rebirths: Vec<(Duration, usize)>,
     pub(super) turn: u64,
     faults: std::iter::Peekable<Faults>,
-    /// Copies of the database, and when it goes back to them.
+    /// Copies of the database, each with the turn at which it is restored.
     copies: Vec<Backup>,
     cuts: Vec<Cut>,
-    /// Until when the store's time last stood still for all.
+    /// Until when the store last stood still for all workers.
     still_until: Option<Duration>,
-    /// When jobs come.
+    /// When jobs arrive.
     arrivals: VecDeque<Duration>,
-    /// It goes on at least until then.
+    /// The run goes on at least until then.
     linger: Duration,
-    /// The numbers of what has happened.
+    /// The faults that have happened.
     pub(super) struck: Vec<(u32, super::Kind)>,
-    /// By then everything must have ended.
+    /// By then every job must have ended.
     limit: Option<Duration>,
 }
 
@@ -163,7 +165,7 @@ impl<'a> World<'a> {
         moment(self.elapsed)
     }
 
-    /// A new worker takes a place.
+    /// Starts a new worker at a place.
     fn bear(&mut self, place: usize) {
         self.born += 1;
         let who = WorkerId::check(format!("worker-{}", self.born)).expect("a name");
@@ -193,14 +195,14 @@ impl<'a> World<'a> {
         books.workers.insert(who, Living { since: self.elapsed, ..Living::default() });
     }
 
-    /// Whether everything has ended, or something is wrong.
+    /// Whether every job has ended, or something is wrong.
     pub(super) fn is_over(&self) -> bool {
         let books = self.shared.books();
         let is_done = books.live == 0 && self.arrivals.is_empty() && self.elapsed >= self.linger;
         is_done || books.wrong.is_some()
     }
 
-    /// One thing happens: to a worker, or to the time.
+    /// One turn: a worker takes a step, or time advances.
     pub(super) fn turn(&mut self) {
         self.turn += 1;
         self.befall();
@@ -231,7 +233,7 @@ impl<'a> World<'a> {
             Lives::Ended => self.bury(place),
             Lives::Killed => self.kill(place, "a job"),
         }
-        // A step takes a moment.
+        // A step takes a short time.
         let micros = self.chance.below(300);
         self.advance(Duration::from_micros(micros));
         self.check_time();
@@ -261,7 +263,7 @@ impl<'a> World<'a> {
         *self.time.lock().expect("one thread") = self.now();
     }
 
-    /// Nobody has anything to do: the time goes on to when somebody has.
+    /// No worker has anything to do: advance to the time when one has.
     fn pass_time(&mut self) {
         self.people_decide();
         let now = self.now();
@@ -273,7 +275,7 @@ impl<'a> World<'a> {
         self.check_time();
     }
 
-    /// Somebody else takes a place after a while.
+    /// Another worker takes the place after a while.
     fn replace(&mut self, place: usize) {
         let delay = Duration::from_millis(self.chance.below(5_000));
         self.rebirths.push((self.elapsed + delay, place));
@@ -289,7 +291,7 @@ impl<'a> World<'a> {
         self.replace(place);
     }
 
-    /// A worker that has ended in order leaves nothing behind; its place is taken by another.
+    /// A worker that shut down in order must leave no jobs behind; another worker takes its place.
     fn bury(&mut self, place: usize) {
         let Some(worker) = self.workers[place].take() else { return };
         let left = self.store.held(&worker.id, None).expect("what it holds");
@@ -299,8 +301,8 @@ impl<'a> World<'a> {
             books.trace.tell(None, format!("{} ends", worker.id));
             if worker.dispatcher.exit() == Some(Exit::Error) {
                 books.count(Rare::GaveUp);
-            // A database that went back may say that it holds what it has long ended, and a claim that was late is
-            // nothing it knows of.
+            // After a failover the store may list jobs that the worker has ended long ago, and the
+            // worker does not know of a late claim.
             } else if let Some(left) =
                 left.iter().find(|left| books.went_back == 0 && !books.is_late(left.lease.job()))
             {
@@ -311,7 +313,7 @@ impl<'a> World<'a> {
         self.replace(place);
     }
 
-    /// Once nothing goes wrong any more, everything comes to its end in time.
+    /// Once no more faults happen, every job must reach its end in time.
     fn check_time(&mut self) {
         if self.limit.is_none() && self.turn > self.scenario().quiet_after() {
             self.be_quiet();
@@ -326,7 +328,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The last fault was: from now on there is a time by which all must be done.
+    /// No more faults from now on: sets the time by which all jobs must have ended.
     fn be_quiet(&mut self) {
         *self.shared.weather() = Weather { nth: self.setup.nth, ..Weather::default() };
         self.copies.clear();
@@ -335,14 +337,15 @@ impl<'a> World<'a> {
         books.quiet = true;
         books.trace.tell(None, "nothing goes wrong any more".into());
         let Scenario { workers, lease, .. } = self.scenario();
-        // Whoever stands still does so for three leases at most, and the brake and the late sweep add one each. A handler takes 40 s at
-        // most, and waits between two attempts for 5 s. Those that crashed go one at a time.
+        // A stalled worker stands still for three leases at most, and the brake and the late sweep
+        // add one lease each. A handler takes 40 s at most, and waits 5 s between two attempts.
+        // Suspects run one at a time.
         let each = Duration::from_secs(4) * u32::try_from(books.live).unwrap_or(u32::MAX);
         let each = each / u32::try_from(*workers).unwrap_or(1).max(1);
         self.limit = Some(self.elapsed + 8 * *lease + Duration::from_secs(120) + each);
     }
 
-    /// What befalls the run at this turn.
+    /// Applies the faults that are due at this turn.
     fn befall(&mut self) {
         if self.limit.is_some() {
             return;

@@ -1,9 +1,9 @@
-//! What such a process does on its own side: it says lines, and it ends with its standard input.
+//! The process's own side: it writes lines, and it ends when its standard input is closed.
 
 use std::fmt::Display;
 use std::io::{Read, Write};
 
-/// Says a line. When nobody listens any more, the process ends.
+/// Writes a line. If the reader is gone, the process ends.
 pub fn say(line: impl Display) {
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -11,7 +11,8 @@ pub fn say(line: impl Display) {
     }
 }
 
-/// Calls this when standard input is closed: by whoever started the process, or because they are gone.
+/// Calls `then` when standard input is closed: by the parent process, or because the parent is
+/// gone.
 pub fn at_the_end(then: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());

@@ -1,5 +1,5 @@
-//! The rule of retries and crashes: decided in lifecycle.rs for the library, in SQL for everybody else, and by one
-//! table of cases for both.
+//! The rules of retries and crashes exist twice: in lifecycle.rs for the library, and in SQL for
+//! all other clients. One table of cases checks that both decide alike.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_settlement_becomes_the_same_in_sql,
 };
 
-/// The policies, as the library has them. What SQL gets is their JSON.
+/// The policies as library values. SQL gets their JSON.
 fn policies() -> Vec<RetryPolicy> {
     let exponential = |base_ms, cap_ms| RetryPolicy::Exponential { base_ms, cap_ms };
     let end = Timestamp::MAX.as_millis().unsigned_abs();
@@ -53,7 +53,7 @@ fn spelled(policy: &RetryPolicy) -> String {
     serde_json::to_string(policy).unwrap()
 }
 
-/// Delays end with time itself: whoever adds them to a clock cannot tell more.
+/// Caps a delay at the largest timestamp: added to a clock, a longer delay makes no difference.
 fn bounded(ms: u128) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX).min(Timestamp::MAX.as_millis())
 }
@@ -85,12 +85,12 @@ fn the_delay_before_a_retry_is_the_same_in_sql() {
         assert!(accepted, "{json}");
     }
     assert_eq!(cases, 20 * 18 * 5);
-    // No policy at all is the default one.
+    // A missing policy means the default policy.
     let none = "SELECT tenure.retry_delay(NULL, 3, 4294967295)";
     assert_eq!(lab.number(none), 3_999);
 }
 
-/// How much of a job's patience is used up.
+/// Jobs with different numbers of attempts and crashes already used up.
 fn standings() -> Vec<Standing> {
     let mut standings = Vec::new();
     for retry in policies() {
@@ -113,8 +113,8 @@ fn standings() -> Vec<Standing> {
     standings
 }
 
-/// A database with one running job, due since a second before it was claimed, at `START`. Its token is 1, and its lease
-/// of a millisecond is just over.
+/// A database with one running job, claimed at `START` under token 1 and due since one second
+/// before that. Its lease of one millisecond has just ended.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.owner()
@@ -139,8 +139,9 @@ struct Became {
     note: Option<String>,
 }
 
-/// Lets the job stand so, a suspect if it has crashed, makes a call, and tells what became of it. Nothing of it is kept. It
-/// has crashed when it was claimed, or `ago` before that.
+/// Puts the job into this standing (a suspect if it has crashed), makes a call, returns what became
+/// of the job, and rolls everything back. The last crash was `ago` before `START`, the time of the
+/// claim.
 fn rehearse(lab: &mut Lab, standing: &Standing, ago: Duration, call: &str) -> Became {
     let n = |n: u16| i32::from(n);
     let (attempt, max_attempts) = (n(standing.attempt), n(standing.max_attempts));
@@ -166,12 +167,13 @@ fn rehearse(lab: &mut Lab, standing: &Standing, ago: Duration, call: &str) -> Be
     }
 }
 
-/// When a job is due that goes on so, after `START`. It is a millisecond later now.
+/// When a job with this next move is due, in milliseconds after `START`. The calls are made one
+/// millisecond after `START`.
 fn due(next: Next) -> i64 {
     let end = Timestamp::MAX.as_millis() - START.as_millis();
     match next {
         Next::Queue(Again::In(delay)) => bounded(delay.as_millis()).saturating_add(1).min(end),
-        // In its old place; and what has ended or waits keeps it too.
+        // The job keeps its old `run_at`, also if it has ended or is parked.
         Next::Queue(Again::AsBefore) | Next::Park | Next::End(_) => -1_000,
     }
 }
@@ -197,7 +199,7 @@ fn a_lapse_becomes_the_same_in_sql() {
     }
 }
 
-/// The calls of the single forms, and the outcome that each of them is to the library.
+/// The calls of the single forms, and the library's outcome that corresponds to each.
 fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
     let after = Duration::from_millis(1_234);
     let error = String::from("why");
@@ -215,7 +217,8 @@ fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
 
 fn a_settlement_becomes_the_same_in_sql() {
     let mut lab = lab();
-    // The job was claimed a millisecond ago. For one crash it is tried when that counts, and when it does not any more.
+    // The job was claimed a millisecond ago. A job with one crash is tried twice: while the crash
+    // still counts, and when it no longer does.
     let ages = |it: &Standing| match it.crashes {
         1 => vec![CRASH_MEMORY - Duration::from_millis(2), CRASH_MEMORY],
         _ => vec![Duration::ZERO],
@@ -238,7 +241,7 @@ fn a_settlement_becomes_the_same_in_sql() {
                 note: outcome.note(),
             };
             if next.state() == State::Queued && call == "fail(1, 1, 'why')" {
-                // The server's own chance: between what is certain and the whole.
+                // The server draws its own jitter: the time is between no jitter and full jitter.
                 let most = retry_delay(&standing.retry, standing.attempt, Jitter(u32::MAX));
                 let most = due(Next::Queue(Again::In(most)));
                 assert!(

@@ -1,4 +1,5 @@
-//! The set form of enqueueing: what it refuses, what it announces, and which job gets a key.
+//! Enqueueing in batches (`enqueue_many`): what it refuses, what it announces, and which job gets a
+//! key.
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +35,7 @@ fn a_job_is_on_disk_before_it_is_acknowledged_whatever_the_session_says() {
     }
 }
 
-/// A batch of two, of which the first is as it should be.
+/// A batch of two, of which the first is valid.
 fn two(more: &str) -> String {
     format!("SELECT tenure.enqueue_many('{{work,work}}', ARRAY['1', '1']::json[], {more})")
 }
@@ -108,7 +109,7 @@ fn a_batch_that_makes_no_sense_is_refused_with_its_field() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 0, "nothing was stored");
 }
 
-/// In every place, and also where others of the batch give it. Limits may be reached.
+/// In every position, also when other elements of the batch give a value. Limits may be reached.
 fn what_the_set_form_leaves_out_has_its_default() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");
@@ -134,7 +135,8 @@ fn what_the_set_form_leaves_out_has_its_default() {
     assert_eq!(lab.number(plain), 17);
 }
 
-/// What a session has heard by now. It says something to itself last, so that all before it is there.
+/// The notifications that a session has received so far. It notifies itself last, so that all
+/// earlier notifications have arrived.
 fn heard(listener: &mut Client) -> Vec<String> {
     listener.batch_execute("LISTEN the_end; NOTIFY the_end").unwrap();
     let mut all = Vec::new();
@@ -168,7 +170,8 @@ fn only_queues_with_a_job_that_is_due_are_announced() {
     assert_eq!(heard(&mut listener), ["both"]);
 }
 
-/// I12: the second batch has taken what comes before and behind the key already, and still has it in the end.
+/// I12: while the second batch waits for the key `m`, it has already taken the keys before and
+/// after it, and it keeps them.
 fn a_key_that_somebody_else_is_about_to_get_is_theirs_and_the_rest_of_the_batch_is_created() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -203,7 +206,7 @@ fn a_key_that_somebody_else_is_about_to_get_is_theirs_and_the_rest_of_the_batch_
     });
 }
 
-/// Whatever order the server comes to them in.
+/// In whatever order the server processes them.
 fn of_many_equal_keys_in_a_batch_the_first_wins() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");

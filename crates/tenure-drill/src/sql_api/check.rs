@@ -1,4 +1,4 @@
-//! Every rule of `tenure.check` finds what breaks it: damage that no verb can do, done by hand.
+//! Every rule of `tenure.check` finds what violates it: damage that no verb can do, done by hand.
 
 use tenure::clock::Clock;
 use tenure::store::postgres::{Options, Postgres};
@@ -19,7 +19,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
 const WRONG: &str = "SELECT coalesce(string_agg(job || ' ' || rule, ', ' ORDER BY job, rule), '')
     FROM tenure.check(NULL, 1000) WHERE rule IS NOT NULL";
 
-/// Job 1 has succeeded with an effect and a step, 2 is running, 3 and 4 are queued, the latter with large args.
+/// Job 1 has succeeded with an effect and a step, 2 is running, 3 and 4 are queued, the latter with
+/// large args.
 fn furnish() -> Lab {
     let mut lab = Lab::new();
     let mut session = lab.session();

@@ -1,4 +1,4 @@
-//! Claims from plain sessions: what they need, and what they promise.
+//! Claims from plain sessions: what they require, and what they promise.
 
 use postgres::Client;
 
@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 const CLAIM: &str = "SELECT count(*) FROM tenure.claim_many('ann', '{default}', NULL, 9, 60000)";
 
-/// Both forms in which a claim is made, of which the second settles nothing.
+/// Both functions that claim. The second is called without settlements.
 const FORMS: [&str; 2] = [
     "tenure.claim_many('ann', '{default}', NULL, 9, 60000",
     "tenure.settle_and_claim('{}', '{}', '{}', '{}', '{}', '{}', 'ann', '{default}', NULL, 9, 60000",
@@ -26,7 +26,7 @@ fn claimed(session: &mut Client, form: &str, more: &str) -> Result<i64, postgres
     session.query_one(&sql, &[]).map(|row| row.get(0))
 }
 
-/// G3: else a crash of the server would give the same token out again.
+/// G3: otherwise a crash of the server would issue the same token again.
 fn a_claim_is_on_disk_before_it_is_answered_whatever_the_session_says() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -41,7 +41,8 @@ fn a_claim_is_on_disk_before_it_is_answered_whatever_the_session_says() {
     });
 }
 
-/// If that were rolled back, the tokens would be issued again. Alone, or with the caller's word, it is answered.
+/// If such a transaction were rolled back, the tokens would be issued again. A claim is accepted as
+/// the first write of its transaction, or with `p_in_transaction`.
 fn a_claim_with_its_settlements_is_refused_in_a_transaction_that_has_written_something() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -62,7 +63,7 @@ fn a_claim_with_its_settlements_is_refused_in_a_transaction_that_has_written_som
             session.batch_execute("ROLLBACK").unwrap();
             assert_eq!(claimed(&mut session, form, "").unwrap(), 1);
         }
-        // What it settles itself is part of the same call.
+        // What the call itself settles does not count as an earlier write.
         let both = "SELECT string_agg(c.verdict || c.what, ' ') FROM tenure.jobs j, tenure.settle_and_claim(ARRAY[j.id], ARRAY[j.token],
             '{complete}', '{0}', '{NULL}', '{NULL}', 'ann', '{default}', NULL, 1, 1000) c WHERE j.id = $1";
         let first = lab.number("SELECT min(id) FROM tenure.jobs WHERE state = 2");
@@ -90,7 +91,7 @@ fn a_claim_that_names_no_queue_is_refused() {
     });
 }
 
-/// It is told to come back at once, since the transaction may end at any time.
+/// The transaction that locks the job may end at any time.
 fn a_claim_beside_a_due_job_that_is_locked_tells_its_caller_to_come_back_at_once() {
     let mut lab = Lab::new();
     let (mut other, mut session) = (lab.session(), lab.session());

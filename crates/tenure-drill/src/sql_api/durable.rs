@@ -1,4 +1,5 @@
-//! Commits wait for the disk, whatever a session says, unless the installation has said otherwise.
+//! Commits wait for the disk, whatever the session's settings are, unless the installation is
+//! configured otherwise.
 
 use postgres::Client;
 
@@ -14,7 +15,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_worker_may_not_say_how_durable_the_installation_is,
 };
 
-/// The setting at the end of a transaction that makes this call.
+/// The value of `synchronous_commit` at the end of a transaction that makes this call.
 fn setting_after(session: &mut Client, call: &str) -> String {
     session
         .batch_execute(&format!("BEGIN; {call}"))
@@ -24,7 +25,8 @@ fn setting_after(session: &mut Client, call: &str) -> String {
     setting
 }
 
-/// Every call that promises something, on job 1, which runs under token 1, and job 2, which is queued.
+/// Every call that promises something, on job 1, which runs under token 1, and job 2, which is
+/// queued.
 const PROMISES: [&str; 24] = [
     "SELECT tenure.enqueue('work')",
     "SELECT tenure.enqueue_many('{work}', ARRAY['{}'::json])",
@@ -54,7 +56,7 @@ const PROMISES: [&str; 24] = [
 
 const VANISHED: &str = "SELECT tenure.vanished(10)";
 
-/// A worker that the next look finds gone.
+/// A worker that the next call of `vanished` finds gone.
 fn lose_a_worker(session: &mut Client) {
     session
         .batch_execute(
@@ -80,14 +82,14 @@ fn a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says()
     for call in PROMISES {
         assert_eq!(setting_after(&mut session, call), "on", "{call}");
     }
-    // Looking promises nothing.
+    // Reading promises nothing.
     for look in ["SELECT tenure.held('ann')", VANISHED] {
         assert_eq!(setting_after(&mut session, look), "off", "{look}");
     }
-    // Nor is a worker that is gone forgotten twice.
+    // Forgetting a worker that is gone must be on disk, so that it is not forgotten twice.
     lose_a_worker(&mut session);
     assert_eq!(setting_after(&mut session, VANISHED), "on");
-    // Nor what the installation has said.
+    // So must a change of the installation's own setting.
     assert_eq!(setting_after(&mut session, "SELECT tenure.set_durability('off')"), "on");
 }
 

@@ -1,5 +1,5 @@
-//! Values from the edge of their types. Whatever is called with whatever, the answer is an answer, or a refusal
-//! that says what to do; never an internal error.
+//! Values from the edge of their types. Whatever function is called with whatever arguments, the
+//! answer is a result or a refusal that says what to do; never an internal error.
 
 use postgres::Client;
 use tenure::clock::Chance;
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     what_a_worker_holds_is_what_it_runs,
 };
 
-/// Everything that docs/sql-api.md describes.
+/// Every function that docs/sql-api.md describes.
 const SINGLE: [&str; 25] = [
     "enqueue",
     "claim",
@@ -100,10 +100,10 @@ fn parameters(lab: &mut Lab, function: &str) -> Vec<Parameter> {
     rows.iter().map(|row| Parameter { name: row.get(0), kind: row.get(1) }).collect()
 }
 
-/// Values of a type, as SQL has them; the first is an everyday one.
+/// Values of a type, as SQL literals; the first is an ordinary one.
 fn values(name: &str, kind: &str, version: i64) -> Vec<&'static str> {
     let mut values = values_of(kind, version);
-    // Of these the everyday one is none at all.
+    // For these parameters the ordinary value is NULL.
     if matches!(name, "p_options" | "p_extras" | "p_keys" | "retry" | "delay" | "if_token") {
         values.rotate_left(1);
     }
@@ -208,14 +208,15 @@ fn values_of(kind: &str, version: i64) -> Vec<&'static str> {
     }
 }
 
-/// Makes a call whose effects are undone, and tells how it was refused.
+/// Makes a call, rolls it back, and returns how it was refused.
 fn try_call(session: &mut Client, sql: &str) -> Option<(String, String)> {
     let outcome = session.batch_execute(&format!("BEGIN; {sql}; SET CONSTRAINTS ALL IMMEDIATE"));
     session.batch_execute("ROLLBACK").unwrap();
     outcome.err().map(|error| (code(&error), format!("{error:?}")))
 }
 
-/// Calls a function with each value of each parameter, with nothing but NULL, and with chance.
+/// Calls a function with each value of each parameter, with NULL for every parameter, and with
+/// random combinations.
 fn try_all(lab: &mut Lab, session: &mut Client, function: &str, chance: &mut Chance) {
     let version = lab.number("SELECT current_setting('server_version_num')::bigint");
     let parameters = parameters(lab, function);
@@ -284,7 +285,7 @@ fn no_value_makes_a_set_form_fail_but_by_a_refusal() {
     }
 }
 
-/// One job with a number from outside the calendar must not take the view away from everybody.
+/// One job with a time outside the calendar must not make the view unreadable for every reader.
 fn the_views_can_always_be_read() {
     let mut lab = Lab::new();
     furnish(&mut lab);
@@ -294,7 +295,7 @@ fn the_views_can_always_be_read() {
     }
 }
 
-/// What a session sets for itself is its own business, and changes no answer.
+/// A session's own settings change no answer.
 fn a_sessions_own_settings_do_not_disturb_the_functions() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("worker");
@@ -321,7 +322,8 @@ fn a_sessions_own_settings_do_not_disturb_the_functions() {
     assert_eq!(lab.text("SELECT string_agg(state, ' ') FROM tenure.job"), "succeeded");
 }
 
-/// A refusal under an old token comes after what has happened since, whatever the planner reads by.
+/// A refusal under an old token stands after what has happened since, whichever plan the query
+/// uses.
 fn a_timeline_is_told_in_its_order_however_it_is_read() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -340,7 +342,7 @@ fn a_timeline_is_told_in_its_order_however_it_is_read() {
     }
 }
 
-/// What it has completed names it too, and is not held by it.
+/// A job that the worker has completed names it too, but is not held by it.
 fn what_a_worker_holds_is_what_it_runs() {
     let lab = Lab::new();
     let mut session = lab.session_as("worker");
@@ -351,7 +353,7 @@ fn what_a_worker_holds_is_what_it_runs() {
     assert_eq!(held.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [lease.job]);
 }
 
-/// The queues that have ended jobs are looked for one after the other, and what is counted is grouped.
+/// Queues that have ended jobs are found one after the other, and the counts are grouped.
 fn the_overview_is_whole_and_in_order_however_it_is_read() {
     let mut lab = Lab::new();
     let mut session = lab.session();

@@ -63,7 +63,7 @@ fn a_job_is_due_when_it_says_and_not_before() {
         assert!(super::claim_many(&mut session, 1, 300).is_empty());
         lab.advance(1);
         claim(&mut session, 300);
-        // What lies in the past is due at once, and first.
+        // A time in the past means due at once, and first in order.
         session.batch_execute("SELECT tenure.enqueue('late', run_at => '4713-01-01 BC')").unwrap();
         claim(&mut session, 300);
         let never = "SELECT tenure.enqueue('never', delay => '170000000 years')";
@@ -103,7 +103,7 @@ fn the_same_request_under_a_key_gets_the_same_job_and_another_one_is_a_conflict(
     });
 }
 
-/// What is refused, as arguments after the kind; and the field that the error must name.
+/// The field that the error must name, and arguments after the kind that are refused.
 const REFUSED: [(&str, &str); 49] = [
     ("queue", "queue => ''"),
     ("queue", "queue => 'Mail'"),
@@ -236,7 +236,8 @@ fn limits_may_be_reached() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 16);
 }
 
-/// What the library cannot read back would wedge the worker that claims it, so every way in refuses it.
+/// Args that the library cannot read back would block the worker that claims the job, so every way
+/// to enqueue refuses them.
 fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let deep_objects = format!("{}1{}", r#"{"a":"#.repeat(128), "}".repeat(128));
@@ -263,7 +264,7 @@ fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
             let start = &text[..text.floor_char_boundary(40)];
             let single = session.query("SELECT tenure.enqueue('work', $1::text::json)", &[text]);
             assert_eq!(single.is_ok(), *is_taken, "the single form: {start}");
-            // One among many, of which nothing is stored if it is refused.
+            // One bad element among many: if it is refused, nothing of the batch is stored.
             let before = lab.number("SELECT count(*) FROM tenure.job");
             let many = session.query(
                 "SELECT tenure.enqueue_many(array_fill('work'::text, '{9}'),
@@ -278,7 +279,7 @@ fn the_set_form_takes_and_refuses_the_args_that_the_single_form_does() {
                 assert_eq!((refusal.code().code(), refusal.column()), ("TN003", Some("args")));
             }
         }
-        // Who has larger jobs says so.
+        // A caller with larger args raises the limit.
         let large = format!("\"{}\"", "x".repeat(1_000_000));
         let ask = "SELECT tenure.enqueue_many('{work}', ARRAY[$1::text::json], p_args_limit => $2)";
         session.query(ask, &[&large, &1_000_002]).unwrap();

@@ -1,4 +1,5 @@
-//! Numbers after the database went back in time, and who works when the owner is nobody special.
+//! Tokens after the database went back in time, and installations whose owner has no special
+//! rights.
 
 use tenure::store::Store;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
@@ -50,7 +51,8 @@ fn enqueueing_elsewhere_uses_the_next_epoch_and_writes_nothing() {
     assert_eq!(lab.number("SELECT epoch FROM tenure.raise_epoch('a backup was restored')"), 2);
 }
 
-/// The first is in an open transaction; the second neither waits for it nor writes, and uses the same number.
+/// The first session is in an open transaction; the second neither waits for it nor writes, and
+/// uses the same epoch number.
 fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session_as("worker"), lab.session_as("worker"));
@@ -69,7 +71,7 @@ fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
     assert_eq!(lab.number("SELECT epoch FROM tenure.meta"), 1);
 }
 
-/// At REPEATABLE READ the row may have changed since the snapshot: the claim goes on all the same.
+/// At REPEATABLE READ the row may have changed since the snapshot: the claim succeeds nevertheless.
 fn an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -85,7 +87,7 @@ fn an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.epochs"), 1);
 }
 
-/// Neither the migration nor the functions may need more than the owner of a schema has.
+/// Neither the migration nor the functions may need more rights than the owner of a schema has.
 fn an_owner_without_any_special_right_has_epochs_and_guards() {
     let mut lab = Lab::new();
     let (database, role, schema) = (lab.database().to_owned(), lab.member("plain"), "plain");
@@ -126,7 +128,8 @@ fn a_restored_dump_keeps_what_was_noted_where_it_comes_from() {
     assert_eq!(claim(&mut session, 300).token, FIRST + 1, "the difference outlives an upgrade");
 }
 
-/// The worker hands in with each beat how far it has seen the server, in whatever role it works.
+/// With each beat the worker sends the furthest position of the server it has seen, in whatever
+/// role it works.
 fn a_worker_that_has_seen_the_server_further_on_begins_an_epoch_by_its_beat() {
     let mut lab = Lab::new();
     let mut worker = lab.session_as("worker");

@@ -1,4 +1,4 @@
-//! A fence in a user's own transaction: proved at COMMIT, without keeping renewals out before.
+//! A fence in a user's own transaction: proved at COMMIT, without blocking renewals before that.
 
 use super::{Case, as_each, claim_many, effects, enqueue, running, sql_cases, state, take_over};
 use crate::sessions::fault;
@@ -43,7 +43,7 @@ fn a_fenced_transaction_commits_while_the_job_is_held_and_the_job_runs_on() {
         let lease = running(&mut session);
         let write = format!("BEGIN; {}; {}; COMMIT", lease.call("fence"), lease.effect());
         session.batch_execute(&write).unwrap();
-        // Once more for the same attempt: a fence is no completion.
+        // The same attempt may fence again: a fence is not a completion.
         session.batch_execute(&write).unwrap();
         assert_eq!((effects(lab), state(lab, lease.job)), (2, "running".into()));
         assert_eq!(lab.number("SELECT count(*) FROM tenure.fences"), 0);
@@ -92,7 +92,8 @@ fn the_set_form_proves_fences_too_but_only_by_what_it_settled() {
             |verdict| format!("BEGIN; {fences}; {}; {}", leases[0].effect(), settle(verdict));
         first.batch_execute(&format!("{}; ROLLBACK", write("settled settled"))).unwrap();
 
-        // Stale is a mere value there, and whoever does not look at it must not get through.
+        // In the set form stale is only a value, and a caller that ignores it must not be able to
+        // commit.
         first.batch_execute(&format!("BEGIN; {fences}; {}", leases[0].effect())).unwrap();
         lab.advance(300);
         assert_eq!(claim_many(&mut second, 2, 300).len(), 2, "both were taken back");
@@ -160,7 +161,7 @@ fn a_fence_under_a_savepoint_that_was_kept_is_checked() {
     });
 }
 
-/// A settlement that was undone has proved nothing.
+/// A settlement that was rolled back has proved nothing.
 fn a_completion_that_was_rolled_back_to_a_savepoint_leaves_the_fence_to_be_checked() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -220,7 +221,7 @@ fn renewals_go_through_while_a_fenced_transaction_is_open() {
             let ask =
                 "SELECT verdict FROM tenure.renew_many(ARRAY[$1::bigint], ARRAY[$2::bigint], 300)";
             let row = renewer.query_one(ask, &[&lease.job, &lease.token]).unwrap();
-            assert_eq!(row.get::<_, &str>(0), "held", "not busy, and not lost");
+            assert_eq!(row.get::<_, &str>(0), "extended", "not busy, and not stale");
         }
         user.batch_execute("COMMIT").unwrap();
         assert_eq!(effects(lab), 1, "after more than three leases");
@@ -267,7 +268,7 @@ fn a_held_job_is_neither_taken_nor_settled_by_anybody_else_until_the_end_of_the_
     });
 }
 
-/// Another job runs under the same number.
+/// Another job runs under the same token number.
 fn a_fence_and_a_hold_are_refused_at_once_unless_this_job_runs_under_this_token() {
     as_each(|lab, who| {
         let mut session = who.session(lab);

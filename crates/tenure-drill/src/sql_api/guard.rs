@@ -1,4 +1,4 @@
-//! The lock that ends with a worker's session, on the server's own clock.
+//! The lock that ends with a worker's session, tested on the server's own clock.
 
 use std::time::Duration;
 
@@ -31,14 +31,14 @@ pub(super) const CASES: &[Case] = sql_cases! {
 pub(crate) fn register(store: &mut Postgres, worker: &str) {
     let worker = WorkerId::check(worker).unwrap();
     let known = Registration { worker, queues: vec![Name::default_queue()], kinds: None };
-    assert_eq!(store.register(&known).unwrap(), Guarded::Yes);
+    assert_eq!(store.register(&known).unwrap(), Guarded::ByLock);
 }
 
 fn open(lab: &Lab) -> Postgres {
     Postgres::open(&lab.address(), &Options::default()).unwrap()
 }
 
-/// The process id of the session that has a worker's lock.
+/// The process id of the session that holds a worker's lock.
 const HOLDER: &str = "SELECT coalesce(max(l.pid), 0)::bigint FROM pg_locks l
     WHERE l.locktype = 'advisory' AND l.objsubid = 1
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
@@ -76,7 +76,7 @@ fn a_lock_that_somebody_else_has_is_no_guard_until_it_is_free() {
     let mut store = open(&lab);
     let ann = WorkerId::check("ann").unwrap();
     let known = Registration { worker: ann, queues: vec![], kinds: Some(vec![]) };
-    assert_eq!(store.register(&known).unwrap(), Guarded::No);
+    assert_eq!(store.register(&known).unwrap(), Guarded::ByLeaseAlone);
     assert_eq!(store.workers().unwrap()[0].is_alive, None, "only its leases decide");
     lab.owner().batch_execute("SELECT pg_advisory_unlock(tenure.guard_key('ann'))").unwrap();
     let deadline = monotonic() + Duration::from_secs(10);
@@ -105,13 +105,14 @@ fn a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives() {
     assert_eq!((taken.len(), taken[0].about.job.0), (1, lease.job));
     let lines = "SELECT string_agg(verb || ' ' || note, '; ' ORDER BY seq) FROM tenure.event";
     assert_eq!(lab.text(lines), "vanish its worker vanished");
-    // It was not dead after all.
+    // The worker was not dead after all.
     session.batch_execute(&lease.call_with("refused", ", 'renew'")).unwrap();
     assert_eq!(lab.number("SELECT crashes::bigint FROM tenure.job"), 0);
     assert_eq!(lab.number("SELECT count(*) FROM tenure.check(NULL, 10) WHERE rule IS NOT NULL"), 0);
 }
 
-/// The lock of the job, not of the worker: an open transaction may be about to complete it.
+/// This is the lock of the job, not of the worker: an open transaction may be about to complete the
+/// job.
 fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     let mut lab = Lab::new();
     let (mut session, mut looker) = (lab.session(), lab.session());
@@ -129,7 +130,7 @@ fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.workers"), 0);
 }
 
-/// Locks with the same number: of another kind, shared, of another database, or only waited for.
+/// Locks with the same number: of another kind, shared, in another database, or not granted yet.
 fn a_worker_lives_by_its_own_lock_and_by_none_that_looks_like_it() {
     let mut lab = Lab::new();
     lab.owner().batch_execute("SELECT tenure.register('ann', '{default}', NULL, true)").unwrap();
@@ -174,8 +175,9 @@ fn a_lock_that_was_taken_twice_is_given_back_by_one_retirement() {
     assert_eq!(lab.number(HOLDER), 0);
 }
 
-/// Between the look and what follows from it, the worker has its lock again and another look has seen that. The table's
-/// lock lets the first look read and keeps it from going on.
+/// After the first call of `vanished` has read the locks and before it acts on them, the worker
+/// takes its lock again and another call notes that. The lock on the table lets the first call read
+/// and stops it before it writes.
 fn a_worker_whose_lock_was_seen_held_during_a_look_is_not_gone() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -237,7 +239,8 @@ fn a_session_may_have_the_locks_of_several_workers() {
     assert!(ask(&mut session, "tenure.is_guarding('bob')"), "it was not meant");
 }
 
-/// The first look has seen its lock free, and comes to note that after the worker has taken it again.
+/// The first look has seen the lock free, and writes that down after the worker has taken the lock
+/// again.
 fn a_worker_that_has_made_itself_known_again_during_a_look_begins_anew() {
     let mut lab = Lab::new();
     let (mut looker, mut ann) = (lab.session(), lab.session());

@@ -1,4 +1,5 @@
-//! REPEATABLE READ and above: the holder's own renewal is a conflict, and a conflict is no refusal.
+//! REPEATABLE READ and above: the holder's own renewal is a serialization conflict (40001), and a
+//! conflict is not a refusal.
 
 use postgres::Client;
 
@@ -14,7 +15,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 const LEVELS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
-/// Begins at this level and takes the snapshot.
+/// Begins a transaction at this level and takes its snapshot.
 fn begin(session: &mut Client, level: &str) {
     session
         .batch_execute(&format!("BEGIN ISOLATION LEVEL {level}; SELECT 1 FROM public.effects"))
@@ -38,7 +39,7 @@ fn a_renewal_in_between_is_a_conflict_to_try_again_after_and_no_refusal() {
                 assert_eq!(refusal.code().code(), "40001", "{level} {verb}");
                 session.batch_execute("ROLLBACK").unwrap();
             }
-            // A fence finds out at COMMIT.
+            // A fence detects the conflict at COMMIT.
             begin(&mut session, level);
             session.batch_execute(&format!("{}; {}", lease.effect(), lease.call("fence"))).unwrap();
             renew(lab, lease);
@@ -56,7 +57,7 @@ fn whoever_holds_or_completes_first_is_not_disturbed_by_renewals() {
                 let lease = running(&mut session);
                 let begin = format!("BEGIN ISOLATION LEVEL {level}; {}", lease.call(first));
                 session.batch_execute(&begin).unwrap();
-                // It is answered, with what holds now, and does not wait.
+                // The renewal is answered with the current lease, and does not wait.
                 renew(lab, lease);
                 session
                     .batch_execute(&format!(
@@ -71,7 +72,8 @@ fn whoever_holds_or_completes_first_is_not_disturbed_by_renewals() {
     }
 }
 
-/// Stale since before the snapshot is stale; taken over since is a conflict, which tells nothing.
+/// A token that was stale before the snapshot is refused as stale. A takeover after the snapshot is
+/// a conflict, which says nothing about the token.
 fn a_takeover_is_a_conflict_if_it_came_after_the_snapshot_and_a_refusal_if_before() {
     for level in LEVELS {
         as_each(|lab, who| {
@@ -83,7 +85,7 @@ fn a_takeover_is_a_conflict_if_it_came_after_the_snapshot_and_a_refusal_if_befor
             let conflict = fault(first.batch_execute(&slow.call("complete")));
             assert_eq!(conflict.code().code(), "40001", "{level}");
             first.batch_execute("ROLLBACK").unwrap();
-            // Tried again, as 40001 asks for, it gets the true answer.
+            // Retried, as 40001 demands, the call gets the true answer.
             begin(&mut first, level);
             first.batch_execute(&slow.effect()).unwrap();
             let refusal = fault(first.batch_execute(&slow.call("complete")));

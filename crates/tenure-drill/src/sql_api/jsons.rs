@@ -1,8 +1,10 @@
-//! JSON on both sides: what the library takes and how it spells it, SQL takes and spells alike.
+//! JSON on both sides: SQL accepts what the library accepts, and both write it in the same
+//! canonical form.
 //!
-//! There is one difference, in numbers that no computer's floating point can hold. The library refuses what is
-//! above 1.8e308 and takes what is too small for anything but zero; PostgreSQL takes and refuses by its own
-//! measure, about 1e131071 and 1e-16383. Such a number is spelled alike wherever both take it.
+//! There is one difference, in numbers that floating point cannot hold. The library refuses numbers
+//! above 1.8e308 and accepts those that are too small for anything but zero; PostgreSQL has its own
+//! limits, about 1e131071 and 1e-16383. A number that both accept has the same canonical form on
+//! both sides.
 
 use postgres::Client;
 use tenure::clock::Chance;
@@ -25,7 +27,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 const LIMIT: usize = 262_144;
 
-/// A function of the session's own: the canonical form and the fingerprint, or NULL where SQL refuses.
+/// A temporary function: the canonical form and the fingerprint, or NULL if SQL refuses the text.
 const JUDGE: &str = "CREATE FUNCTION pg_temp.judge(value text) RETURNS text LANGUAGE plpgsql AS $$
     DECLARE parsed json;
     BEGIN
@@ -43,13 +45,13 @@ fn judge() -> (Lab, Client) {
     (lab, session)
 }
 
-/// What SQL makes of these texts.
+/// What SQL makes of each text: its canonical form and fingerprint, or none.
 fn by_sql(session: &mut Client, texts: &[String]) -> Vec<Option<String>> {
     let ask = "SELECT pg_temp.judge(t) FROM unnest($1::text[]) WITH ORDINALITY u(t, n) ORDER BY n";
     session.query(ask, &[&texts]).unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// What the library makes of a text.
+/// What the library makes of a text: its canonical form and fingerprint, or none.
 fn by_library(text: &str) -> Option<String> {
     let json = Json::check("args", text, LIMIT).ok()?;
     let Fingerprint(bytes) = Fingerprint::of("work", &json);
@@ -57,7 +59,7 @@ fn by_library(text: &str) -> Option<String> {
     Some(format!("{hex} {}", json.canonical()))
 }
 
-/// Compares both on all texts; tells how many are JSON that can be kept.
+/// Compares SQL and the library on all texts; returns how many were accepted.
 fn compare(texts: &[String]) -> usize {
     let (_lab, mut session) = judge();
     let mut accepted = 0;
@@ -118,7 +120,7 @@ fn the_canonical_form_in_sql_is_the_librarys() {
         r#"{"a\u0301":1,"á":2}"#,
         r#"{ "k" : [ 1 , { "z" : null , "y" : "x" } ] }"#,
         r#"{"a\"b":1,"a\\b":2,"a\nb":3}"#,
-        // What is not JSON, or cannot be kept.
+        // Texts that are not JSON, or cannot be stored.
         "",
         " ",
         "nul",
@@ -173,10 +175,10 @@ fn the_canonical_form_in_sql_is_the_librarys() {
         texts.push(nested("[", "]", depth));
         texts.push(nested(r#"{"a":"#, "}", depth));
         texts.push(nested(r#" [ { "a" : "#, " } ] ", depth / 2));
-        // Brackets in strings are no depth.
+        // Brackets inside strings do not count as depth.
         texts.push(format!("\"{}\"", "[{".repeat(depth)));
     }
-    // Up to the limit, and a byte beyond it.
+    // At the limit, and one byte above it.
     texts.push(format!("\"{}\"", "x".repeat(LIMIT - 2)));
     texts.push(format!("\"{}\"", "x".repeat(LIMIT - 1)));
     texts.push(format!("\"{}é\"", "x".repeat(LIMIT - 4)));
@@ -184,7 +186,7 @@ fn the_canonical_form_in_sql_is_the_librarys() {
     assert_eq!(compare(&texts), 66);
 }
 
-/// Texts that are JSON, and such texts with a mistake in them.
+/// Random JSON texts, some of them with a mistake.
 fn four_thousand_texts_are_taken_and_spelled_alike_on_both_sides() {
     let mut chance = Chance::seeded(2028);
     let texts: Vec<String> = (0..4_000)
@@ -222,7 +224,7 @@ fn write_value(out: &mut String, chance: &mut Chance, depth: u64) {
                     out.push(',');
                 }
                 write_space(out, chance);
-                // Few names, so that some are there twice, in one spelling or another.
+                // Few names, so that some occur twice, in one spelling or another.
                 match chance.below(3) {
                     0 => out.push_str(
                         ["\"a\"", r#""\u0061""#, "\"b\"", "\"\"", "\"é\""]
@@ -263,7 +265,7 @@ fn write_number(out: &mut String, chance: &mut Chance) {
         out.push_str(&format!(".{}", chance.below(10_000)));
     }
     if chance.below(3) == 0 {
-        // Small enough that a doubled digit does not make it one of those that are measured differently.
+        // Small enough that a doubled digit does not exceed the range in which both sides agree.
         let sign = ["", "+", "-"][chance.below(3) as usize];
         let e = ["e", "E"][chance.below(2) as usize];
         out.push_str(&format!("{e}{sign}{}", chance.below(25)));
@@ -278,7 +280,7 @@ fn write_string(out: &mut String, chance: &mut Chance) {
                 ["\\\"", "\\\\", "\\/", "\\b", "\\f", "\\n", "\\r", "\\t"]
                     [chance.below(8) as usize],
             ),
-            // Any unit of UTF-16, from NUL to halves of pairs: some of them cannot be kept.
+            // Any UTF-16 unit, from NUL to unpaired surrogates: some of them cannot be stored.
             1 => out.push_str(&format!("\\u{:04x}", chance.below(0x1_0000))),
             2 => out.push_str(&format!("\\u{:04X}", chance.below(0x80))),
             3 => {
@@ -301,7 +303,7 @@ fn write_string(out: &mut String, chance: &mut Chance) {
     out.push('"');
 }
 
-/// Takes out, doubles or replaces a character somewhere.
+/// Deletes, doubles or replaces a random character.
 fn spoil(text: &str, chance: &mut Chance) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     let at = chance.below(characters.len() as u64) as usize;
@@ -316,7 +318,7 @@ fn spoil(text: &str, chance: &mut Chance) -> String {
     characters.into_iter().collect()
 }
 
-/// The one difference: numbers beyond floating point.
+/// The only difference: numbers beyond floating point.
 fn numbers_beyond_floating_point_are_measured_differently_and_spelled_alike() {
     let (_lab, mut session) = judge();
     let texts = ["1e308", "1e400", "1e200000", "1e-400", "1e-99999"].map(str::to_owned);
@@ -327,7 +329,8 @@ fn numbers_beyond_floating_point_are_measured_differently_and_spelled_alike() {
     assert_eq!(by_sql(&mut session, &texts)[3], by_library(&texts[3]));
 }
 
-/// I12, across languages: a request is the same request, whoever sends it and however it is spelled.
+/// I12, across languages: the same request has the same fingerprint, whichever client sends it and
+/// however it is spelled.
 fn a_key_that_sql_took_answers_the_library_with_the_same_job() {
     let lab = Lab::new();
     let mut session = lab.session();
@@ -356,7 +359,7 @@ fn a_key_that_sql_took_answers_the_library_with_the_same_job() {
             "{library}: {answers:?}"
         );
         assert!(matches!(answers[1], Enqueued::Conflict(id) if id.0 == job), "{answers:?}");
-        // And the other way round.
+        // And vice versa.
         let back: i64 = session.query_one(&ask, &[&library]).unwrap().get(0);
         assert_eq!(back, job);
     }

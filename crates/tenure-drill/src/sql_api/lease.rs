@@ -1,4 +1,4 @@
-//! The race for a lease, from two sessions.
+//! The race for a lease between two sessions.
 
 use super::{
     Case, Lease, as_each, claim, claim_many, effects, enqueue, running, sql_cases, state, take_over,
@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_failed_job_waits_for_as_long_as_its_own_policy_says,
 };
 
-/// G2: the question that Tenure is there to answer.
+/// G2: the question that Tenure exists to answer.
 fn a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -117,14 +117,14 @@ fn a_late_worker_whose_job_nobody_took_may_still_complete() {
     });
 }
 
-/// The same race on the clock of the server, which nobody moves.
+/// The same race on the server's real clock, which the test cannot move.
 fn a_lease_is_over_by_the_servers_own_clock() {
     as_each(|lab, who| {
         lab.run_clock();
         let (mut first, mut second) = (who.session(lab), who.session(lab));
         enqueue(&mut first, "work");
         let slow = claim(&mut first, 50);
-        // A transaction that is open all the while does not stop the clock for anybody.
+        // A transaction that stays open does not stop the clock for other sessions.
         first.batch_execute(&format!("BEGIN; {}", slow.effect())).unwrap();
         lab.wait_until("SELECT tenure.now() >= max(lease_until) FROM tenure.job");
         let quick = claim(&mut second, 60_000);
@@ -216,10 +216,11 @@ fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
     });
 }
 
-/// I2: the token of a claim that is rolled back is issued again, so whoever has more to lose with the transaction is told.
+/// I2: the token of a claim that is rolled back is issued again, so a claim is refused in a
+/// transaction that has written something else.
 fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do() {
     as_each(|lab, who| {
-        // A proof with a clock of its own may do it, since it never commits.
+        // The test clock would allow it, since a proof with its own clock never commits.
         lab.run_clock();
         let mut session = who.session(lab);
         enqueue(&mut session, "work");
@@ -245,7 +246,8 @@ fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_d
                 assert!(refusal.hint().unwrap().contains("autocommit"), "{refusal:?}");
                 session.batch_execute("ROLLBACK").unwrap();
             }
-            // Alone it is heard, also after a look, and in one statement with what follows from it.
+            // A claim that is alone is accepted, also after a read, and in one statement with later
+            // writes.
             session
                 .batch_execute(&format!(
                     "BEGIN; SELECT count(*) FROM public.effects; {claim}; ROLLBACK"

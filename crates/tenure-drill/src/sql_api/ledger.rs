@@ -1,4 +1,4 @@
-//! A payment that must not happen twice, told in plain SQL.
+//! A payment that must not happen twice, in plain SQL.
 
 use postgres::Client;
 
@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_persons_word_that_cannot_be_kept_is_refused,
 };
 
-/// What `effect_open` answers: the word, what came back, and the key for the outside.
+/// What `effect_open` returns: the answer, the result, and the key for the outside service.
 fn open(session: &mut Client, lease: Lease) -> (String, Option<String>, String) {
     let sql = "SELECT answer, result::text, key FROM tenure.effect_open($1, $2, 'charge')";
     let row = session.query_one(sql, &[&lease.job, &lease.token]).unwrap();
@@ -34,7 +34,7 @@ fn refused(session: &mut Client, sql: &str) -> (String, String) {
     (error.code().code().to_owned(), error.message().to_owned())
 }
 
-/// The worker dies between the call to the outside and the note of its outcome.
+/// The worker dies between the outside call and the record of its outcome.
 fn in_doubt(lab: &mut Lab, session: &mut Client) -> (Lease, Lease, String) {
     let first = running(session);
     let (answer, result, key) = open(session, first);
@@ -217,8 +217,8 @@ fn a_step_is_remembered_as_it_was_first() {
     });
 }
 
-/// The constraint protects, not a look before: two sessions that open at once under one token both pass the fence, one
-/// after the other, and there is one intent.
+/// The constraint protects, not an earlier read: two sessions that open an effect at once under one
+/// token both pass the fence, one after the other, and there is one intent.
 fn an_open_transaction_keeps_a_second_intent_waiting() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -233,7 +233,8 @@ fn an_open_transaction_keeps_a_second_intent_waiting() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
 }
 
-/// Its snapshot does not show what was written since, so it could not delete it with the job.
+/// The completion's snapshot does not show effects written since, so it could not delete them with
+/// the job.
 fn a_completion_with_an_old_snapshot_leaves_no_effect_behind() {
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
         let mut lab = Lab::new();
@@ -278,7 +279,8 @@ fn what_the_ledger_cannot_be_asked_is_refused() {
     });
 }
 
-/// It is refused, and locks nothing: neither a job that another worker runs, nor one that waits for its next attempt.
+/// A late entry is refused and locks nothing: neither a job that another worker runs, nor one that
+/// waits for its next attempt.
 fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
     as_each(|lab, who| {
         let (mut late, mut other) = (who.session(lab), who.session(lab));
@@ -294,7 +296,7 @@ fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
         let renew =
             "SELECT verdict FROM tenure.renew_many(ARRAY[$1::bigint], ARRAY[$2::bigint], 300)";
         let verdict = other.query_one(renew, &[&quick.job, &quick.token]).unwrap();
-        assert_eq!(verdict.get::<_, String>(0), "held");
+        assert_eq!(verdict.get::<_, String>(0), "extended");
         late.batch_execute("ROLLBACK").unwrap();
 
         other.batch_execute(&quick.call_with("snooze", ", '0 s'")).unwrap();
@@ -304,7 +306,8 @@ fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
     });
 }
 
-/// Two jobs under the same number: one has been parked with its effect open, and the holder of the other is at it.
+/// Two jobs under the same token number: one is parked with its effect open, and the other's holder
+/// is still working on its effect.
 fn the_view_tells_what_is_in_doubt_of_each_job_by_itself() {
     as_each(|lab, who| {
         let mut session = who.session(lab);

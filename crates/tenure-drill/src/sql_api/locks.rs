@@ -1,4 +1,4 @@
-//! Who waits for whom: an open transaction delays nobody who has no business with its jobs.
+//! Which calls wait for which: an open transaction delays no session that does not need its jobs.
 
 use std::thread;
 
@@ -24,7 +24,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_claim_left_open_keeps_no_due_job_of_another_queue_from_others,
 };
 
-/// Whoever would have to wait fails instead: then a test says so, and does not hang.
+/// Makes a session that would have to wait fail instead, so that a test reports it and does not
+/// hang.
 pub(super) fn impatient(mut session: Client) -> Client {
     session.batch_execute("SET lock_timeout = '1s'").unwrap();
     session
@@ -48,7 +49,7 @@ pub(super) fn verdicts(
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// Both `complete` and `hold` keep their job locked until their transaction ends.
+/// Both `complete` and `hold` lock their job until their transaction ends.
 fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
     for verb in ["complete", "hold"] {
         as_each(|lab, who| {
@@ -60,19 +61,19 @@ fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
             user.batch_execute(&format!("BEGIN; {}", leases[1].call(verb))).unwrap();
 
             let renewed = verdicts(&mut other, "renew", &leases, ", 300");
-            assert_eq!(renewed, ["held", "busy", "held"], "{verb}");
+            assert_eq!(renewed, ["extended", "busy", "extended"], "{verb}");
             lab.advance(300);
             let lapsed = verdicts(&mut other, "lapse", &leases[1..], "");
-            assert_eq!(lapsed, ["busy", "lapsed"], "{verb}");
+            assert_eq!(lapsed, ["busy", "taken_back"], "{verb}");
             let taken = claim_many(&mut other, 3, 300);
             assert_eq!(taken.len(), 2, "{verb}: the others are free");
             assert!(taken.iter().all(|lease| lease.job != leases[1].job), "{verb}: {taken:?}");
-            // For people, busy means: what holds now.
+            // In the single form, busy means that the current lease is returned.
             other.batch_execute(&leases[1].call("renew")).unwrap();
 
             user.batch_execute(&format!("{}; COMMIT", leases[1].call("complete"))).unwrap();
             let renewed = verdicts(&mut other, "renew", &leases[1..2], ", 300");
-            assert_eq!(renewed, ["lost"], "{verb}");
+            assert_eq!(renewed, ["stale"], "{verb}");
         });
     }
 }
@@ -104,7 +105,7 @@ fn race_for_a_key(lab: &mut Lab, mut first: Client, mut second: Client, end: &st
     (winner, asked.join().unwrap().unwrap())
 }
 
-/// I12: the same job, never none.
+/// I12: the second request gets the same job, never none.
 fn a_second_request_under_a_key_waits_and_gets_the_first_ones_job() {
     as_each(|lab, who| {
         let (first, second) = (who.session(lab), who.session(lab));
@@ -124,7 +125,7 @@ fn a_second_request_under_a_key_gets_a_job_of_its_own_when_the_first_rolls_back(
     });
 }
 
-/// A batch takes its keys in an order of its own, whatever order it was given.
+/// A batch takes its keys in an order of its own, whatever the order of its arguments.
 fn batches_of_keys_in_opposite_order_do_not_deadlock() {
     as_each(|lab, who| {
         let batch = |descending: bool| {
@@ -147,8 +148,9 @@ fn batches_of_keys_in_opposite_order_do_not_deadlock() {
     });
 }
 
-/// Calls that wait for rows take them in the order of their ids, whatever order they were given. A third session keeps
-/// both waiting in the middle of their lists: had each taken what is first on its own list, they would be stuck.
+/// Calls that wait for rows lock them in the order of their ids, whatever the order of their
+/// arguments. A third session keeps both waiting in the middle of their lists: if each locked the
+/// rows in the order of its own list, they would deadlock.
 fn batches_of_jobs_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -173,7 +175,7 @@ fn batches_of_jobs_in_opposite_order_do_not_deadlock() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job WHERE state = 'queued'"), 9);
 }
 
-/// The jobs and the tokens of these leases, as two lists in SQL.
+/// The jobs and the tokens of these leases, as two SQL arrays.
 fn lists(leases: &[Lease]) -> String {
     let list = |of: fn(&Lease) -> i64| {
         leases.iter().map(|l| of(l).to_string()).collect::<Vec<_>>().join(",")
@@ -181,7 +183,7 @@ fn lists(leases: &[Lease]) -> String {
     format!("'{{{}}}', '{{{}}}'", list(|lease| lease.job), list(|lease| lease.token))
 }
 
-/// A batch that ends all these attempts so.
+/// A batch that settles all these attempts with this verb.
 fn settle(leases: &[Lease], verb: &str) -> String {
     let n = leases.len();
     format!(
@@ -194,7 +196,7 @@ fn settle(leases: &[Lease], verb: &str) -> String {
 /// A call on the jobs of these leases, in this order.
 type Call<'a> = &'a dyn Fn(&[Lease]) -> String;
 
-/// A batch that opens an effect of each.
+/// A batch that opens an effect of each job.
 fn open_effects(leases: &[Lease]) -> String {
     let n = leases.len();
     format!(
@@ -204,8 +206,8 @@ fn open_effects(leases: &[Lease]) -> String {
     )
 }
 
-/// Each beside a call of another kind that has the jobs in the order of their ids, so that it matters in which order a
-/// call takes them and not only that it is always the same.
+/// Each call runs beside a call of another kind that lists the jobs by id. So the order in which a
+/// call locks matters, and not only that it is always the same.
 fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -250,7 +252,8 @@ fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
     }
 }
 
-/// A refusal leaves a line, and a session that writes the same line waits for it. A third session has left the one in the middle.
+/// A refusal writes a timeline entry, and a session that writes the same entry waits for it. A
+/// third session has written the entry in the middle.
 fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -276,7 +279,8 @@ fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
     }
 }
 
-/// It is looked for among the jobs that are owed, then among those that have ended, and once more among the first.
+/// The job is looked up among the pending jobs, then among the ended ones, and once more among the
+/// pending ones.
 fn a_job_that_is_requeued_meanwhile_is_found_where_it_is_then() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -296,7 +300,8 @@ fn a_job_that_is_requeued_meanwhile_is_found_where_it_is_then() {
     });
 }
 
-/// Runs both while the fifth of the jobs is locked, lets it go when both wait, and tells how each ended.
+/// Runs both statements while the fifth job is locked, unlocks it when both wait, and returns how
+/// each ended.
 fn both(lab: &mut Lab, table: &str, statements: [String; 2]) -> [Result<(), String>; 2] {
     let fifth = format!(
         "SELECT 1 FROM tenure.{table} WHERE id = (SELECT id FROM tenure.{table} ORDER BY id OFFSET 4 LIMIT 1)"
@@ -304,7 +309,8 @@ fn both(lab: &mut Lab, table: &str, statements: [String; 2]) -> [Result<(), Stri
     behind(lab, &format!("{fifth} FOR UPDATE"), statements)
 }
 
-/// Runs both behind an open transaction that has done something first, ends it when both wait, and tells how each ended.
+/// Runs both statements behind an open transaction that has run `first`, ends it when both wait,
+/// and returns how each ended.
 fn behind(lab: &mut Lab, first: &str, statements: [String; 2]) -> [Result<(), String>; 2] {
     let mut lock = lab.session();
     lock.batch_execute(&format!("BEGIN; {first}")).unwrap();
@@ -320,7 +326,8 @@ fn behind(lab: &mut Lab, first: &str, statements: [String; 2]) -> [Result<(), St
     threads.map(|thread| thread.join().unwrap())
 }
 
-/// The same with keys that are remembered, and with both batches waiting in the middle.
+/// The same with keys that are remembered, and with both batches waiting in the middle of their
+/// lists.
 fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
     as_each(|lab, who| {
         let ask = |keys: &str| {
@@ -343,7 +350,7 @@ fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
     });
 }
 
-/// The user's own rows and the job are enqueued together, or not at all.
+/// The user's own rows and the job become visible together, or not at all.
 fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_before() {
     as_each(|lab, who| {
         let (mut user, mut worker) = (who.session(lab), who.session(lab));
@@ -357,7 +364,8 @@ fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_bef
     });
 }
 
-/// A stale worker's refusal never makes the holder wait, and is not kept for a job that is gone.
+/// A stale worker's refusal never makes the holder wait, and leaves no entry for a job that is
+/// gone.
 fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));
@@ -366,8 +374,8 @@ fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
         lab.advance(300);
         let lease = claim_many(&mut holder, 1, 300)[0];
         stale.batch_execute("BEGIN").unwrap();
-        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
-        assert_eq!(verdicts(&mut holder, "renew", &[lease], ", 300"), ["held"]);
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["stale"]);
+        assert_eq!(verdicts(&mut holder, "renew", &[lease], ", 300"), ["extended"]);
         holder.batch_execute(&lease.call("complete")).unwrap();
         stale.batch_execute("COMMIT").unwrap();
         assert_eq!(
@@ -377,7 +385,8 @@ fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
     });
 }
 
-/// The claim has made due jobs ready, and keeps them locked: those of its own queue, and few of them.
+/// The claim has made due jobs ready and keeps them locked: only a few, and only those of its own
+/// queue.
 fn a_claim_left_open_keeps_no_due_job_of_another_queue_from_others() {
     as_each(|lab, who| {
         let (mut open, mut other) = (who.session(lab), impatient(who.session(lab)));

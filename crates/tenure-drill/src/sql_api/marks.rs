@@ -1,4 +1,5 @@
-//! Marks: where a claim begins while an old transaction keeps the entries of jobs long gone in the indexes.
+//! Marks: where a claim begins to read while an old transaction keeps index entries of deleted jobs
+//! alive.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +25,15 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 const NOW: i64 = START.as_millis();
 
-/// The last job of a lane that is passed by: its priority, its time and its id.
+/// The last job of a lane that the claim skips: its priority, its time and its id.
 type Place = (i16, i64, i64);
 
-/// What a caller hands in with its claim.
+/// The marks that a caller passes to its claim.
 #[derive(Debug, Clone, Default)]
 struct Marks {
     lanes: BTreeMap<i64, Place>,
     ready_until: Option<i64>,
-    /// From when on, and until when that counts.
+    /// Where the mark is, and until when it counts.
     waiting: Option<(i64, i64)>,
     running: Option<(i64, i64)>,
 }
@@ -53,7 +54,7 @@ impl Marks {
         })
     }
 
-    /// Those that count now.
+    /// The marks that still count now.
     fn current(&self) -> Marks {
         let counts = |until: i64| until > NOW;
         let ready_until = self.ready_until.filter(|until| counts(*until));
@@ -65,7 +66,7 @@ impl Marks {
         }
     }
 
-    /// As a claim answers them.
+    /// Parses the marks that a claim returns.
     fn read(text: &str) -> Marks {
         let value: Value = serde_json::from_str(text).unwrap();
         let number = |field: &str| value[field].as_i64();
@@ -91,7 +92,7 @@ impl Marks {
     }
 }
 
-/// What is asked of `claim_many`, as SQL has it.
+/// The arguments of `claim_many`, as SQL.
 struct Ask {
     queues: String,
     kinds: String,
@@ -106,15 +107,15 @@ impl Ask {
     }
 }
 
-/// What a claim answers.
+/// What a claim returns.
 struct Answer {
-    /// Every row but for the marks, in words.
+    /// Every row except for the marks, as text.
     rows: Vec<String>,
     jobs: Vec<i64>,
     lapsed: Vec<i64>,
     due_ms: Option<i64>,
     marks: Option<Marks>,
-    /// Where each job stood that was taken in a rehearsal.
+    /// The place of each job that was claimed in a rehearsal.
     places: Vec<(i64, Place)>,
 }
 
@@ -149,7 +150,7 @@ fn claim(session: &mut Client, ask: &Ask, marks: Option<&Marks>) -> Answer {
     answer
 }
 
-/// A claim whose effects are undone.
+/// A claim that is rolled back.
 fn rehearse(session: &mut Client, before: &str, ask: &Ask, marks: Option<&Marks>) -> Answer {
     session.batch_execute(&format!("BEGIN; {before}")).unwrap();
     let mut answer = claim(session, ask, marks);
@@ -168,8 +169,8 @@ fn places(rows: &[Row]) -> Vec<(i64, Place)> {
 const QUEUES: [&str; 3] = ["default", "mail", "bulk"];
 const KINDS: [&str; 6] = ["work", "play", "call", "mail", "sum", "log"];
 
-/// Jobs by chance: ready, waiting and running, suspects among them. What is not ready yet has a priority that puts it
-/// behind every mark.
+/// Random jobs: ready, waiting and running, suspects among them. Jobs that are not ready yet get a
+/// priority that puts them behind every mark.
 fn furnish(session: &mut Client, chance: &mut Chance, jobs: u64, tenants: u64) {
     let mut rows = Vec::new();
     for id in 1..=jobs {
@@ -180,7 +181,7 @@ fn furnish(session: &mut Client, chance: &mut Chance, jobs: u64, tenants: u64) {
             1 => NOW - 2 + chance.below(5) as i64,
             _ => NOW - chance.below(5) as i64,
         };
-        // With many tenants most jobs are of a kind that few ask for.
+        // With many tenants most jobs are of a kind that few claims ask for.
         let kind =
             KINDS[if tenants > 9 && chance.below(9) > 0 { 2 } else { chance.below(6) as usize }];
         let queue = QUEUES[if tenants > 9 { 0 } else { chance.below(3) as usize }];
@@ -212,7 +213,7 @@ fn furnish(session: &mut Client, chance: &mut Chance, jobs: u64, tenants: u64) {
         .unwrap();
 }
 
-/// Marks by chance: behind some of the ready jobs, before all, and in lanes without any job.
+/// Random marks: behind some of the ready jobs, before all of them, and in lanes without any job.
 fn some_marks(session: &mut Client, chance: &mut Chance, ready: &[(i64, Place)]) -> Marks {
     let until = |chance: &mut Chance| NOW + [0, 1, 1, 50][chance.below(4) as usize];
     let mut marks = Marks::default();
@@ -241,7 +242,8 @@ fn some_marks(session: &mut Client, chance: &mut Chance, ready: &[(i64, Place)])
     marks
 }
 
-/// Takes away what lies before these marks. Leases are put off instead, since suspects that run are counted.
+/// Deletes what lies before these marks. Running jobs get a later lease instead, since running
+/// suspects are counted.
 fn without(marks: &Marks) -> String {
     let mut sql = String::new();
     for (lane, (priority, run_at, id)) in &marks.lanes {
@@ -289,7 +291,7 @@ fn some_ask(chance: &mut Chance, ready: &[(i64, Place)], many: bool) -> Ask {
     Ask { queues, kinds, n, cursor, round }
 }
 
-/// Many states, many claims, and all sorts of marks.
+/// Many states, many claims, and all kinds of marks.
 fn a_claim_with_marks_answers_as_if_all_before_them_were_not_there() {
     let lab = Lab::new();
     let mut session = lab.session();
@@ -313,7 +315,7 @@ fn a_claim_with_marks_answers_as_if_all_before_them_were_not_there() {
             assert_eq!(marked.rows, bare.rows, "{asked} with {marks:?}");
             assert!(bare.marks.is_none(), "nothing is marked without need");
 
-            // What it answers leads on: behind all that it took, and no further.
+            // The returned marks are behind every job that the claim took, and no further.
             let mut expected = current;
             if expected.ready_until.is_some() {
                 for (lane, place) in marked.places {
@@ -330,7 +332,7 @@ fn a_claim_with_marks_answers_as_if_all_before_them_were_not_there() {
     }
 }
 
-/// Each sort by itself, and none at all.
+/// Each kind of mark by itself, and no mark at all.
 fn a_claim_answers_only_marks_that_still_count() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -358,14 +360,15 @@ fn a_claim_answers_only_marks_that_still_count() {
     assert!(claim(&mut session, &Ask::of(1), None).marks.is_none());
 }
 
-/// An old transaction, and so many jobs that have come and gone since. When it is over, so are they.
+/// An old transaction, and 11,000 jobs that were inserted and deleted since it began. Dropping this
+/// ends the transaction and vacuums their entries away.
 struct Dead {
     old: Client,
     owner: Client,
 }
 
 impl Dead {
-    /// Jobs in this state that are gone, all of which had this time. The tables were never analysed.
+    /// Makes deleted jobs in this state, all with this time. The tables were never analysed.
     fn make(lab: &Lab, state: i16, at: i64) -> Dead {
         let (mut old, mut owner) = (lab.session(), lab.session());
         old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM public.effects")
@@ -387,13 +390,14 @@ impl Dead {
 
 impl Drop for Dead {
     fn drop(&mut self) {
-        // If that fails, another claim finds entries in its way, and says so.
+        // If this fails, a later claim still finds the dead entries, and its test fails.
         let _ended = self.old.batch_execute("ROLLBACK");
         let _swept = self.owner.batch_execute("VACUUM tenure.jobs");
     }
 }
 
-/// How long a mark is used that was made because of so many entries, give or take what else was read.
+/// Whether a mark that was made after `scans` scans of the dead entries counts for a proportional
+/// time, give or take what else was read.
 fn is_in_proportion(until: i64, scans: i64) -> bool {
     (33 * scans..36 * scans + 25).contains(&(until - NOW))
 }
@@ -402,7 +406,7 @@ fn enqueue(session: &mut Client, more: &str) -> i64 {
     session.query_one(&format!("SELECT tenure.enqueue('work'{more})"), &[]).unwrap().get(0)
 }
 
-/// What comes in behind a mark waits for as long as the mark counts.
+/// A more urgent job that is enqueued before the mark waits for as long as the mark counts.
 fn a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to() {
     let mut lab = Lab::new();
     let _dead = Dead::make(&lab, 0, NOW);
@@ -438,7 +442,7 @@ fn a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to() {
     assert_eq!(claim(&mut session, &Ask::of(9), Some(&marks)).jobs, [urgent, jobs[3]]);
 }
 
-/// No due job is left behind the mark.
+/// The mark is set only when no due job lies before it.
 fn a_claim_that_reads_many_dead_entries_of_waiting_jobs_marks_the_time_once_nothing_is_due() {
     let mut lab = Lab::new();
     let _dead = Dead::make(&lab, 1, NOW - 5);
@@ -463,18 +467,19 @@ fn a_claim_that_reads_many_dead_entries_of_waiting_jobs_marks_the_time_once_noth
     assert_eq!(rest.waiting.map(|mark| mark.0), Some(NOW + 5));
     assert_eq!(lab.number(ready), 150);
 
-    // With a mark nothing dead is read, and it stays where it is.
+    // With a mark no dead entry is read, and the mark stays where it is.
     lab.advance(10);
     let stayed = claim(&mut session, &Ask::of(0), Some(&none)).marks.unwrap();
     assert_eq!(stayed.waiting, Some((from, until)));
 }
 
-/// The leases were over but for the server's start: the mark is not beyond them.
+/// These leases would be over, but the server's start extends them: the mark must not be beyond
+/// them.
 fn a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardoned() {
     let mut lab = Lab::new();
     let _dead = Dead::make(&lab, 2, NOW - 500);
     let mut session = lab.session();
-    // One that is not over yet is beyond the mark.
+    // A lease that is not over yet is beyond the mark.
     enqueue(&mut session, "");
     assert_eq!(claim(&mut session, &Ask::of(1), None).jobs.len(), 1);
     let none = claim(&mut session, &Ask::of(0), None).marks.unwrap();
@@ -496,7 +501,7 @@ fn a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardon
     assert!(pardoned.lapsed.is_empty());
     let marks = pardoned.marks.unwrap();
     assert_eq!(marks.running.map(|mark| mark.0), Some(NOW - 30));
-    // Nor beyond one that is exactly where the last mark was.
+    // The mark does not pass a lease that ends exactly where the last mark was.
     let here = format!("UPDATE tenure.jobs SET lease_until = {} WHERE id = {}", NOW - 600, jobs[2]);
     owner.batch_execute(&here).unwrap();
     let last = Marks { running: Some((NOW - 600, NOW + 99)), ..Marks::default() };
@@ -507,8 +512,8 @@ fn a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardon
     assert_eq!(over.lapsed, [jobs[2], jobs[0], jobs[1]], "in the order in which they were over");
 }
 
-/// With marks and without. The name was found by search: the first 15 bits of its SHA-256 are zeros, so its lane is the
-/// first of its group.
+/// With marks and without. The kind's name was found by search: the first 15 bits of its SHA-256
+/// are zeros, so its lane is the first of its group.
 fn the_first_lane_of_a_group_belongs_to_it_and_to_no_round_before() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -539,7 +544,7 @@ fn the_first_lane_of_a_group_belongs_to_it_and_to_no_round_before() {
     }
 }
 
-/// And one whose first is exactly there has.
+/// A queue whose first due job is exactly at the mark has a share.
 fn a_queue_whose_due_jobs_lie_before_the_mark_has_no_share_of_what_becomes_ready() {
     for (from, shares) in [(NOW, 2), (NOW + 1, 1)] {
         let mut lab = Lab::new();
@@ -568,7 +573,7 @@ fn a_mark_is_made_for_more_than_ten_thousand_entries_and_used_in_proportion() {
     for (dead, ms) in [(0, -1), (10_000, -1), (10_001, 30), (1_000_000, 3_000)] {
         assert_eq!(lab.number(&used(dead)), ms, "{dead}");
     }
-    // Too few to be worth it.
+    // Too few entries to be worth a mark.
     let mut session = lab.session();
     enqueue(&mut session, "");
     let answer = claim(&mut session, &Ask::of(2), None);

@@ -1,4 +1,4 @@
-//! Notifications are hints: which are sent, and which are left out.
+//! Notifications are hints: which are sent, and which are omitted.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_job_that_is_given_back_is_announced_and_one_that_waits_is_not,
 };
 
-/// What a session has heard by now: channels and queues. It says something to itself last, so that all before it is there.
+/// The notifications that a session has received so far: channels and queues. It notifies itself
+/// last, so that all earlier notifications have arrived.
 fn heard(listener: &mut Client) -> Vec<(String, String)> {
     listener.batch_execute("LISTEN the_end; NOTIFY the_end").unwrap();
     let mut all = Vec::new();
@@ -40,16 +41,17 @@ fn notice(channel: &str) -> (String, String) {
     (channel.to_owned(), "default".to_owned())
 }
 
-/// A session that enqueues into two schemas wakes the workers of both; within one it does not repeat itself at once.
+/// A session that enqueues into two schemas wakes the workers of both; within one schema it does
+/// not repeat a notification at once.
 fn each_schema_of_a_database_is_announced_by_itself() {
     const OTHER: &str = "Other jobs-2";
     let mut lab = Lab::new();
-    // What a run that failed has left there.
+    // Removes what an earlier failed run has left.
     lab.owner().batch_execute(&format!("DROP SCHEMA IF EXISTS \"{OTHER}\" CASCADE")).unwrap();
     let address = Address::parse(&servers::address(lab.database(), OTHER)).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let (mut listener, mut session) = (lab.session(), lab.session());
-    // A name that must be quoted is quoted in the channel's name, too.
+    // A schema name that must be quoted is also quoted in the channel's name.
     let channel = format!("\"{OTHER}\"");
     listener.batch_execute(&format!("LISTEN tenure; LISTEN \"\"{channel}\"\"")).unwrap();
     session
@@ -70,7 +72,7 @@ fn each_schema_of_a_database_is_announced_by_itself() {
     session.batch_execute(&format!("DROP SCHEMA \"{OTHER}\" CASCADE")).unwrap();
 }
 
-/// What others have put into the session's setting is not believed.
+/// The session's setting may contain anything, so the function does not trust it.
 fn a_setting_that_is_nonsense_silences_nobody() {
     let lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session());
@@ -117,7 +119,7 @@ fn a_transaction_that_enqueues_in_quiet_can_be_prepared() {
     assert_eq!(heard(&mut listener), [notice("tenure")]);
 }
 
-/// By whichever worker beats next, also if no claim ever takes the job.
+/// The next worker that beats announces it, even if no claim ever takes the job.
 fn a_job_whose_time_has_come_is_announced_once() {
     let mut lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session_as("worker"));
@@ -134,7 +136,7 @@ fn a_job_whose_time_has_come_is_announced_once() {
     assert_eq!(queues, ["", "", "default", "", "", "", "", "", "other", "", "", ""]);
 }
 
-/// By whichever worker looks first after half a second; the others say nothing more.
+/// The first worker that looks after half a second announces it; the others send nothing more.
 fn what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between() {
     let mut lab = Lab::new();
     let mut listener = lab.session();
@@ -186,7 +188,7 @@ fn a_job_that_is_given_back_is_announced_and_one_that_waits_is_not() {
         ("tenure.snooze(id, token, '1 h')", vec![]),
         ("tenure.release(id, token)", vec![notice("tenure")]),
     ] {
-        // Long enough after the last word of this session.
+        // Long enough after this session's last notification.
         lab.advance(3_600_000);
         let ended = format!("SELECT {end} FROM tenure.claim('ann')");
         assert_eq!(session.query(&ended, &[]).unwrap().len(), 1, "{end}");

@@ -1,4 +1,4 @@
-//! How far a job has come, as psql and other languages tell it and see it.
+//! A job's progress, as psql and other languages report and see it.
 
 use tenure::job::{PROGRESS_LIMIT, Progress, shorten};
 
@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_word_that_tells_no_fraction_is_refused,
 };
 
-/// What the view shows of job 1.
+/// The progress of job 1, as the view shows it.
 fn seen(lab: &mut Lab) -> (Option<f64>, Option<String>) {
     let row = lab.owner().query_one("SELECT progress, progress_note FROM tenure.job", &[]).unwrap();
     (row.get(0), row.get(1))
@@ -59,7 +59,7 @@ fn a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused() {
     });
 }
 
-/// The set form leaves its line by itself, since it raises nothing.
+/// The set form writes the timeline entry itself, since it raises no error.
 fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -75,14 +75,14 @@ fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
             rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let plain = |verdict: &str| (verdict.to_owned(), None);
         let stale = ("stale".to_owned(), Some(quick.token));
-        assert_eq!(answers, [stale, plain("noted"), plain("noted"), plain("gone")]);
+        assert_eq!(answers, [stale, plain("noted"), plain("noted"), plain("not_found")]);
         assert_eq!(seen(lab), (Some(0.2), Some("b".into())), "the last counts");
         let lines = "SELECT count(*) FROM tenure.event WHERE refused AND verb = 'progress'";
         assert_eq!(lab.number(lines), 1);
     });
 }
 
-/// Neither does it wait for whoever settles, nor is anything noted behind their back.
+/// The report neither waits for the settling transaction nor writes anything behind its back.
 fn a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted() {
     as_each(|lab, who| {
         let (mut user, mut other) = (who.session(lab), who.session(lab));
@@ -101,7 +101,7 @@ fn a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted() {
 fn a_fraction_comes_to_the_same_thousandths_in_sql() {
     let mut lab = Lab::new();
     let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 5e-324, f64::MAX, 1.0 / 3.0];
-    // Halves of a thousandth, and what is just beside them.
+    // Halves of a thousandth, and the floats next to them.
     let halves = (0..=1_000).map(|n| (f64::from(n) + 0.5) / 1_000.0);
     let beside = halves.flat_map(|half| [half.next_down(), half, half.next_up()]);
     let fractions: Vec<f64> = odd.into_iter().chain(beside).collect();

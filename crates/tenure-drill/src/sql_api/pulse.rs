@@ -18,12 +18,12 @@ pub(super) const CASES: &[Case] = sql_cases! {
 const LEASE: i64 = 300;
 const STALL: i64 = 100_000;
 
-/// What a worker's sweeper says: whether it leads.
+/// The beat of a worker's sweeper; returns whether this worker leads.
 fn beat(session: &mut Client) -> bool {
     session.query_one("SELECT leads FROM tenure.beat()", &[]).unwrap().get(0)
 }
 
-/// Time passes in which a worker reaches the store.
+/// Lets time pass while a worker keeps beating.
 fn pass_beating(lab: &mut Lab, worker: &mut Client, ms: i64) {
     for _ in 0..ms / 100 {
         lab.advance(100);
@@ -36,7 +36,7 @@ fn lapse(session: &mut Client, lease: Lease) -> String {
     session.query_one(ask, &[&lease.job, &lease.token]).unwrap().get(0)
 }
 
-/// G5: a claim that notes a stall in a transaction which stays open is in nobody's way.
+/// G5: a claim that notes a stall in a transaction which stays open blocks no other session.
 fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
     as_each(|lab, who| {
         let (mut worker, mut idle) = (who.session(lab), who.session(lab));
@@ -45,16 +45,16 @@ fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
         lab.advance(STALL);
         idle.batch_execute("BEGIN").unwrap();
         assert_eq!(claim_many(&mut idle, 1, LEASE), []);
-        assert_eq!(lapse(&mut worker, lease), "no", "it has its length again");
+        assert_eq!(lapse(&mut worker, lease), "left_alone", "it has its length again");
         assert!(beat(&mut worker));
         pass_beating(lab, &mut worker, LEASE);
-        assert_eq!(lapse(&mut worker, lease), "lapsed");
+        assert_eq!(lapse(&mut worker, lease), "taken_back");
         assert_eq!(state(lab, lease.job), "queued");
         idle.batch_execute("ROLLBACK").unwrap();
     });
 }
 
-/// At any isolation level, and whether or not the transaction that noticed it commits.
+/// At any isolation level, and whether or not the transaction that noticed the stall commits.
 fn a_stall_is_noted_once_by_the_first_that_notices() {
     as_each(|lab, who| {
         let (mut worker, mut other) = (who.session(lab), who.session(lab));
@@ -73,8 +73,8 @@ fn a_stall_is_noted_once_by_the_first_that_notices() {
     });
 }
 
-/// G5: workers that only call `tenure.claim` take a lost job back within two leases and a poll, though a worker that
-/// beat was there once.
+/// G5: workers that only call `tenure.claim` take a lost job back within two leases and a poll,
+/// even if a worker that beat was there once.
 fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
     const POLL: i64 = 100;
     as_each(|lab, who| {
@@ -101,7 +101,8 @@ fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
     });
 }
 
-/// G5: a beat in a transaction that stays open is in nobody's way, nor is one that only reads.
+/// G5: a beat in a transaction that stays open blocks no other session, nor does a transaction that
+/// only reads.
 fn transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse() {
     as_each(|lab, who| {
         let (mut worker, mut idle) = (who.session(lab), who.session(lab));
@@ -113,13 +114,12 @@ fn transactions_left_open_after_a_beat_stop_neither_the_pulse_nor_a_lapse() {
         assert!(beat(&mut idle), "it notes the stall, and does not commit");
         reader.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").unwrap();
         pass_beating(lab, &mut worker, LEASE + 600);
-        assert_eq!(lapse(&mut worker, lease), "lapsed");
+        assert_eq!(lapse(&mut worker, lease), "taken_back");
         idle.batch_execute("ROLLBACK").unwrap();
         reader.batch_execute("ROLLBACK").unwrap();
     });
 }
 
-/// With no lease out and nothing due, a beat writes nothing.
 fn without_leases_a_beat_writes_nothing() {
     let mut lab = Lab::new();
     let mut worker = lab.session();
@@ -134,7 +134,8 @@ fn without_leases_a_beat_writes_nothing() {
     }
 }
 
-/// A sweeper that wants to take it back is told to come again, and before that moment that there is nothing to take.
+/// From that moment on the lapse answers busy, so the sweeper tries again; before it, the answer is
+/// that there is nothing to take back.
 fn a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends() {
     as_each(|lab, who| {
         let (mut holder, mut other) = (who.session(lab), who.session(lab));
@@ -144,10 +145,10 @@ fn a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends() {
         assert_eq!(claim_many(&mut other, 1, LEASE), [], "now is the end of the stall");
         holder.batch_execute(&format!("BEGIN; {}", lease.call("hold"))).unwrap();
         lab.advance(LEASE - 1);
-        assert_eq!(lapse(&mut other, lease), "no");
+        assert_eq!(lapse(&mut other, lease), "left_alone");
         lab.advance(1);
         assert_eq!(lapse(&mut other, lease), "busy");
         holder.batch_execute("ROLLBACK").unwrap();
-        assert_eq!(lapse(&mut other, lease), "lapsed");
+        assert_eq!(lapse(&mut other, lease), "taken_back");
     });
 }

@@ -1,4 +1,4 @@
-//! What the verbs are written in: clocks, breaks, epochs, checks and lines of the timeline.
+//! The building blocks of the verbs: clocks, breaks, epochs, checks and timeline entries.
 
 use postgres::Client;
 
@@ -55,7 +55,7 @@ fn the_server_runs_since_the_last_of_what_broke_it_that_is_not_in_the_future() {
         [(since + 20, since + 20), (since + 21, since + 20), (since + 19, since), (since - 1, 0)]
     {
         let told = lab.number(&steady(t));
-        // One of both sources may be older than the other.
+        // One of the two sources may be older than the other.
         assert!(told == then || t < since && told < since, "{told} and not {then}");
     }
 }
@@ -73,7 +73,7 @@ fn a_test_clock_has_a_start_of_its_own() {
     }
 }
 
-/// As the clock was before it was set back.
+/// So it may be after the clock was set back.
 fn a_break_that_is_noted_for_later_is_none_yet() {
     let mut lab = Lab::new();
     lab.owner()
@@ -91,7 +91,7 @@ fn a_break_that_is_noted_for_later_is_none_yet() {
     }
 }
 
-/// From three seconds on, and not if the lease was granted a moment ago.
+/// A pulse older than three seconds is a break, unless the lease was granted within that time.
 fn a_pulse_that_is_too_old_is_a_break_while_leases_are_out() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -132,7 +132,7 @@ fn a_pulse_that_is_too_old_is_a_break_while_leases_are_out() {
     assert_eq!(lab.number(&format!("SELECT broke FROM tenure.last_breaks({NOW})")), 0);
 }
 
-/// Every order of the grant, the start and the two breaks.
+/// Every order of the grant, the server's start and the two breaks.
 fn a_lease_is_pardoned_once_from_the_latest_that_kept_its_holder_away() {
     let mut lab = Lab::new();
     let asked = "SELECT l, s, b, p, m, tenure.pardoned_until(l, 100, l, m, s, b, p)
@@ -159,7 +159,7 @@ fn a_lease_is_pardoned_once_from_the_latest_that_kept_its_holder_away() {
 
 fn the_history_tells_migrations_in_order_and_the_functions_first() {
     let mut lab = Lab::new();
-    // As if one had been applied late.
+    // As if a migration had been applied late.
     lab.owner()
         .batch_execute(
             "BEGIN; UPDATE tenure.meta SET functions = 'a', functions_at = 1;
@@ -282,7 +282,7 @@ fn a_database_is_here_if_all_that_it_remembers_is_so() {
     }
 }
 
-/// What is written down then is where the database is now.
+/// The current position of the database is then recorded.
 fn an_epoch_begins_once_for_each_move_whatever_has_moved() {
     const LEASE: &str = "SELECT max(token) >> 40 FROM tenure.claim('ann', n => 1)";
     let mut lab = Lab::new();
@@ -309,14 +309,14 @@ fn an_epoch_begins_once_for_each_move_whatever_has_moved() {
         assert_eq!(lab.number("SELECT epoch FROM tenure.meta"), epoch);
         assert_eq!(lab.number("SELECT count(*) FROM tenure.moved_from() m WHERE m IS NULL"), 1);
     }
-    // All at once, in this order.
+    // All of them at once, reported in this order.
     lab.owner()
         .batch_execute("BEGIN; UPDATE tenure.meta SET jobs_table = 1, system = system + 1, wal_timeline = wal_timeline + 1")
         .unwrap();
     let reason = lab.text("SELECT tenure.moved_from()");
     let places = words.map(|(_, told)| reason.find(told).unwrap());
     assert!(places.is_sorted() && reason.matches("; ").count() == 2, "{reason}");
-    // A database that has never been told where it is has not moved.
+    // A database whose position was never recorded has not moved.
     lab.owner().batch_execute("UPDATE tenure.meta SET wal_timeline = NULL").unwrap();
     assert_eq!(lab.number("SELECT count(*) FROM tenure.moved_from() m WHERE m IS NULL"), 1);
     assert_eq!(lab.number("SELECT floor - tenure.floor_of_now(0) FROM tenure.meta"), 0);
@@ -324,7 +324,7 @@ fn an_epoch_begins_once_for_each_move_whatever_has_moved() {
     lab.owner().batch_execute("ROLLBACK").unwrap();
 }
 
-/// It only looks where the database is, also if that was never told.
+/// The claim only reads where the database is, also if that was never recorded.
 fn a_claim_left_open_keeps_nobody_from_changing_the_installation() {
     for told in ["wal_timeline", "NULL"] {
         let mut lab = Lab::new();
@@ -416,14 +416,14 @@ fn a_witness_is_believed_only_about_this_installation_and_its_own_epoch() {
 
 const LINES: &str = "SELECT count(*) FROM tenure.event WHERE refused";
 
-/// A late worker, and a job that another worker has by now.
+/// A late worker's lease, and the lease of the worker that has taken its job over.
 fn late(lab: &mut Lab, session: &mut Client) -> (Lease, Lease) {
     let slow = running(session);
     let quick = take_over(lab, session);
     (slow, quick)
 }
 
-/// G2: a line would outlive its job. The others are there, and are not deleted.
+/// G2: a timeline entry would outlive its job. Other jobs exist that are not deleted.
 fn what_is_being_deleted_at_this_moment_gets_no_line() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (impatient(who.session(lab)), who.session(lab));
@@ -440,13 +440,13 @@ fn what_is_being_deleted_at_this_moment_gets_no_line() {
                 slow.job
             ))
             .unwrap();
-        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["stale"]);
         owner.batch_execute("COMMIT").unwrap();
         assert_eq!(lab.number(LINES), 0);
-        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["gone"]);
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["not_found"]);
         assert_eq!(lab.number(LINES), 0, "it is gone");
 
-        // Completed in a queue that forgets at once.
+        // Completed in a queue that deletes successes at once.
         owner
             .batch_execute(
                 "DELETE FROM tenure.jobs; SELECT tenure.configure('default', p_keep_ms => 0)",
@@ -455,7 +455,7 @@ fn what_is_being_deleted_at_this_moment_gets_no_line() {
         let (slow, quick) = late(lab, &mut holder);
         enqueue(&mut holder, "other");
         holder.batch_execute(&format!("BEGIN; {}", quick.call("complete"))).unwrap();
-        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["stale"]);
         holder.batch_execute("COMMIT").unwrap();
         assert_eq!(lab.number("SELECT count(*) FROM tenure.timeline"), 0);
     });
@@ -470,22 +470,23 @@ fn a_job_that_is_locked_but_stays_gets_its_line_at_once() {
             let (mut stale, mut holder) = (impatient(who.session(lab)), who.session(lab));
             let (slow, quick) = late(lab, &mut holder);
             holder.batch_execute(&format!("BEGIN; {}", quick.call("complete"))).unwrap();
-            assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
+            assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["stale"]);
             assert_eq!(lab.number(LINES), 1, "{set}");
             holder.batch_execute("COMMIT").unwrap();
             assert_eq!(state(lab, quick.job), "succeeded");
         });
     }
-    // And one in a queue that forgets, if no session is about to.
+    // A job in a queue that deletes at once gets its entry too, if no session is completing it.
     let mut lab = Lab::new();
     lab.owner().batch_execute("SELECT tenure.configure('default', p_keep_ms => 0)").unwrap();
     let mut session = lab.session();
     let (slow, _) = late(&mut lab, &mut session);
-    assert_eq!(verdicts(&mut session, "renew", &[slow], ", 300"), ["lost"]);
+    assert_eq!(verdicts(&mut session, "renew", &[slow], ", 300"), ["stale"]);
     assert_eq!(lab.number(LINES), 1);
 }
 
-/// Whether the late worker may come back is asked before anything is locked, and about its own job.
+/// Whether to forgive the late worker's crash is checked before anything is locked, and for its own
+/// job only.
 fn a_late_word_in_an_open_transaction_leaves_the_job_to_its_holder() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));
@@ -493,12 +494,12 @@ fn a_late_word_in_an_open_transaction_leaves_the_job_to_its_holder() {
         enqueue(&mut holder, "two");
         let slow = claim_many(&mut holder, 2, 300);
         lab.advance(300);
-        // The other one still waits for its next attempt.
+        // The other job still waits for its next attempt.
         let quick = claim_many(&mut holder, 1, 300)[0];
         let slow = slow.into_iter().find(|lease| lease.job == quick.job).unwrap();
         stale.batch_execute("BEGIN").unwrap();
-        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["lost"]);
-        assert_eq!(verdicts(&mut holder, "renew", &[quick], ", 300"), ["held"]);
+        assert_eq!(verdicts(&mut stale, "renew", &[slow], ", 300"), ["stale"]);
+        assert_eq!(verdicts(&mut holder, "renew", &[quick], ", 300"), ["extended"]);
         stale.batch_execute("COMMIT").unwrap();
     });
 }
@@ -513,7 +514,7 @@ fn a_call_without_a_token_leaves_no_line() {
     });
 }
 
-/// Each of two jobs has had a worker of its own under the same token.
+/// Two jobs, each claimed by a different worker, under the same token number.
 fn a_refusal_tells_about_its_own_job_and_nothing_about_one_that_is_not_there() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -527,7 +528,7 @@ fn a_refusal_tells_about_its_own_job_and_nothing_about_one_that_is_not_there() {
     lab.advance(300);
     assert_eq!(claim_many(&mut session, 9, 300).len(), 2);
     for lease in &jobs {
-        assert_eq!(verdicts(&mut session, "renew", &[*lease], ", 300"), ["lost"]);
+        assert_eq!(verdicts(&mut session, "renew", &[*lease], ", 300"), ["stale"]);
     }
     let told = "SELECT string_agg(concat_ws(' ', job, attempt, worker, note), ', ' ORDER BY job) FROM tenure.event WHERE refused";
     let note = "token_mismatch: the job's token is 3";
@@ -535,7 +536,7 @@ fn a_refusal_tells_about_its_own_job_and_nothing_about_one_that_is_not_there() {
     let gone = Lease { job: 77, token: 1 };
     let sql =
         "SELECT verdict FROM tenure.settle_many('{77}', '{1}', '{bury}', '{0}', '{why}', '{NULL}')";
-    assert_eq!(session.query_one(sql, &[]).unwrap().get::<_, String>(0), "gone");
-    assert_eq!(verdicts(&mut session, "renew", &[gone], ", 300"), ["gone"]);
+    assert_eq!(session.query_one(sql, &[]).unwrap().get::<_, String>(0), "not_found");
+    assert_eq!(verdicts(&mut session, "renew", &[gone], ", 300"), ["not_found"]);
     assert_eq!(lab.number(LINES), 2);
 }

@@ -1,4 +1,5 @@
-//! Calls that are repeated because an answer was lost, and the trace that a refusal leaves.
+//! Calls that are repeated because an answer was lost, and the timeline entry that a refusal
+//! leaves.
 
 use super::{Case, Lease, as_each, claim_many, effects, running, sql_cases, state, take_over};
 use crate::sessions::{Lab, fault};
@@ -17,7 +18,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts,
 };
 
-/// Every verb that ends an attempt, its further arguments, and what the job becomes.
+/// Every verb that ends an attempt, its other arguments, and the state that follows.
 const ENDS: [(&str, &str, &str); 6] = [
     ("complete", ", '1'", "succeeded"),
     ("fail", ", 'no', '1 s'", "queued"),
@@ -27,7 +28,7 @@ const ENDS: [(&str, &str, &str); 6] = [
     ("park", ", 'later'", "parked"),
 ];
 
-/// G7: a repeated call changes nothing, and is told that it was done before.
+/// G7: a repeated call changes nothing, and its answer says that it was done before.
 fn a_settlement_that_was_heard_is_told_so_when_it_is_repeated() {
     for (verb, more, became) in ENDS {
         as_each(|lab, who| {
@@ -48,8 +49,8 @@ fn a_settlement_that_was_heard_is_told_so_when_it_is_repeated() {
     }
 }
 
-/// G2: a user who did not hear of their COMMIT sends the whole transaction again. Had the repeated
-/// completion been answered with yes, what they write would be there twice.
+/// G2: a client that did not receive the answer to its COMMIT sends the whole transaction again. If
+/// the repeated completion were accepted, the client's own writes would exist twice.
 fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
     for (verb, more) in [("complete", ""), ("fail", ", 'no'"), ("bury", ", 'never'")] {
         as_each(|lab, who| {
@@ -62,7 +63,7 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
             session.batch_execute("ROLLBACK").unwrap();
             assert_eq!(effects(lab), 1, "{verb}");
 
-            // A fence or a hold in front refuses first.
+            // A fence or a hold in front is the first to refuse.
             for guard in ["fence", "hold"] {
                 let whole = format!(
                     "BEGIN; {}; {}; {}; COMMIT",
@@ -78,7 +79,8 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
     }
 }
 
-/// G2: the same, where the settlement comes before the write, under every isolation level, and where both are one statement.
+/// G2: the same where the settlement comes before the write, at every isolation level, and where
+/// both are one statement.
 fn a_write_that_comes_after_the_settlement_is_not_there_twice_either() {
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         for (verb, more, _) in ENDS {
@@ -107,7 +109,7 @@ fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_wri
                 let mut session = who.session(lab);
                 let lease = running(&mut session);
                 let (settle, write) = (lease.call_with(verb, more), lease.effect());
-                // Also from below a savepoint, from another one, and after one that was kept.
+                // Also from inside a savepoint, from another one, and after one that was released.
                 let whole = format!(
                     "BEGIN ISOLATION LEVEL {level}; {write}; SAVEPOINT a; {write}; SAVEPOINT b; {settle}; {settle};
                      RELEASE b; {settle}; RELEASE a; {settle}; SAVEPOINT c; {settle}; {write}; {settle}; COMMIT"
@@ -119,7 +121,7 @@ fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_wri
     }
 }
 
-/// What was undone was not done: the next call is the first.
+/// A settlement that was rolled back did not happen: the next call is the first.
 fn a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again() {
     for (verb, more, became) in ENDS {
         as_each(|lab, who| {
@@ -137,7 +139,8 @@ fn a_settlement_that_was_rolled_back_to_a_savepoint_is_made_again() {
     }
 }
 
-/// A settlement of another session that is younger than this transaction is not this transaction's.
+/// A settlement that a younger transaction of another session made does not belong to this
+/// transaction.
 fn a_settlement_that_a_younger_transaction_made_is_told_as_done_before() {
     as_each(|lab, who| {
         let (mut old, mut young) = (who.session(lab), who.session(lab));
@@ -169,7 +172,8 @@ fn a_refusal_that_was_caught_can_be_left_in_the_timeline_once() {
         let line =
             lab.text("SELECT verb || ' ' || token || ' ' || note FROM tenure.event WHERE refused");
         assert_eq!(line, "complete 1 token_mismatch: the job's token is 3");
-        // A fence, a hold and a commit are steps towards a completion, and so the same line.
+        // A fence, a hold and a commit are steps towards a completion, and so share its timeline
+        // entry.
         for verb in ["fence", "hold", "commit"] {
             session.query_one(&slow.call_with("refused", &format!(", '{verb}'")), &[]).unwrap();
         }
@@ -200,7 +204,7 @@ fn what_is_not_stale_leaves_no_refusal() {
     });
 }
 
-/// They have the same token, or the same job, and were made by an earlier transaction.
+/// They have the same token or the same job, and were made by an earlier transaction.
 fn a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts() {
     for (verb, more, became) in ENDS.into_iter().filter(|(verb, ..)| *verb != "release") {
         as_each(|lab, who| {

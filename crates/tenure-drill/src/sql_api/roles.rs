@@ -1,4 +1,4 @@
-//! What each role may do, and that none of them may touch a table.
+//! What each role may do, and that no role may touch a table.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 const ROLES: [&str; 3] = ["worker", "enqueuer", "reader"];
 
-/// What anybody may ask.
+/// Functions that every role may call.
 const COMMON: [&str; 4] = ["history", "identity", "now", "outcome"];
 const ENQUEUE: [&str; 3] = ["enqueue", "enqueue_many", "fingerprint"];
 const WORK: [&str; 40] = [
@@ -94,7 +94,7 @@ fn set(lists: &[&[&str]]) -> BTreeSet<String> {
     lists.iter().flat_map(|list| list.iter()).map(|name| (*name).to_owned()).collect()
 }
 
-/// The helpers, such as `note` and `end_job`, are in nobody's list: they would go around the fence.
+/// The helpers, such as `note` and `end_job`, are in no role's list: they would bypass the fence.
 fn each_role_may_call_what_it_needs_and_nothing_else() {
     let mut lab = Lab::new();
     assert_eq!(executable(&mut lab, "worker"), set(&[&COMMON, &ENQUEUE, &WORK]));
@@ -146,7 +146,7 @@ fn the_views_are_for_readers_alone() {
             let expected = (role != "reader").then_some("42501");
             assert_eq!(refusal(&mut session, sql).as_deref(), expected, "{role}: {sql}");
         }
-        // It shows what is in the tables, by other names.
+        // This view shows the content of the tables under other names.
         let sql = "SELECT * FROM tenure.record";
         assert_eq!(refusal(&mut session, sql).as_deref(), Some("42501"), "{role}: {sql}");
     }
@@ -187,7 +187,8 @@ fn what_operators_do_and_what_helpers_do_is_refused_to_every_role() {
     }
 }
 
-/// Functions run with their owner's rights, and must not be led astray by what a caller puts in their way.
+/// The functions run with their owner's rights, so objects that a caller creates must not change
+/// what they do.
 fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
     let lab = Lab::new();
     let mut session = lab.session_as("worker");
@@ -207,7 +208,8 @@ fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
     assert!(row.get::<_, bool>(0));
 }
 
-/// Every function that a role may call and that reads a table runs as the owner, with a fixed search_path.
+/// Every function that a role may call and that reads a table runs as the owner, with a fixed
+/// search_path.
 fn every_function_that_runs_as_its_owner_has_a_fixed_search_path() {
     let mut lab = Lab::new();
     let loose = "SELECT coalesce(string_agg(p.proname, ' ' ORDER BY p.proname), '') FROM pg_proc p

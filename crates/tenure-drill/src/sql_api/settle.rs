@@ -96,7 +96,7 @@ fn a_settlement_that_makes_no_sense_is_refused_with_its_field() {
             );
         }
         assert_eq!(state(lab, lease.job), "running");
-        // A settlement that does not wait need not say how long.
+        // A settlement that does not wait needs no delay.
         for (verb, after) in [
             ("release", "NULL"),
             ("bury", "-1"),
@@ -112,7 +112,7 @@ fn a_settlement_that_makes_no_sense_is_refused_with_its_field() {
     });
 }
 
-/// Results are as deep and as readable as args, and words are cut.
+/// Results have the limits of args, and long notes are cut.
 fn each_result_and_each_note_of_a_batch_is_looked_at() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -141,12 +141,12 @@ fn each_result_and_each_note_of_a_batch_is_looked_at() {
     assert_eq!(lab.text(told), "8192ééééé 5brief");
 }
 
-/// I3: the second waits, and then is told that it is stale.
+/// I3: the second waits, and is then refused as stale.
 fn of_two_settlements_of_one_attempt_the_first_to_commit_is_heard() {
     for [first, second] in
         [["snooze", "bury"], ["bury", "release"], ["release", "complete"], ["park", "retry"]]
     {
-        // The second sends it once, and twice in a batch, which goes another way.
+        // The second session sends it once, and twice in a batch, which takes another code path.
         for times in [1, 2] {
             as_each(|lab, who| {
                 let (mut one, mut other) = (who.session(lab), who.session(lab));
@@ -179,7 +179,7 @@ fn a_settlement_in_an_open_transaction_locks_its_own_job_only() {
             assert_eq!(told(&mut open, &[mine], &format!("{{{verb}}}")), "settled");
             assert_eq!(
                 verdicts(&mut other, "renew", &[mine, others], ", 300"),
-                ["busy", "held"],
+                ["busy", "extended"],
                 "{verb}"
             );
             assert_eq!(told(&mut other, &[others], "{snooze}"), "settled");
@@ -196,7 +196,7 @@ fn a_refused_settlement_in_an_open_transaction_keeps_the_holder_from_nothing() {
         stale.batch_execute("BEGIN").unwrap();
         assert_eq!(told(&mut stale, &[slow], "{bury}"), "stale");
         assert_eq!(told(&mut stale, &[slow, slow], "{complete,complete}"), "stale stale");
-        assert_eq!(verdicts(&mut holder, "renew", &[quick], ", 300"), ["held"]);
+        assert_eq!(verdicts(&mut holder, "renew", &[quick], ", 300"), ["extended"]);
         assert_eq!(told(&mut holder, &[quick], "{snooze}"), "settled");
         stale.batch_execute("COMMIT").unwrap();
     });
@@ -214,7 +214,8 @@ fn a_repeated_settlement_in_an_open_transaction_keeps_nobody_from_claiming_the_j
     });
 }
 
-/// Runs both behind an open transaction, ends it when both wait, and tells how each ended.
+/// Runs both statements behind an open transaction, ends it when both wait, and returns how each
+/// ended.
 fn behind(lab: &mut Lab, mut open: Client, statements: [String; 2]) -> [Result<(), String>; 2] {
     let threads = statements.map(|sql| {
         let mut session = lab.session();
@@ -228,7 +229,8 @@ fn behind(lab: &mut Lab, mut open: Client, statements: [String; 2]) -> [Result<(
     threads.map(|thread| thread.join().unwrap())
 }
 
-/// A third one has locked the job in the middle. Had each taken what is first on its own list, they would be stuck.
+/// A third session has locked the job in the middle. If each locked the jobs in the order of its
+/// own list, they would deadlock.
 fn settlements_and_holds_of_jobs_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -267,11 +269,11 @@ fn settlements_and_holds_of_jobs_in_opposite_order_do_not_deadlock() {
     }
 }
 
-/// Both wait in the middle of their lists for a line that a third one is about to write. Had each left a line before that
-/// the other wants too, they would be stuck.
+/// Both wait in the middle of their lists for a timeline entry that a third session is about to
+/// write. If each had already written an entry that the other wants too, they would deadlock.
 fn settlements_that_are_refused_in_opposite_order_do_not_deadlock() {
     let lists: [fn(i64, i64) -> Lease; 2] = [
-        // One line of each of nine jobs, and nine lines of one job.
+        // One entry for each of nine jobs, and nine entries for one job.
         |n, _| Lease { job: n, token: 7 },
         |n, first| Lease { job: first, token: 70 + n },
     ];
@@ -293,7 +295,7 @@ fn settlements_that_are_refused_in_opposite_order_do_not_deadlock() {
     }
 }
 
-/// Only those may write lines of one job in an order of their own.
+/// Only such batches may write entries of one job in an order of their own.
 fn a_batch_with_a_job_in_it_twice_waits_for_another_such_batch_and_no_other_does() {
     as_each(|lab, who| {
         let (mut open, mut other) = (who.session(lab), who.session(lab));
@@ -317,7 +319,7 @@ fn a_batch_with_a_job_in_it_twice_waits_for_another_such_batch_and_no_other_does
     });
 }
 
-/// I9: the completion is told to try again, and then it keeps the job, whose effect is in doubt.
+/// I9: the completion fails with 40001. Retried, it keeps the job, whose effect is in doubt.
 fn an_effect_that_is_opened_at_the_moment_of_its_jobs_completion_is_not_forgotten() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -332,7 +334,7 @@ fn an_effect_that_is_opened_at_the_moment_of_its_jobs_completion_is_not_forgotte
     let (answer, mut other) = asked.join().unwrap();
     assert_eq!(fault(answer).code().code(), "40001");
     assert_eq!(state(&mut lab, lease.job), "running");
-    // An effect of one job says nothing about another.
+    // An effect of one job does not concern another job.
     assert_eq!(told(&mut other, &[second], "{complete}"), "settled");
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 1, "that one is forgotten");
     assert_eq!(told(&mut other, &[lease], "{complete}"), "settled");
@@ -340,7 +342,7 @@ fn an_effect_that_is_opened_at_the_moment_of_its_jobs_completion_is_not_forgotte
     assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
 }
 
-/// It may not see the job's last effect, which would be left behind.
+/// Such a snapshot may not show the job's last effect, which would be left behind.
 fn a_snapshot_that_may_be_too_old_leaves_a_success_to_pruning() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -363,7 +365,7 @@ fn a_snapshot_that_may_be_too_old_leaves_a_success_to_pruning() {
     }
 }
 
-/// A stale settlement is a value to its caller, and opens the way for nothing.
+/// A stale settlement is only a value to its caller, and proves nothing for the transaction.
 fn each_settlement_of_a_batch_proves_its_own_fence_and_no_other() {
     for (verbs, stale) in [
         ("{complete,complete}", 0),
@@ -381,7 +383,7 @@ fn each_settlement_of_a_batch_proves_its_own_fence_and_no_other() {
             first.batch_execute("SET CONSTRAINTS ALL IMMEDIATE; ROLLBACK").unwrap();
 
             first.batch_execute(&write).unwrap();
-            // One of both is taken over meanwhile.
+            // Another worker has taken over one of the two meanwhile.
             let lost = leases[stale];
             second.batch_execute(&lost.call("release")).unwrap();
             assert_eq!(claim_many(&mut second, 1, 300)[0].job, lost.job);

@@ -1,7 +1,7 @@
-//! The sessions that are stepped, and a control session that sees who waits for whom.
+//! The sessions that are stepped, and a control session that sees which session waits for which.
 //!
-//! A session lives on a thread of its own, gets one statement at a time and answers it. Whether it waits is asked of
-//! the server itself: nothing here sleeps.
+//! Each session has its own thread, gets one statement at a time and answers it. Whether a session
+//! waits is asked of the server itself: nothing here sleeps.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,21 +19,21 @@ use super::{Answer, SESSIONS, WARMED};
 use crate::engines::START;
 use crate::servers;
 
-/// How long a statement that waits for nobody may take before it counts as stuck.
+/// How long a statement that waits for no other session may take before it counts as stuck.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A database with the schema, a table of the user's own, and sessions on it.
+/// A database with the schema and a user's table, and sessions on it.
 pub(super) struct Bench {
     schema: String,
     control: Client,
-    /// Of the control session.
+    /// The process id of the control session.
     pid: i32,
     seats: Vec<Seat>,
     answers: Receiver<(usize, Answer)>,
     restores: u32,
 }
 
-/// Who is waited for by a session that has stopped inside a call.
+/// Stands for the control session, for which a session waits that is paused inside a call.
 pub(super) const CONTROL: usize = SESSIONS;
 
 /// One session.
@@ -43,16 +43,16 @@ struct Seat {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is committed about jobs.
+/// The committed state of all jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     /// The store's clock.
     pub(super) now: i64,
-    /// By id.
+    /// Jobs by id.
     pub(super) jobs: BTreeMap<i64, Fact>,
 }
 
-/// What is committed about a job.
+/// The committed state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) state: i64,
@@ -61,16 +61,16 @@ pub(super) struct Fact {
     pub(super) lease_ms: i64,
 }
 
-/// How things stand once nothing moves by itself.
+/// The state of the sessions once nothing moves by itself.
 pub(super) struct Calm {
-    /// What was answered, in the order in which it came.
+    /// The answers, in the order in which they came.
     pub(super) answered: Vec<(usize, Answer)>,
-    /// Who waits, and for whom.
+    /// The sessions that wait, and for which others.
     pub(super) waiting: Vec<(usize, Vec<usize>)>,
 }
 
 impl Bench {
-    /// On the store as it is.
+    /// On the unchanged store.
     pub(super) fn whole() -> Bench {
         const SCHEMA: &str = "tenure";
         let store = servers::fresh(SCHEMA, &Clock::manual(START), &Options::default());
@@ -78,7 +78,7 @@ impl Bench {
         Bench::open(SCHEMA)
     }
 
-    /// On one that lacks something.
+    /// On a patched store, which lacks a safeguard.
     pub(super) fn patched(patches: &[Patch]) -> Bench {
         let store = servers::patched(patches, &Clock::manual(START));
         drop(store.expect("a patched store can be made"));
@@ -102,7 +102,7 @@ impl Bench {
         Bench { schema: schema.to_owned(), control, pid, seats, answers, restores: 0 }
     }
 
-    /// Sets the planner of all sessions, and forgets what it has planned.
+    /// Sets the planner of all sessions, and discards their plans.
     pub(super) fn set(&mut self, (name, settings): (&str, &str)) {
         let sql = format!(
             "RESET ALL; SET synchronous_commit = off; SET statement_timeout = '50s';
@@ -119,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// Lets every session plan every verb while there is nothing. It keeps what it has planned.
+    /// Lets every session plan every verb on empty tables. The sessions keep those plans.
     fn warm(&mut self) {
         self.run(EMPTY);
         TABLES.iter().for_each(|table| self.run(&format!("VACUUM tenure.{table}")));
@@ -133,7 +133,7 @@ impl Bench {
         }
     }
 
-    /// Makes a start by the verbs themselves, and answers the statements that lead back to it.
+    /// Makes a start by calling the verbs, and returns the statements that restore it.
     pub(super) fn make(&mut self, start: &Start) -> String {
         self.run(&format!("{EMPTY} {}", start.whole()));
         let mut back = EMPTY.to_owned();
@@ -149,11 +149,11 @@ impl Bench {
         back + start.beside
     }
 
-    /// Leads back to a start.
+    /// Restores a start.
     pub(super) fn restore(&mut self, back: &str) {
         const SWEEP_AFTER: u32 = 250;
         self.restores += 1;
-        // What was undone still lies about in the tables, and is swept out before it gets in the way.
+        // Remove the dead rows of earlier runs before they slow the scans down.
         if self.restores.is_multiple_of(SWEEP_AFTER) {
             for table in TABLES {
                 self.run(&format!("VACUUM tenure.{table}"));
@@ -162,7 +162,7 @@ impl Bench {
         self.run(back);
     }
 
-    /// A session is to stop at this place inside its next call.
+    /// Makes a session pause at this place inside its next call.
     pub(super) fn stop_at(&mut self, seat: usize, place: usize) {
         self.run(&format!("SELECT pg_advisory_lock(7464, {seat})"));
         self.send(
@@ -172,25 +172,25 @@ impl Bench {
         drop(self.calm(&[seat]));
     }
 
-    /// It may go on.
+    /// Lets a paused session go on.
     pub(super) fn let_go(&mut self, seat: usize) {
         self.run(&format!("SELECT pg_advisory_unlock(7464, {seat})"));
     }
 
-    /// It stops nowhere from now on.
+    /// The session does not pause from now on.
     pub(super) fn stop_nowhere(&mut self, seat: usize) {
         self.send(seat, "RESET drill.more");
         drop(self.calm(&[seat]));
     }
 
-    /// Gives a session a statement.
+    /// Sends a statement to a session.
     pub(super) fn send(&self, seat: usize, sql: &str) {
         let ask = self.seats[seat].ask.as_ref().expect("a session is open while its bench is");
         ask.send(self.named(sql)).expect("a session lives as long as its bench");
     }
 
-    /// Waits until each of these sessions has answered, or waits for another of ours. `None` if one of them does
-    /// neither.
+    /// Waits until each of these sessions has answered, or waits for another of our sessions.
+    /// `None` if one of them does neither.
     pub(super) fn calm(&mut self, asked: &[usize]) -> Option<Calm> {
         let mut calm = Calm { answered: vec![], waiting: vec![] };
         let mut open = asked.to_vec();
@@ -201,7 +201,7 @@ impl Bench {
                 open.retain(|it| *it != seat);
                 calm.answered.push((seat, answer));
             };
-            // A moment in which most answers come; then the server is asked.
+            // Wait briefly, since most answers come at once; then ask the server.
             match self.answers.recv_timeout(Duration::from_millis(3)) {
                 Ok(answer) => {
                     heard(answer);
@@ -211,7 +211,7 @@ impl Bench {
                 Err(_) => self.answers.try_iter().for_each(heard),
             }
             let waiting = self.who_waits(&open);
-            // Twice, because the server looks at one session after the other.
+            // Check twice, because the server looks at one session after the other.
             if waiting.len() == open.len() && seen_before {
                 calm.waiting = waiting;
                 break;
@@ -224,12 +224,13 @@ impl Bench {
         Some(calm)
     }
 
-    /// Which of these wait for others of ours, and for whom. Who waits for a stranger will go on by itself.
+    /// Which of these sessions wait for others of ours, and for which. A session that waits for a
+    /// foreign session will go on by itself.
     fn who_waits(&mut self, open: &[usize]) -> Vec<(usize, Vec<usize>)> {
         let pids: Vec<i32> = open.iter().map(|seat| self.seats[*seat].pid).collect();
         let ask = "SELECT p.pid, pg_blocking_pids(p.pid) FROM unnest($1::int[]) p(pid)";
         let rows = self.control.query(ask, &[&pids]).expect("the server answers");
-        // The control session holds whoever is to stop.
+        // The control session holds the lock at which a session pauses.
         let seat_of = |pid: i32| {
             let seat = self.seats.iter().position(|seat| seat.pid == pid);
             seat.or((pid == self.pid).then_some(CONTROL))
@@ -244,7 +245,7 @@ impl Bench {
             .collect()
     }
 
-    /// What is committed about jobs.
+    /// Reads the committed state of all jobs.
     pub(super) fn facts(&mut self) -> Facts {
         let rows = self.ask(
             "SELECT tenure.clock_ms(), NULL, NULL, NULL, NULL UNION ALL
@@ -265,13 +266,13 @@ impl Bench {
         facts
     }
 
-    /// All that is stored, a line for each row, but for numbers that only count: what follows what in a timeline is
-    /// told by its tokens.
+    /// Everything that is stored, one line per row, except serial numbers: the order of a timeline
+    /// follows from its tokens.
     pub(super) fn rows(&mut self) -> Vec<String> {
         let tables = TABLES.map(|table| match table {
             "clock" => String::new(),
             "timeline" => "SELECT 'timeline ' || (to_jsonb(r) - 'seq')::text FROM tenure.timeline r UNION ALL ".into(),
-            // Why an epoch began may tell how far the write-ahead log had come.
+            // The reason of an epoch may contain a position in the write-ahead log.
             "epochs" => "SELECT 'epochs ' || (to_jsonb(r) - 'reason')::text FROM tenure.epochs r UNION ALL ".into(),
             table => format!("SELECT '{table} ' || to_jsonb(r)::text FROM tenure.{table} r UNION ALL "),
         });
@@ -284,13 +285,13 @@ impl Bench {
         self.ask(&sql).into_iter().flatten().collect()
     }
 
-    /// Runs statements of the drill's own.
+    /// Runs statements on the control session.
     pub(super) fn run(&mut self, sql: &str) {
         let sql = self.named(sql);
         self.control.batch_execute(&sql).unwrap_or_else(|error| panic!("{error:?} in: {sql}"));
     }
 
-    /// One text, or nothing.
+    /// One text, or `None`.
     fn text(&mut self, sql: &str) -> Option<String> {
         self.ask(sql).pop()?.pop().filter(|text| !text.is_empty())
     }
@@ -301,7 +302,7 @@ impl Bench {
         texts(&answer.unwrap_or_else(|error| panic!("{error:?} in: {sql}")))
     }
 
-    /// With the name of the schema that it is about.
+    /// Replaces the schema's name in a statement by the bench's own.
     fn named(&self, sql: &str) -> String {
         if self.schema == "tenure" {
             sql.to_owned()
@@ -323,7 +324,8 @@ impl Seat {
                     Ok(said) => Answer::Rows(texts(&said)),
                     Err(error) => {
                         let code = crate::sessions::code(&error);
-                        // What failed is over, for the others too, before anybody hears of it.
+                        // The failed transaction ends, for the other sessions too, before its
+                        // answer is reported.
                         drop(client.batch_execute("ROLLBACK"));
                         Answer::Refused(code)
                     }
@@ -339,7 +341,7 @@ impl Seat {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // All are told before any is waited for: one may wait for another.
+        // Close all sessions before joining any thread: one session may wait for another.
         for seat in &mut self.seats {
             seat.ask = None;
         }

@@ -1,16 +1,18 @@
-//! What is put side by side: every pair of scripts, where at least one of them has something to do, and chosen triples.
+//! The cases: every pair of scripts in each start where at least one of them acts, and chosen cases
+//! beyond the pairs.
 
 use super::script::{self, SCRIPTS, Script};
 use super::start::{self, STARTS, Start};
 
-/// A known state, and what two or three sessions do there.
+/// A known state, and the scripts of two or three sessions in it.
 #[derive(Clone)]
 pub struct Case {
-    /// Where, and who with whom: `over/claim+fence-write`.
+    /// The start and the scripts: `over/claim+fence-write`.
     pub name: String,
     pub(super) start: &'static Start,
     pub(super) scripts: Vec<Script>,
-    /// Whether it is where its pair has most to do, or a triple: these are for every day.
+    /// Whether this is the start in which its pair has most to do, or a case beyond the pairs:
+    /// these are run every day.
     pub is_first: bool,
 }
 
@@ -21,30 +23,30 @@ impl Case {
         Case { name, start, scripts: scripts.to_vec(), is_first }
     }
 
-    /// One with scripts by their names.
+    /// A case from the names of its start and scripts.
     pub(crate) fn of(start: &str, scripts: &[&str]) -> Case {
         let scripts: Vec<Script> = scripts.iter().map(|name| script::named(name)).collect();
         Case::new(start::named(start), &scripts, true)
     }
 
-    /// The same with the sessions the other way round.
+    /// The same case with the sessions in reverse order.
     pub(super) fn turned(&self) -> Case {
         let mut scripts = self.scripts.clone();
         scripts.reverse();
         Case::new(self.start, &scripts, false)
     }
 
-    /// What its sessions send, but for COMMIT.
+    /// The statements that its sessions send, without COMMIT.
     pub(crate) fn statements(&self) -> impl Iterator<Item = &'static str> {
         self.scripts.iter().flat_map(|script| script.steps.iter().map(|step| step.sql))
     }
 
-    /// Whether it is a pair; else it is a triple, which has many more orders.
+    /// Whether the case is a pair; otherwise it is a triple, which has many more orders.
     pub fn is_pair(&self) -> bool {
         self.scripts.len() == 2
     }
 
-    /// Whether users' own transactions meet calls of workers in it.
+    /// Whether the case has both users' own transactions and calls of workers.
     pub fn is_mixed(&self) -> bool {
         let users = |script: &Script| script.about == script::About::Users;
         self.scripts.iter().any(users) && !self.scripts.iter().all(users)
@@ -73,7 +75,7 @@ pub fn find(name: &str) -> Option<Case> {
     cases().into_iter().find(|case| case.name == name)
 }
 
-/// The pairs whose calls are stopped inside.
+/// The pairs whose calls are paused inside.
 pub fn inside() -> Vec<Case> {
     const PAIRS: [(&str, [&str; 2]); 35] = [
         ("queued", ["enqueue", "enqueue"]),
@@ -115,19 +117,20 @@ pub fn inside() -> Vec<Case> {
     PAIRS.iter().map(|(start, scripts)| Case::of(start, scripts)).collect()
 }
 
-/// A case that is no part of the proof: it comes to what no order comes to, and the stepper must say so.
+/// A case that is not part of the proof: its outcome equals no serial order, and the stepper must
+/// report that.
 pub fn planted() -> Case {
     Case::of("queued", &["planted", "planted"])
 }
 
-/// Each script, twice, wherever it claims to have something to do.
+/// Each script twice, in every start where it claims to act.
 pub(super) fn alone() -> Vec<Case> {
     let all =
         SCRIPTS.iter().flat_map(|script| script.acts_in.iter().map(move |start| (script, *start)));
     all.map(|(script, start)| Case::new(start::named(start), &[*script; 2], false)).collect()
 }
 
-/// A pair, wherever one of them has something to do, and first where both have.
+/// A pair, in every start where one of the scripts acts; starts where both act come first.
 fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
     let acts = |script: &Script, start: &Start| script.acts_in.contains(&start.name);
     let mut starts: Vec<&'static Start> =
@@ -135,16 +138,17 @@ fn pair(all: &mut Vec<Case>, first: &Script, second: &Script) {
     starts.sort_by_key(|start| !(acts(first, start) && acts(second, start)));
     for (n, start) in starts.into_iter().enumerate() {
         all.push(Case::new(start, &[*first, *second], n == 0));
-        // Where the sessions show different tokens, it matters who is who.
+        // Where the sessions show different tokens, it matters which session runs which script.
         if start.tokens[0] != start.tokens[1] && first.name != second.name {
             all.push(Case::new(start, &[*second, *first], false));
         }
     }
 }
 
-/// Beyond the pairs.
+/// Cases beyond the pairs.
 const CHOSEN: [(&str, &[&str]); 42] = [
-    // Batches that cross in the middle, where somebody stands.
+    // Batches in opposite orders, most with a third session in the middle; and three equal
+    // sessions.
     ("three", &["settle-up", "settle-down", "hold-middle"]),
     ("three", &["mixed-up", "settle-down", "hold-middle"]),
     ("three", &["effects-down", "settle-up", "hold-middle"]),
@@ -156,7 +160,7 @@ const CHOSEN: [(&str, &[&str]); 42] = [
     ("queued", &["enqueue", "enqueue", "enqueue"]),
     ("queued", &["claim", "claim", "claim"]),
     ("many", &["claim-two", "claim-two", "claim-two"]),
-    // A user's transaction, and those who would take its job.
+    // A user's transaction, and other sessions that try to take its job.
     ("over", &["fence-write", "lapse", "claim"]),
     ("over", &["write-complete", "lapse", "claim"]),
     ("over", &["hold-write-complete", "renew", "claim"]),
@@ -172,30 +176,31 @@ const CHOSEN: [(&str, &[&str]); 42] = [
     ("parked", &["resume", "resolve", "cancel"]),
     ("dead", &["requeue", "purge", "prune"]),
     ("old", &["requeue", "purge", "prune"]),
-    // What follows a job is enqueued before the job is settled, in one transaction.
+    // A follow-up job is enqueued before its job is settled, in one transaction.
     ("over", &["follow", "claim"]),
     ("running", &["follow", "cancel"]),
     ("running", &["follow", "renew"]),
-    // A job whose time has come, and those who would make it ready or end it.
+    // A waiting job that has become due, and sessions that promote or end it.
     ("due", &["claim", "claim"]),
     ("due", &["claim", "cancel"]),
     // A worker whose lock is seen free for the first time.
     ("unseen", &["vanished", "register"]),
     ("unseen", &["vanished", "retire"]),
-    // A worker that was taken for gone comes back with two calls at once.
+    // A worker that was considered gone comes back with two calls at once.
     ("mistaken", &["renew", "progress"]),
-    // A refusal of a job that is deleted as soon as it succeeds.
+    // A refused write to a job that is deleted as soon as it succeeds.
     ("forgetful", &["renew", "complete"]),
-    // A worker that has not been heard of for long, and is.
+    // A worker that has not registered for a long time, and registers now.
     ("expired", &["prune", "register"]),
-    // A new epoch is written down by one, and the others go on.
+    // One session records a new epoch, and the others go on.
     ("moved", &["claim", "claim"]),
     ("moved", &["claim", "raise-epoch"]),
-    // So is a break.
+    // The same for a break in time.
     ("stalled", &["claim", "claim"]),
-    // Two workers have seen that the server was put back, and one of them begins the epoch.
+    // Two workers have noticed that the server was restored from an older copy, and one of them
+    // begins the epoch.
     ("queued", &["witness", "witness"]),
     ("queued", &["witness", "raise-epoch"]),
-    // Two operators, each of whom is told what held before.
+    // Two operators, each of whom gets the previous value.
     ("queued", &["gap-second", "gap-two-seconds"]),
 ];

@@ -1,21 +1,22 @@
-//! Inside the functions: one call stops between two of its statements while another goes on.
+//! Inside the functions: one call pauses between two of its statements while another goes on.
 //!
-//! At READ COMMITTED each statement of a function has a snapshot of its own, so what others commit while a call is under
-//! way reaches it. The functions of a throw-away store get places to stop, between their statements. The first call
-//! stops at one place, the second runs until it stops at one of its own or ends, then the first ends, then the second: every
-//! pair of places, which are all orders with two changes of turn.
+//! At READ COMMITTED each statement of a function has its own snapshot, so a call sees what others
+//! commit while it runs. The functions of a throw-away store get places to pause between their
+//! statements. The first call pauses at one place. The second runs until it pauses at a place of
+//! its own or ends. Then the first call ends, then the second. Every pair of places is run: these
+//! are all orders with two changes of turn.
 
 use super::bench::Bench;
 
-/// The functions that read and write jobs: those that only compute need no place to stop.
+/// The functions that read or write tables. Functions that only compute need no place to pause.
 const TOUCHING: &str = "claim_many walk pick lapse_many lapse_one take_back put_back end_job note settle_many settle_one \
     answer_late refuse is_kept current heard renew_many enqueue_many take_keys cancel_many \
     find forget requeue_many resume_many purge_many prune vanished refused take_crash_back promote progress_many hold_many \
     ledger_many ledger_one ledger_late ledger_heard resolve_effect raise_epoch floor_kept register \
     check_fence";
 
-/// Waits at the place whose turn it is, if any, until the control session lets go of its lock. It is called by `ASSERT`,
-/// which changes neither FOUND nor the row count.
+/// Waits at the chosen place, if one is set, until the control session releases its lock. Called by
+/// `ASSERT`, which changes neither FOUND nor the row count.
 const PAUSE: &str =
     "CREATE OR REPLACE FUNCTION public.drill_pause() RETURNS boolean LANGUAGE plpgsql AS $$
     DECLARE
@@ -31,7 +32,7 @@ const PAUSE: &str =
         RETURN true;
     END $$";
 
-/// Gives the functions of a bench's store their places to stop.
+/// Adds places to pause to the functions of a bench's store.
 pub(super) fn instrument(bench: &mut Bench) {
     bench.run(PAUSE);
     let names: Vec<String> = TOUCHING.split_whitespace().map(|name| format!("'{name}'")).collect();
@@ -46,8 +47,8 @@ pub(super) fn instrument(bench: &mut Bench) {
     }
 }
 
-/// The text of a function, with a place to stop after each of its statements that has to do with a table. Between the
-/// others nothing can change.
+/// The text of a function, with a place to pause after each statement that touches a table. Between
+/// other statements nothing can change.
 fn with_places(function: &str) -> String {
     const TABLES: [&str; 10] = [
         ".jobs",

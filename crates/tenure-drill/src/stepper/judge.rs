@@ -1,19 +1,23 @@
-//! What may come of sessions side by side: what the same scripts come to one after the other, in some order, all run on
-//! the same server. And whatever the order, what must not be committed.
+//! Which outcomes of concurrent sessions are allowed: those of the same scripts run one after the
+//! other, in some order, on the same server. And what must not be committed in any order.
 //!
 //! In five ways the promise is weaker than that, and only in these:
 //!
-//! - Calls that promise to wait for nobody pass a locked row by. A `busy`, a claim or a sweep that found nothing, and a
-//!   `prune` that deleted nothing, while another session's transaction was open, count as not having been called. The
-//!   caller asks again; meanwhile nobody else can take what is locked.
-//! - `settle_and_claim` is a settlement and a claim. If the claim found nothing while another session's transaction was
-//!   open, the call counts as the settlement alone.
-//! - A user's transaction that was refused has left nothing. At which of its statements it was refused, and what it was
-//!   answered before, is no part of the outcome: `fence` may say yes, and COMMIT no.
-//! - A line of the timeline about a refusal tells what was seen at that moment, and it does not wait for whoever has the
-//!   job locked: it may be missing. But there is none about a call that no order refuses.
-//! - At REPEATABLE READ, `purge` and `prune` do not see a line about a refusal that is younger than their snapshot, and
-//!   leave it behind. The library calls them at READ COMMITTED, and nobody else is asked to call them.
+//! - Calls that promise not to wait pass a locked row by. A `busy`, a claim or a sweep that found
+//!   nothing, and a `prune` that deleted nothing, while another session's transaction was open,
+//!   count as not having been called. The caller calls again; meanwhile no other session can take
+//!   what is locked.
+//! - `settle_and_claim` is a settlement and a claim. If the claim found nothing while another
+//!   session's transaction was open, the call counts as the settlement alone.
+//! - A user's transaction that was refused has left nothing. Which of its statements was refused,
+//!   and what the earlier ones answered, is not part of the outcome: `fence` may succeed, and
+//!   COMMIT fail.
+//! - A timeline line about a refusal records what was seen at that moment, and is written without
+//!   waiting for a session that has the job locked: the line may be missing. But there is no line
+//!   about a call that is refused in no order.
+//! - At REPEATABLE READ, `purge` and `prune` do not see a line about a refusal that is younger than
+//!   their snapshot, and leave it behind. The library calls them at READ COMMITTED, and no other
+//!   caller is expected to call them.
 
 use std::collections::BTreeMap;
 
@@ -23,31 +27,31 @@ use super::script::{self, About, Act, Script, Step};
 use super::{Answer, Case, Isolation};
 use crate::verdict::Invariant;
 
-/// What is wrong with a run.
+/// The invariant that a run breaks, and how.
 type Fault = (Invariant, String);
 
-/// Whose transaction comes in its turn; `true` if as the smaller call that it counts as.
+/// Serial order: the session of each transaction in turn; `true` if it counts as the smaller call.
 type Order = Vec<(usize, bool)>;
 
-/// Knows what the orders of a case come to.
+/// Caches the outcomes of the serial orders of a case.
 #[derive(Default)]
 pub(super) struct Judge {
     serial: BTreeMap<Order, Outcome>,
 }
 
-/// What came of a run: the answers by session, and all that is stored. New jobs are numbered as they appear, because
-/// numbers that nobody got are no outcome.
+/// The outcome of a run: the answers by session, and everything that is stored. New jobs are
+/// numbered in the order in which they appear, because gaps in the ids are not part of the outcome.
 struct Outcome {
     answers: Vec<Vec<String>>,
     /// The SQLSTATE with which a user's own transaction was refused.
     refused: Vec<Option<String>>,
     rows: Vec<String>,
-    /// Lines about refusals: job, token and verb.
+    /// Timeline lines about refusals: job, token and verb.
     lines: Vec<String>,
 }
 
 impl Judge {
-    /// Whether a run is right, and if so, whether somebody was passed by in it.
+    /// Whether a run is correct, and if so, whether a session was passed by in it.
     pub(super) fn judge(
         &mut self,
         bench: &mut Bench,
@@ -111,12 +115,12 @@ fn alone(bench: &mut Bench, case: &Case, isolation: Isolation, back: &str, order
     }
     let mut turns = turns.into_iter();
     run(bench, &case, isolation, back, &sessions, |ready, _| {
-        // Who was refused has no more turns.
+        // A session that was refused has no more turns.
         turns.find(|turn| ready.contains(turn)).unwrap_or(ready[0])
     })
 }
 
-/// Every order of those who were called, and then without those who were passed by.
+/// Every serial order of all sessions, and then of all but those that were passed by.
 fn orders(case: &Case, seen: &Run) -> Vec<Order> {
     let all: Vec<usize> = (0..case.scripts.len()).collect();
     let passed: Vec<usize> =
@@ -146,7 +150,7 @@ fn permutations(rest: &[(usize, bool)], begun: &mut Order, found: &mut Vec<Order
         found.push(begun.clone());
     }
     for at in 0..rest.len() {
-        // Those of one session are in their own order anyway.
+        // Transactions of one session keep their own order.
         if rest[..at].contains(&rest[at]) {
             continue;
         }
@@ -157,10 +161,10 @@ fn permutations(rest: &[(usize, bool)], begun: &mut Order, found: &mut Vec<Order
     }
 }
 
-/// Whether a session's call passed by what another had locked.
+/// Whether a session's call passed by what another session had locked.
 fn was_passed_by(case: &Case, seen: &Run, n: usize) -> bool {
     let script = &case.scripts[n];
-    // The statement before the COMMIT.
+    // The answer to the statement before the COMMIT.
     let said = seen.answers[n].iter().rev().nth(1).and_then(Option::as_ref);
     let Some(Answer::Rows(rows)) = said else { return false };
     let word = |at: usize| rows.first().and_then(|row| row.get(at)).map_or("", String::as_str);
@@ -203,7 +207,8 @@ impl Outcome {
 
 const REFUSED: &str = "\"refused\": true";
 
-/// The SQLSTATE with which a session was refused. That it was done before is one refusal at COMPLETE and another at a fence.
+/// The SQLSTATE with which a session was refused. A job that is already done is refused with one
+/// code by `complete` and with another by a fence: both count as the same.
 fn refusal(session: &[Option<Answer>]) -> Option<String> {
     session.iter().find_map(|answer| match answer {
         Some(Answer::Refused(code)) if code == "TN004" => Some("TN001".to_owned()),
@@ -212,7 +217,7 @@ fn refusal(session: &[Option<Answer>]) -> Option<String> {
     })
 }
 
-/// Which call of whom a line of the timeline is about.
+/// The call that a timeline line is about: its job, token and verb.
 fn about(line: &str) -> String {
     let fields = ["job_id", "token", "verb"].map(|field| {
         let rest = line.split_once(&format!("\"{field}\": ")).map_or("", |(_, rest)| rest);
@@ -221,7 +226,7 @@ fn about(line: &str) -> String {
     fields.join(" ")
 }
 
-/// The text, with numbers of new jobs as they appeared.
+/// The text, with the ids of new jobs replaced by the order in which they appeared.
 fn renumbered(text: &str, known: &mut BTreeMap<u64, usize>) -> String {
     const NEW: std::ops::Range<u64> = 1_001..1_900;
     let mut said = String::with_capacity(text.len());
@@ -231,7 +236,7 @@ fn renumbered(text: &str, known: &mut BTreeMap<u64, usize>) -> String {
         let (before, number) = (&rest[..at], &rest[at..end]);
         said += before;
         match number.parse::<u64>() {
-            // A part of a second is no job.
+            // Digits after a decimal point are a part of a second, not a job.
             Ok(id) if NEW.contains(&id) && !before.ends_with('.') => {
                 let next = known.len() + 1;
                 said += &format!("new-{}", known.entry(id).or_insert(next));
@@ -243,11 +248,12 @@ fn renumbered(text: &str, known: &mut BTreeMap<u64, usize>) -> String {
     said + rest
 }
 
-/// Where an outcome differs from that of an order, in words. Who does not take part answered nothing that counts.
+/// How an outcome differs from that of a serial order, in words. The answers of sessions that are
+/// left out are not compared.
 fn differs(seen: &Outcome, serial: &Outcome, order: &Order, blind: bool) -> Option<String> {
     for (n, less) in order {
         let both_refused = seen.refused[*n].is_some() && seen.refused[*n] == serial.refused[*n];
-        // The smaller call says less.
+        // The smaller call answers less.
         if seen.answers[*n] != serial.answers[*n] && !less && !both_refused {
             let (one, other) = (seen.answers[*n].join("; "), serial.answers[*n].join("; "));
             return Some(format!("{} was answered {one} instead of {other}", super::letter(*n)));
@@ -269,9 +275,9 @@ fn differs(seen: &Outcome, serial: &Outcome, order: &Order, blind: bool) -> Opti
     }
 }
 
-/// What each transaction may commit, given what was committed before it.
+/// Checks what each transaction may commit, given what was committed before it.
 fn check_commits(case: &Case, seen: &Run) -> Result<(), Fault> {
-    // Until when a claim of this run was to be trusted, by the time at which it was asked for.
+    // Until when each claim of this run is valid, counted from the time at which it was sent.
     let mut granted: BTreeMap<i64, i64> = BTreeMap::new();
     for commit in &seen.commits {
         let token = case.start.tokens[commit.session];
@@ -303,7 +309,7 @@ fn check_commits(case: &Case, seen: &Run) -> Result<(), Fault> {
                 }
                 Act::Holder(words) if words.contains(&word) => holds(commit, token, &who)?,
                 Act::Hold | Act::Write => holds(commit, token, &who)?,
-                Act::Lapse if word == "lapsed" => {
+                Act::Lapse if word == "taken_back" => {
                     let over = |it: &Fact| it.token == token && it.lease_until <= commit.before.now;
                     if !commit.before.jobs.get(&1).is_some_and(over) {
                         return Err((
@@ -321,7 +327,7 @@ fn check_commits(case: &Case, seen: &Run) -> Result<(), Fault> {
 
 const RUNNING: i64 = 2;
 
-/// I6: who has the job keeps it until the lease is over.
+/// I6: the holder keeps the job until its lease is over.
 fn check_claim(
     commit: &Commit,
     job: i64,
@@ -343,7 +349,7 @@ fn check_claim(
     Ok(())
 }
 
-/// I7: what is heard and committed comes from the latest claim.
+/// I7: a write that is accepted and committed comes from the latest claim.
 fn holds(commit: &Commit, token: i64, who: &str) -> Result<(), Fault> {
     let held = |it: &Fact| it.token == token && it.state == RUNNING;
     if commit.before.jobs.get(&1).is_some_and(held) {
@@ -355,7 +361,7 @@ fn holds(commit: &Commit, token: i64, who: &str) -> Result<(), Fault> {
     Err((Invariant::I7, format!("{who} committed under token {token}, and job 1 was {now}")))
 }
 
-/// What may be stored at the end.
+/// Checks what may be stored at the end.
 fn check_rows(seen: &Run) -> Result<(), Fault> {
     let once =
         seen.rows.iter().filter(|row| row.starts_with("write ") && row.contains("once")).count();

@@ -1,5 +1,5 @@
-//! One run of a case: whose turn it is decides the caller, who waits decides the server, and what was answered and
-//! committed is written down.
+//! One run of a case. The caller decides which session is next, the server decides which session
+//! waits, and the run records what was answered and committed.
 
 use tenure::clock::monotonic;
 
@@ -8,24 +8,25 @@ use super::script::{About, Act, Script};
 use super::{Answer, Case, Isolation, SESSIONS, letter};
 use crate::verdict::Invariant;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
 pub(super) struct Run {
-    /// Whose turn it was, and whose it could have been.
+    /// The session whose turn it was, and the sessions that could have been next.
     pub(super) turns: Vec<(usize, Vec<usize>)>,
     /// What happened, in words.
     pub(super) told: Vec<String>,
-    /// What each session was answered, statement by statement. What it was not sent is not there.
+    /// The answers to each session, statement by statement; `None` for a statement that was not
+    /// sent.
     pub(super) answers: Vec<Vec<Option<Answer>>>,
-    /// Which of the sessions called while another one's transaction was open.
+    /// Which of the sessions called while another session's transaction was open.
     pub(super) overlapped: [bool; SESSIONS],
-    /// What was committed, in this order.
+    /// The commits, in their order.
     pub(super) commits: Vec<Commit>,
-    /// All that is stored at the end.
+    /// Everything that is stored at the end.
     pub(super) rows: Vec<String>,
-    /// What must not happen, whatever came of it.
+    /// A fault that is wrong whatever the outcome is.
     pub(super) fault: Option<(Invariant, String)>,
-    /// Who promised to wait for nobody, and waited.
+    /// The script that promised not to wait, and waited.
     pub(super) waited: Option<&'static str>,
     pub(super) statements: u64,
     pub(super) waits: u64,
@@ -36,9 +37,9 @@ pub(super) struct Run {
 /// A transaction that was committed.
 pub(super) struct Commit {
     pub(super) session: usize,
-    /// What it did, what it was answered, and what time it was when it asked.
+    /// What it did, the answer to that, and the time at which it was sent.
     pub(super) did: Vec<(Act, Answer, i64)>,
-    /// What was committed before it, and after.
+    /// The committed state before this commit, and after it.
     pub(super) before: Facts,
     pub(super) after: Facts,
 }
@@ -47,25 +48,25 @@ pub(super) struct Commit {
 struct Sent {
     sql: String,
     act: Act,
-    /// Where its transaction begins.
+    /// The index of the first statement of its transaction.
     began_at: usize,
 }
 
-/// A session on its way.
+/// The state of a session during a run.
 struct Actor {
     script: Script,
     steps: Vec<Sent>,
     /// The next statement.
     next: usize,
-    /// Whether a statement of its own is not answered yet.
+    /// Whether one of its statements is not answered yet.
     asked: bool,
-    /// Whether it has stopped inside a call.
+    /// Whether the session is paused inside a call.
     stopped: bool,
-    /// Whether a transaction of its own is open.
+    /// Whether the session has an open transaction.
     open: bool,
-    /// It met a conflict, and will do its transaction again.
+    /// The session met a conflict, and will retry its transaction.
     again: bool,
-    /// It was refused.
+    /// The session was refused.
     over: bool,
     did: Vec<(Act, Answer, i64)>,
 }
@@ -76,7 +77,7 @@ impl Actor {
     }
 }
 
-/// Whoever runs a case.
+/// Runs a case.
 struct Runner<'a> {
     bench: &'a mut Bench,
     actors: Vec<Actor>,
@@ -86,8 +87,8 @@ struct Runner<'a> {
     run: Run,
 }
 
-/// Runs these sessions of a case from its start. `choose` says who is next: of those with whom another order begins, or of
-/// all who can go on.
+/// Runs these sessions of a case from its start. `choose` picks the next session. It gets the
+/// sessions that lead to a new order, and all sessions that can go on.
 pub(super) fn run(
     bench: &mut Bench,
     case: &Case,
@@ -110,8 +111,8 @@ pub(super) fn run(
     runner.run
 }
 
-/// The statements of a script. BEGIN touches nothing and goes with the statement after it; where a transaction has one
-/// snapshot, it is taken in a step of its own, so that it may be old.
+/// The statements of a script. BEGIN touches nothing and is sent with the statement after it. Where
+/// a transaction has one snapshot, a separate step takes it, so that the snapshot may be old.
 fn expand(script: &Script, isolation: Isolation, token: i64, n: usize) -> Vec<Sent> {
     let level = isolation.of(script);
     let worker = letter(n).to_lowercase();
@@ -150,8 +151,9 @@ pub(super) fn lengths(script: &Script, isolation: Isolation) -> Vec<usize> {
     lengths
 }
 
-/// Runs two calls that each stop at a place inside, and tells whether they came to it. The first goes to its place, the second
-/// to its own or to its end, then the first ends, and then the second.
+/// Runs two calls that each pause at a place inside, and returns whether each reached its place.
+/// The first call runs to its place, the second to its own place or its end. Then the first call
+/// ends, then the second.
 pub(super) fn run_inside(
     bench: &mut Bench,
     case: &Case,
@@ -182,7 +184,7 @@ pub(super) fn run_inside(
 }
 
 impl<'a> Runner<'a> {
-    /// All stand at the beginning; those who do not take part have nothing to do.
+    /// Puts all sessions at the beginning. Sessions that do not take part have nothing to do.
     fn start(
         bench: &'a mut Bench,
         case: &Case,
@@ -217,21 +219,22 @@ impl<'a> Runner<'a> {
         Runner { bench, actors, is_clocked: case.start.is_clocked(), isolation, facts, run }
     }
 
-    /// Sends what a session has left, unless it waits.
+    /// Sends the rest of a session's statements, unless it waits.
     fn send_the_rest(&mut self, n: usize) {
         while self.actors[n].can_go_on() && self.run.fault.is_none() {
             self.step(n);
         }
     }
 
-    /// Who can go on.
+    /// The sessions that can go on.
     fn able(&self) -> Vec<usize> {
         (0..self.actors.len()).filter(|n| self.actors[*n].can_go_on()).collect()
     }
 
-    /// Who may be next. Orders that differ only in where a statement stands that others cannot notice are one order: a
-    /// snapshot is taken at the beginning or directly after the end of somebody's transaction, and a write of the user's
-    /// own follows what it follows, or precedes what it precedes, directly.
+    /// The sessions that may be next. Orders that differ only in the position of a statement that
+    /// the other sessions cannot notice count as one. So a snapshot is taken only at the beginning
+    /// or directly after the end of a transaction, and a user's own write is sent directly after
+    /// the statement before it, or directly before the statement after it.
     fn ready(&self) -> Vec<usize> {
         if let Some((last, _)) =
             self.run.turns.last().filter(|(last, _)| self.actors[*last].can_go_on())
@@ -250,7 +253,7 @@ impl<'a> Runner<'a> {
         let (looks, mut ready): (Vec<usize>, Vec<usize>) =
             self.able().into_iter().partition(|n| is_look(*n, self.actors[*n].next));
         let last = self.run.turns.last().map(|(last, _)| *last);
-        // Of several who look at once, the order does not matter.
+        // If several sessions take a snapshot in a row, their order does not matter.
         let looked = last.filter(|last| is_look(*last, self.actors[*last].next.wrapping_sub(1)));
         if ready.is_empty() || last.is_none_or(|last| !self.actors[last].open) {
             ready.extend(looks.into_iter().filter(|n| looked.is_none_or(|last| last < *n)));
@@ -277,11 +280,12 @@ impl<'a> Runner<'a> {
         self.settle(Some((n, before)));
     }
 
-    /// Takes in what was answered until all who were asked have answered or wait.
+    /// Takes in answers until all sessions that were sent a statement have answered or wait.
     fn settle(&mut self, latest: Option<(usize, usize)>) {
         let mut is_stuck = self.take_in(latest);
         let deadline = monotonic() + PATIENCE;
-        // Who waits for others that all wait is in a circle: the server will find out, and end one of them.
+        // If all sessions wait for each other, the server will detect the deadlock and end one of
+        // them.
         while is_stuck && self.run.fault.is_none() {
             is_stuck = self.take_in(None);
             if monotonic() > deadline {
@@ -290,7 +294,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The same, once; whether now all wait.
+    /// One round of `settle`. Returns whether all sessions wait now.
     fn take_in(&mut self, latest: Option<(usize, usize)>) -> bool {
         let asked: Vec<usize> = (0..self.actors.len()).filter(|n| self.actors[*n].asked).collect();
         let Some(Calm { answered, waiting }) = self.bench.calm(&asked) else {
@@ -319,7 +323,7 @@ impl<'a> Runner<'a> {
         !waiting.is_empty() && !has_stopped && !self.actors.iter().any(Actor::can_go_on)
     }
 
-    /// A session was answered.
+    /// Records the answer to a session.
     fn hear(&mut self, n: usize, answer: &Answer, line: Option<usize>) {
         let said = format!(" → {answer}");
         match line {
@@ -372,7 +376,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whoever met a conflict does as 40001 asks, and tries again; then all is looked at.
+    /// A session that met a conflict retries, as 40001 asks. Then the stored rows are read.
     fn finish(&mut self) {
         for n in 0..self.actors.len() {
             if !self.actors[n].again || self.run.fault.is_some() {
@@ -400,7 +404,7 @@ impl<'a> Runner<'a> {
 }
 
 impl Run {
-    /// Ends what is still open, so that the next run begins with sessions that are free.
+    /// Ends what is still open, so that the sessions are free for the next run.
     fn fault_is_left_behind(&mut self, bench: &mut Bench, actors: &[Actor]) {
         let (asked, idle): (Vec<usize>, Vec<usize>) =
             (0..actors.len()).partition(|n| actors[*n].asked);
@@ -408,7 +412,7 @@ impl Run {
             bench.send(n, "ROLLBACK");
             drop(bench.calm(&[n]));
         }
-        // With the others gone, who waits goes on.
+        // Once the other sessions have rolled back, a waiting session goes on.
         if bench.calm(&asked).is_some() {
             for n in asked {
                 bench.send(n, "ROLLBACK");

@@ -1,11 +1,13 @@
-//! What a session does, statement by statement: one verb in a transaction of its own, or a user's own transaction.
+//! What a session does, statement by statement: one verb in its own transaction, or a user's own
+//! transaction.
 //!
-//! In a statement, `:t` is the token that its session shows, and `:w` the name that it works under. The job is 1.
+//! In a statement, `:t` is the token that its session shows, and `:w` its worker's name. The job is
+//! 1.
 
 /// What a session does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Script {
-    /// Its name in that of a case.
+    /// The name of the script in the name of a case.
     pub(super) name: &'static str,
     pub(super) steps: &'static [Step],
     pub(super) about: About,
@@ -13,18 +15,18 @@ pub(super) struct Script {
     pub(super) acts_in: &'static [&'static str],
 }
 
-/// Whose it is, and what it promises.
+/// The kind of script, and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
-    /// It waits for whoever has its rows.
+    /// Waits for the session that has locked its rows.
     Waits,
-    /// It promises to wait for nobody: what is locked is passed by.
+    /// Promises not to wait: locked rows are passed by.
     Passes,
     /// A user's own transaction.
     Users,
 }
 
-/// One statement, and what it is to the judge.
+/// One statement, and what the judge checks about it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     pub(super) act: Act,
@@ -32,30 +34,30 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Its text, for a session that shows this token and works under this name.
+    /// The text of the statement, for a session with this token and this worker's name.
     pub(super) fn written(&self, token: i64, worker: &str) -> String {
         let sql = self.sql.replace(":t", &token.to_string()).replace(":w", worker);
         sql.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 }
 
-/// What a statement does, as far as a judge wants to know.
+/// What a statement does, as far as the judge needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Nothing that is judged by itself.
+    /// Nothing that is checked by itself.
     Other,
-    /// Takes jobs, so many at most: rows of what, job, token.
+    /// Claims at most this many jobs: rows of what, job, token.
     Claim(usize),
-    /// Something that only the holder of job 1 may do: the first cell of the first row is one of these words if it was
-    /// heard.
+    /// A write that only the holder of job 1 may make. If it was applied, the first cell of the
+    /// first row is one of these words.
     Holder(&'static [&'static str]),
     /// Holds job 1, or raises.
     Hold,
-    /// A write of the user's own on behalf of the holder of job 1.
+    /// A user's own write on behalf of the holder of job 1.
     Write,
     /// Takes a job back: the first cell is `lapsed` if it did.
     Lapse,
-    /// A job under the key `k`: its id.
+    /// Enqueues a job under the key `k`, and returns its id.
     Enqueue,
     /// Begins a transaction that has one snapshot, and takes it.
     Snapshot,
@@ -69,7 +71,7 @@ const fn step(act: Act, sql: &'static str) -> Step {
     Step { act, sql }
 }
 
-/// The starts in which somebody has job 1 and may settle it.
+/// The starts in which a worker holds job 1 and may settle it.
 const HELD: &[&str] = &["running", "over", "taken"];
 const LIVE: &[&str] = &["running", "over", "taken", "queued", "parked"];
 const KEYED: &[&str] =
@@ -138,7 +140,7 @@ pub(super) const SCRIPTS: [Script; 34] = [
          ':w', '{default}', NULL, 1, 20000) WHERE what <> 'next'"
     ),
     verb!(
-        "renew", Passes, HELD, Act::Holder(&["held"]),
+        "renew", Passes, HELD, Act::Holder(&["extended"]),
         "SELECT verdict, lease_until, token, state FROM tenure.renew_many('{1}', '{:t}', 50000)"
     ),
     verb!(
@@ -245,9 +247,9 @@ const WRITE: Step = step(Act::Write, "INSERT INTO public.writes VALUES (1, :t, '
 const ONCE: Step = step(Act::Write, "INSERT INTO public.writes VALUES (1, :t, 'once')");
 const COMPLETE: Step = step(Act::Other, "SELECT tenure.complete(1, :t)");
 
-/// What only some cases have.
+/// Scripts that only some cases have.
 pub(super) const EXTRA: [Script; 29] = [
-    // Whoever takes job 1 over, and does all of it.
+    // A worker that takes job 1 over, and does all of it.
     Script {
         name: "take-over",
         steps: &[
@@ -263,7 +265,7 @@ pub(super) const EXTRA: [Script; 29] = [
         about: About::Waits,
         acts_in: &["over"],
     },
-    // A user who commits the write, and then the completion.
+    // A user that commits the write first, and then the completion.
     Script {
         name: "write-then-complete",
         steps: &[
@@ -275,15 +277,16 @@ pub(super) const EXTRA: [Script; 29] = [
         about: About::Users,
         acts_in: &["over"],
     },
-    // A user who completes first and then writes, and sends both again after a lost answer to COMMIT.
+    // A user that completes first and then writes, and sends both again after a lost answer to
+    // COMMIT.
     Script {
         name: "complete-write",
         steps: &[COMPLETE, ONCE, COMMIT],
         about: About::Users,
         acts_in: HELD,
     },
-    // What a worker does with a job that another one follows: it holds the job, enqueues the other one if it does hold it,
-    // and settles.
+    // What a worker does with a job that has a follow-up: it holds the job, enqueues the follow-up
+    // if it does hold the job, and settles.
     Script {
         name: "follow",
         steps: &[
@@ -298,7 +301,7 @@ pub(super) const EXTRA: [Script; 29] = [
         about: About::Waits,
         acts_in: HELD,
     },
-    // A user who settles by the set form, and does not look at its answer.
+    // A user that settles by the set form, and does not check its answer.
     Script {
         name: "fence-write-settle",
         steps: &[
@@ -310,7 +313,7 @@ pub(super) const EXTRA: [Script; 29] = [
         about: About::Users,
         acts_in: &["over"],
     },
-    // Three jobs in one order, and in the other.
+    // Three jobs in one order, and in the reverse order.
     verb!(
         "settle-up", Waits, &["three"], Act::Other,
         "SELECT verdict, became, token, state FROM tenure.settle_many('{1,2,3}', '{1,1,1}', '{complete,complete,complete}',
@@ -335,7 +338,8 @@ pub(super) const EXTRA: [Script; 29] = [
         "cancel-down", Waits, &["three"], Act::Other,
         "SELECT verdict, state FROM tenure.cancel_many('{3,2,1}') ORDER BY n"
     ),
-    // One job three times, by somebody who has lost it: each is refused, and leaves a line.
+    // One job three times, by a worker that has lost it: each write is refused, and leaves a
+    // timeline line.
     verb!(
         "late-up", Waits, &["taken"], Act::Other,
         "SELECT verdict, token FROM tenure.settle_many('{1,1,1}', '{1,1,1}', '{retry,snooze,release}',
@@ -375,19 +379,19 @@ pub(super) const EXTRA: [Script; 29] = [
         "progress-middle", Waits, &["taken"], Act::Other,
         "SELECT verdict, token FROM tenure.progress_many('{1}', '{1}', '{1}', '{NULL}')"
     ),
-    // What settle-and-claim is if it does not claim.
+    // What settle-and-claim amounts to if it does not claim.
     verb!(
         "settle-only", Waits, &[], Act::Other,
         "SELECT verdict, NULL, token FROM tenure.settle_many('{1}', '{:t}', '{retry}', '{0}', '{no}', '{NULL}')"
     ),
-    // Whoever is in the middle of both.
+    // A user that holds the middle job of both batches.
     Script {
         name: "hold-middle",
         steps: &[step(Act::Other, "SELECT tenure.hold(2, 1)"), COMMIT],
         about: About::Users,
         acts_in: &["three"],
     },
-    // Keys in one order, and in the other.
+    // Keys in one order, and in the reverse order.
     verb!(
         "keys-up", Waits, &["queued"], Act::Other,
         "SELECT verdict, job FROM tenure.enqueue_many('{work,work}', '{\"{}\",\"{}\"}', p_keys => '{a,b}',
@@ -410,17 +414,17 @@ pub(super) const EXTRA: [Script; 29] = [
         "gap-two-seconds", Waits, &["queued"], Act::Other,
         "SELECT was FROM tenure.set_guard_gap(2000)"
     ),
-    // A worker that has seen the server further than it is.
+    // A worker that has seen a later position of the server's log than the server has now.
     verb!(
         "witness", Passes, &["queued"], Act::Other,
         "SELECT tenure.witnessed(m.installation || ' 0 FFFFFFFF/0', tenure.clock_ms()) FROM tenure.meta m"
     ),
-    // No verb: it writes what it has read, and others do so too.
+    // Not a verb: it writes what it has read, and other sessions do the same.
     verb!(
         "planted", Waits, &["queued"], Act::Other,
         "INSERT INTO public.writes SELECT 1, count(*), 'planted' FROM public.writes"
     ),
-    // A transaction that was begun two seconds before it claims, for a second.
+    // A transaction that began two seconds before it claims, with a lease of two seconds.
     Script {
         name: "late-claim",
         steps: &[

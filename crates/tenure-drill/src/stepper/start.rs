@@ -1,19 +1,19 @@
-//! Where a case begins: a state that the verbs themselves have made, at a time that stands still.
+//! The state in which a case begins: made by the verbs themselves, with a clock that stands still.
 
 /// A known state.
 pub(super) struct Start {
     pub(super) name: &'static str,
-    /// What is done there.
+    /// The statements that make it.
     sql: &'static str,
-    /// The token that the holders of each session show.
+    /// The token that each session shows.
     pub(super) tokens: [i64; 3],
-    /// What is not in the tables of jobs, and is set again before each run.
+    /// State outside the tables of jobs, which is set again before each run.
     pub(super) beside: &'static str,
 }
 
 impl Start {
-    /// What leads there from an empty store: jobs have numbers from 1 on, and what comes later from 1001 on, so that it
-    /// can be told apart.
+    /// The statements that make the start in an empty store. Its jobs have ids from 1 on, and later
+    /// jobs from 1001 on, so that they can be told apart.
     pub(super) fn whole(&self) -> String {
         let clock = "INSERT INTO tenure.clock (one, at) VALUES (1, 1000000000000);";
         let clock = if self.is_clocked() { clock } else { "" };
@@ -23,7 +23,7 @@ impl Start {
         )
     }
 
-    /// Whether its time stands still.
+    /// Whether its clock stands still.
     pub(super) fn is_clocked(&self) -> bool {
         self.name != "unclocked"
     }
@@ -34,41 +34,47 @@ pub(super) fn named(name: &str) -> &'static Start {
     STARTS.iter().find(|start| start.name == name).expect("a start that is listed")
 }
 
-/// All of them. The order is that in which a pair of verbs looks for a place where both have something to do.
+/// All starts. For a pair of verbs, the first start in this order is used in which both have
+/// something to do.
 pub(super) const STARTS: [Start; 18] = [
     Start { name: "running", sql: RUNNING, tokens: [1; 3], beside: NOTHING },
-    // The same, and its lease is over.
+    // Job 1 is running, and its lease is over.
     Start { name: "over", sql: OVER, tokens: [1; 3], beside: NOTHING },
-    // It was taken back, and somebody else has it: the first session does not know yet.
+    // Job 1 was taken back, and another worker holds it. The first session still shows the old
+    // token.
     Start { name: "taken", sql: TAKEN, tokens: [1, 3, 3], beside: NOTHING },
     Start { name: "queued", sql: QUEUED, tokens: [1; 3], beside: NOTHING },
-    // It waits for a person, with an effect in doubt.
+    // Job 1 is parked, with an effect in doubt.
     Start { name: "parked", sql: PARKED, tokens: [1; 3], beside: NOTHING },
-    // It was buried so long ago that it may be deleted.
+    // Job 1 was buried, and its retention time is over. Its effect in doubt keeps it from being
+    // pruned.
     Start { name: "dead", sql: DEAD, tokens: [1; 3], beside: NOTHING },
-    // It succeeded, likewise.
+    // Job 1 succeeded, and its retention time is over. Its effect in doubt keeps it from being
+    // pruned.
     Start { name: "ended", sql: ENDED, tokens: [1; 3], beside: NOTHING },
-    // It is ready, and the key that it came with has expired.
+    // Job 1 is ready, and its idempotency key has expired.
     Start { name: "expired", sql: EXPIRED, tokens: [1; 3], beside: NOTHING },
-    // Three jobs in one hand.
+    // Three jobs that one worker holds.
     Start { name: "three", sql: THREE, tokens: [1; 3], beside: NOTHING },
-    // Several that are ready.
+    // Several ready jobs.
     Start { name: "many", sql: MANY, tokens: [1; 3], beside: NOTHING },
-    // One that is ready, on the server's own clock.
+    // One ready job, on the server's own clock.
     Start { name: "unclocked", sql: QUEUED, tokens: [1; 3], beside: NOTHING },
-    // It was for later, and its time has come.
+    // Job 1 was enqueued with a delay, and is due now.
     Start { name: "due", sql: DUE, tokens: [1; 3], beside: NOTHING },
-    // Like the first, but ann's lock has not been looked at yet.
+    // Like `running`, but ann's lock has not been checked yet.
     Start { name: "unseen", sql: UNSEEN, tokens: [1; 3], beside: NOTHING },
-    // It was taken from two sessions' worker as from one that is gone, and the third has it.
+    // Job 1 was taken from the worker of two sessions because it was considered gone, and the third
+    // session holds it.
     Start { name: "mistaken", sql: MISTAKEN, tokens: [1, 1, 3], beside: NOTHING },
-    // Like the one that was taken, in a queue that deletes what has succeeded.
+    // Like `taken`, in a queue that deletes jobs when they succeed.
     Start { name: "forgetful", sql: FORGETFUL, tokens: [1, 3, 3], beside: NOTHING },
-    // It is ready, in a database that has gone back and nobody has noticed.
+    // Job 1 is ready, in a database that has gone back, which is not noticed yet.
     Start { name: "moved", sql: QUEUED, tokens: [1; 3], beside: MOVED },
-    // Its lease is over, but nobody was there to renew it, as happened twice before.
+    // The lease of job 1 is over, but no worker could reach the store to renew it, which has
+    // happened twice before.
     Start { name: "stalled", sql: OVER, tokens: [1; 3], beside: STALLED },
-    // Like the one that was buried, without an effect that would keep it from being deleted.
+    // Like `dead`, without the effect in doubt.
     Start { name: "old", sql: OLD, tokens: [1; 3], beside: NOTHING },
 ];
 
@@ -80,7 +86,7 @@ const STALLED: &str =
     "SELECT setval('tenure.broke_before', 999999900000), setval('tenure.broke', 999999950000);
     SELECT setval('tenure.pulse', 999999990000);";
 
-/// Job 1 is held by ann, who is known, and whose lock was seen free a second ago.
+/// Ann holds job 1. She is registered, and her lock was seen free a second ago.
 const RUNNING: &str = "SELECT tenure.enqueue('work');
     SELECT count(*) FROM tenure.claim_many('ann', '{default}', NULL, 1, 20000);
     SELECT tenure.register('ann', '{default}', NULL, true);
@@ -118,7 +124,7 @@ const FORGETFUL: &str = "SELECT tenure.enqueue('work');
     UPDATE tenure.clock SET at = at + 20000;
     SELECT count(*) FROM tenure.claim_many('bob', '{default}', NULL, 1, 20000);";
 
-// Beside it a worker that could not be looked at, and was not heard of since.
+// Also a worker that has no lock to check, and has not registered since.
 const EXPIRED: &str = "SELECT tenure.enqueue('work', key => 'k');
     SELECT tenure.register('ann', '{default}', NULL, false);
     UPDATE tenure.clock SET at = at + 86400000;";

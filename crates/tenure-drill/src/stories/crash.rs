@@ -1,5 +1,6 @@
-//! A worker is killed in the middle of a job, under a lease of ten minutes. Nobody waits for that lease: the lock that
-//! ended with its process tells, and another worker goes on where it was.
+//! A worker is killed in the middle of a job, under a lease of ten minutes. No worker waits for
+//! that lease to end: the guard, a lock that ended with the process, shows the death, and another
+//! worker continues the job.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use super::{Audience, Claim, Scene, Story, Told, nothing_wrong, play, seconds, t
 use crate::workers::kinds::Work;
 use crate::workers::{Setup, job, lines};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "crash";
-/// For how long a worker takes a job.
+/// The length of a worker's lease.
 pub const LEASE: Duration = Duration::from_secs(600);
 
-/// Plays it. The takeover must come `within` this time.
+/// Runs the story. The takeover must come `within` this time.
 pub fn once(scene: &Scene, within: Duration, audience: &mut dyn Audience) -> Result<Story> {
     play(NAME, scene, audience, |stage| {
         let (steps, bank, gate) = (stage.file("steps"), stage.file("bank"), stage.file("gate"));
@@ -52,7 +53,7 @@ pub fn once(scene: &Scene, within: Duration, audience: &mut dyn Audience) -> Res
     })
 }
 
-/// What there is to see when it is over.
+/// What the verdict is based on.
 pub(super) struct Seen {
     pub(super) detail: JobDetail,
     pub(super) effects: Vec<EffectView>,

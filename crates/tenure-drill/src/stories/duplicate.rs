@@ -1,5 +1,6 @@
-//! The same job is submitted twice under one key: by somebody who did not hear the answer, and by many at once. It is stored
-//! once. Under the same key with other args it is a conflict, and nothing is stored.
+//! The same job is submitted twice under one key: by a client that did not receive the answer, and
+//! by many clients at once. It is stored once. The same key with other args is a conflict, and
+//! nothing is stored.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,14 @@ use super::stage::Stage;
 use super::{Audience, Claim, Go, Scene, Story, Told, nothing_wrong, play};
 use crate::workers::process::{SUBMITTED, SUBMITTER_READY};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "duplicate";
-/// How many submit in the same moment.
+/// How many clients submit at the same moment.
 const CROWD: usize = 8;
 const ARGS: &str = r#"{"cents":700}"#;
 const OTHER_ARGS: &str = r#"{"cents":900}"#;
 
-/// Plays it.
+/// Runs the story.
 pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     play(NAME, scene, audience, |stage| {
         stage.note(
@@ -42,7 +43,8 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     })
 }
 
-/// Each in a process of its own, which all wait until the last is ready. Answers what they were told.
+/// Submits each from a process of its own. All processes wait until the last is ready. Returns
+/// their answers.
 fn submit(stage: &mut Stage<'_>, key: &str, all: &[(String, &str)]) -> Go<Vec<Told>> {
     let gate = stage.file(&format!("gate-{}", all[0].0));
     for (who, args) in all {
@@ -56,7 +58,7 @@ fn submit(stage: &mut Stage<'_>, key: &str, all: &[(String, &str)]) -> Go<Vec<To
     all.iter().map(|(who, _)| stage.hear(who, SUBMITTED)).collect()
 }
 
-/// What there is to see when it is over: what each was answered.
+/// What the verdict is based on: the answer to each submission.
 pub(super) struct Seen {
     pub(super) in_turn: Vec<Told>,
     pub(super) same: Vec<Told>,

@@ -1,8 +1,9 @@
-//! A worker is killed between its call of the bank and the record of the answer. Nobody can know from the store whether the
-//! bank was charged, and the next worker does not guess: the effect is in doubt. One job waits for a person, who asks the
-//! bank; the other sends it again, under the same key, and the bank recognises it.
+//! A worker is killed between its call of the bank and the record of the answer. The store cannot
+//! tell whether the bank was charged, and the next worker does not guess: the effect is in doubt.
+//! One job is parked for a person, who asks the bank; the other sends the effect again under the
+//! same key, and the bank recognises the key.
 //!
-//! The bank is a book beside the store, which only the calls write.
+//! The bank's book is a file beside the store, which only the calls write.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,11 +18,11 @@ use super::{Audience, Claim, Go, Halt, Scene, Story, nothing_wrong, play};
 use crate::workers::kinds::{CHARGE, InDoubt, Slow};
 use crate::workers::{Setup, job, lines};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "mid-apply";
 const RECEIPT: &str = "\"r-42\"";
 
-/// Plays it.
+/// Runs the story.
 pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     play(NAME, scene, audience, |stage| {
         stage.enter("A", &Setup::default())?;
@@ -46,7 +47,8 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     })
 }
 
-/// `victim` calls the bank for a new job, and is killed before it hears the answer; then `heir` is there.
+/// `victim` calls the bank for a new job and is killed before it receives the answer; then `heir`
+/// starts.
 fn die_mid_call(
     stage: &mut Stage<'_>,
     victim: &str,
@@ -71,12 +73,12 @@ fn resolve(stage: &mut Stage<'_>, id: JobId) -> Go<()> {
     let result = Json::check("result", RECEIPT, 100).map_err(tenure::store::Error::from)?;
     let name = effect_name(CHARGE).map_err(tenure::store::Error::from)?;
     match stage.store.resolve(id, &name, &Resolution::Committed { result })? {
-        Resolved::Yes(_) => Ok(()),
+        Resolved::Applied(_) => Ok(()),
         other => Err(Halt::Stuck(format!("the effect could not be resolved: {other:?}"))),
     }
 }
 
-/// What there is to see of one job when it is over.
+/// What the verdict on one job is based on.
 pub(super) struct Seen {
     pub(super) detail: JobDetail,
     pub(super) effects: Vec<EffectView>,
@@ -93,7 +95,7 @@ impl Seen {
         self.book.iter().collect::<BTreeSet<_>>().len()
     }
 
-    /// Its state, and how often it took effect by the ledger.
+    /// The job's state, and how many of its effects the ledger has as committed.
     fn ended(&self) -> (State, usize) {
         let committed =
             self.effects.iter().filter(|view| view.effect.standing == Standing::Committed);
@@ -106,7 +108,7 @@ impl Seen {
     }
 }
 
-/// And what there was to see before a person came.
+/// What was seen before a person resolved the parked job.
 pub(super) struct Parked {
     pub(super) doubted: bool,
     pub(super) waited: bool,

@@ -1,5 +1,6 @@
-//! The database goes away in the middle of jobs, and comes back. Workers notice, go on with what they have, and settle it
-//! when the store answers again. Nothing is lost, and nothing is done twice.
+//! The database becomes unreachable in the middle of jobs, and comes back. Workers notice, continue
+//! what they are running, and settle it when the store answers again. Nothing is lost, and nothing
+//! is done twice.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,40 +16,40 @@ use super::{Audience, Claim, Scene, Story, Told, nothing_wrong, play, seconds};
 use crate::workers::kinds::Account;
 use crate::workers::{Setup, job, lines};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "outage";
-/// How long the database is gone at the least.
+/// How long the database is unreachable, at least.
 const LENGTH: Duration = Duration::from_secs(2);
 const JOBS: usize = 6;
 
-/// Something that can be done to a database so that nobody reaches it.
+/// Something that makes a database unreachable.
 pub trait Outage {
-    /// What is done, for people.
+    /// What is done, for people to read.
     fn what(&self) -> String;
-    /// Under which name the workers' sessions are known, if that matters.
+    /// The application name that the workers' sessions need, if any.
     fn session(&self) -> Option<&str> {
         None
     }
-    /// It goes away.
+    /// Makes the database unreachable.
     ///
     /// # Errors
     /// If that could not be done.
     fn begin(&mut self) -> Result<()>;
-    /// Called again and again while it is away.
+    /// Called again and again during the outage.
     ///
     /// # Errors
-    /// If it could not be kept away.
+    /// If the database could not be kept unreachable.
     fn go_on(&mut self) -> Result<()> {
         Ok(())
     }
-    /// It comes back.
+    /// Ends the outage.
     ///
     /// # Errors
-    /// If it could not be brought back.
+    /// If the database could not be made reachable again.
     fn end(&mut self) -> Result<()>;
 }
 
-/// Plays it.
+/// Runs the story.
 pub fn once(scene: &Scene, outage: &mut dyn Outage, audience: &mut dyn Audience) -> Result<Story> {
     play(NAME, scene, audience, |stage| {
         if let Some(name) = outage.session() {
@@ -69,7 +70,7 @@ pub fn once(scene: &Scene, outage: &mut dyn Outage, audience: &mut dyn Audience)
         stage.note("four of six jobs have paid and work on, two are queued");
         stage.note(&outage.what());
         outage.begin()?;
-        // Now they end, and want to be settled.
+        // The jobs end now, while the store is unreachable, and must be settled later.
         stage.open(&gate)?;
         let begun = tenure::clock::monotonic();
         stage.until("a worker to notice", |stage| {
@@ -94,7 +95,7 @@ pub fn once(scene: &Scene, outage: &mut dyn Outage, audience: &mut dyn Audience)
     })
 }
 
-/// What there is to see when it is over.
+/// What the verdict is based on.
 pub(super) struct Seen {
     pub(super) jobs: Vec<JobDetail>,
     /// How many entries the ledger has.
@@ -145,14 +146,14 @@ pub(super) fn verdict(seen: &Seen) -> Vec<Claim> {
     ]
 }
 
-/// Another program holds the file locked, as a backup or a person with a shell may.
+/// Another program holds the file locked, as a backup or an operator's shell may.
 pub struct Locked {
     file: String,
     connection: Option<Connection>,
 }
 
 impl Locked {
-    /// Locks this file.
+    /// An outage that locks this scene's file.
     pub fn file(scene: &Scene) -> Locked {
         Locked { file: scene.place.clone(), connection: None }
     }
@@ -179,17 +180,18 @@ impl Outage for Locked {
     }
 }
 
-/// The server stays, because it is not ours; but it ends each session of the workers, as soon as there is one.
+/// The server keeps running, because it is not ours; but each of the workers' sessions is
+/// terminated as soon as it appears.
 pub struct CutOff {
     client: Client,
     name: String,
 }
 
 impl CutOff {
-    /// From this server.
+    /// An outage of this server's sessions.
     ///
     /// # Errors
-    /// If it does not answer without TLS.
+    /// If the server does not answer without TLS.
     pub fn from_server(server: &str) -> Result<CutOff> {
         let client = Client::connect(server, NoTls).map_err(|cause| Error::Unusable {
             target: "the server".into(),

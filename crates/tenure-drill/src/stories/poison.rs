@@ -1,5 +1,5 @@
-//! A job that kills every worker that runs it, among others that do not. It is buried before it has worn anybody out, with
-//! the evidence, and those beside it pay for it with two crashes at most.
+//! One job kills every worker that runs it; the jobs beside it are harmless. It is buried after
+//! five crashes, with the evidence, and the jobs beside it crash twice at most.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,16 @@ use super::{Audience, Claim, Scene, Story, nothing_wrong, play};
 use crate::workers::kinds::{Hold, Poison};
 use crate::workers::{Setup, job};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "poison";
-/// After so many crashes a job is buried, unless somebody says otherwise.
+/// The default number of crashes after which a job is buried.
 const CRASHES: u16 = 5;
-/// How many jobs are beside it.
+/// The number of jobs beside it.
 const BYSTANDERS: usize = 5;
-/// More workers than it may kill.
+/// More workers than the job may kill.
 const CREW: [&str; 7] = ["A", "B", "C", "D", "E", "F", "G"];
 
-/// Plays it.
+/// Runs the story.
 pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     play(NAME, scene, audience, |stage| {
         let gate = stage.file("gate");
@@ -47,7 +47,7 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
             }
             deaths += 1;
             stage.note(&format!("{who} is dead"));
-            // Those beside it have met it once; now they may end.
+            // The other jobs have crashed together with it once; now they may end.
             stage.open(&gate)?;
             if let Some(next) = CREW.get(at + 1) {
                 stage.enter(next, &Setup::default())?;
@@ -63,7 +63,7 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     })
 }
 
-/// What there is to see when it is over.
+/// What the verdict is based on.
 pub(super) struct Seen {
     pub(super) poison: JobDetail,
     pub(super) others: Vec<JobDetail>,
@@ -104,7 +104,8 @@ pub(super) fn verdict(seen: &Seen) -> Vec<Claim> {
             done == seen.others.len() && done > 0,
             format!("{done} of {}", seen.others.len()),
         ),
-        // After the first crash they all run again at once. After the second they are suspects, and it meets none of them.
+        // After the first crash all of them run again at once. After the second they are suspects,
+        // and the poison runs beside none of them.
         Claim::new("and crashed twice at most", worst <= 2, format!("{worst} at worst")),
     ]
 }

@@ -1,9 +1,9 @@
-//! Two workers, one job. A claims it and stalls; its lease runs out, B takes the job over and succeeds; then A wakes up,
-//! believes that the job is still its own, and goes on to its effect.
+//! Two workers, one job. A claims it and stalls; its lease ends, B takes the job over and succeeds;
+//! then A wakes up, assumes that the job is still its own, and proceeds to its effect.
 //!
-//! A is a worker whose renewal and whose own distrust of old leases are switched off, so that nothing but the store stands
-//! between it and the effect. It waits behind a gate that is opened when B has succeeded, and not before it has stalled
-//! for [`STALL`].
+//! A is a worker whose renewal and whose own check for expired leases are switched off, so that
+//! only the store stands between it and the effect. It waits behind a gate that is opened when B
+//! has succeeded, and not before A has stalled for [`STALL`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,13 +21,13 @@ use super::{Audience, Claim, Go, Scene, Story, Told, play, seconds, times};
 use crate::workers::kinds::{CHARGE, Late};
 use crate::workers::{Care, End, Setup, job, lines};
 
-/// Its name.
+/// The story's name.
 pub const NAME: &str = "race";
-/// For how long a worker takes a job.
+/// The length of a worker's lease.
 pub const LEASE: Duration = Duration::from_secs(1);
-/// For how long A stalls, at the least.
+/// How long A stalls, at least.
 pub const STALL: Duration = Duration::from_millis(2_500);
-/// How many races are run side by side, when there are many: by the same two processes, each with its own job.
+/// How many of many races run side by side: in the same two processes, each with its own job.
 const ABREAST: usize = 50;
 
 /// One race.
@@ -38,7 +38,7 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
     })
 }
 
-/// Many races. Their trace is that of those that broke.
+/// Many races. The trace has the events of those that failed.
 pub fn many(scene: &Scene, runs: usize, audience: &mut dyn Audience) -> Result<Story> {
     let (mut all, mut broken) = (Vec::new(), Vec::new());
     while all.len() < runs {
@@ -66,7 +66,7 @@ pub fn many(scene: &Scene, runs: usize, audience: &mut dyn Audience) -> Result<S
     Ok(Story { runs, figures, ..story })
 }
 
-/// Of many races the single events are of no interest, unless one breaks.
+/// Hides the single events of many races. Those of a failed race are in the trace.
 struct Quiet<'a>(&'a mut dyn Audience);
 
 impl Audience for Quiet<'_> {
@@ -81,7 +81,7 @@ impl Audience for Quiet<'_> {
     }
 }
 
-/// So many races side by side, each with its own job.
+/// Runs this many races side by side, each with its own job.
 fn run(stage: &mut Stage<'_>, abreast: usize) -> Go<Vec<Seen>> {
     // Several batches may share a directory.
     let batch = tenure::clock::unique();
@@ -93,7 +93,7 @@ fn run(stage: &mut Stage<'_>, abreast: usize) -> Go<Vec<Seen>> {
     for id in &jobs {
         started = started.max(stage.hear_of("A", "execution_started", *id)?.ms);
     }
-    // A has all its hands full, so what is taken from it is B's.
+    // All of A's slots are in use, so B claims what A loses.
     stage.enter("B", &usual)?;
     stage.until_all(&jobs, State::Succeeded)?;
     stage.until_ms(started + u64::try_from(STALL.as_millis()).unwrap_or(0))?;
@@ -115,24 +115,24 @@ fn run(stage: &mut Stage<'_>, abreast: usize) -> Go<Vec<Seen>> {
     Ok(seen)
 }
 
-/// What there is to see of one race when it is over.
+/// What the verdict on one race is based on.
 pub(super) struct Seen {
     pub(super) detail: JobDetail,
     pub(super) effects: Vec<EffectView>,
-    /// How often the bank was called for it.
+    /// How often the bank was called for this job.
     pub(super) calls: usize,
-    /// What was told of the job, and of the workers.
+    /// The events of this job and of the workers.
     pub(super) trace: Vec<Told>,
 }
 
 impl Seen {
-    /// The token that this worker was last given the job with: on a machine that is very busy, even B may be too slow for
-    /// its lease, and takes the job twice.
+    /// The token of this worker's last lease: on a very busy machine even B may be too slow for its
+    /// lease and claim the job twice.
     fn token(&self, who: &str) -> Option<Token> {
         self.trace.iter().rfind(|told| told.is(who, "lease_acquired"))?.token()
     }
 
-    /// How long after A was given the job it was taken back, by the store's own clock.
+    /// How long after A's claim the job was taken back, by the store's own clock.
     fn taken_back_after(&self) -> Option<Duration> {
         let of_a = |verb| {
             self.detail.timeline.iter().find(|entry| {
@@ -148,14 +148,14 @@ impl Seen {
         self.trace.iter().find(|told| told.is("A", "stale_write_blocked"))
     }
 
-    /// From when A was given the job to when B was.
+    /// The time from A's claim to B's.
     fn takeover_ms(&self) -> Option<u64> {
         let given = |who| self.trace.iter().find(|told| told.is(who, "lease_acquired"));
         Some(given("B")?.ms.saturating_sub(given("A")?.ms))
     }
 }
 
-/// The trace, as it must be told: these in this order, whatever is between them.
+/// The trace must contain these events in this order, whatever is between them.
 const ORDER: [(&str, &str, &str); 7] = [
     ("A", "lease_acquired", ""),
     ("A", "execution_started", ""),
@@ -247,20 +247,20 @@ fn order(trace: &[Told]) -> Claim {
     )
 }
 
-/// What many races came to.
+/// The totals of many races.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Figures {
-    /// How many there were.
+    /// How many races there were.
     pub runs: usize,
-    /// In how many B took the job over.
+    /// In how many of them B took the job over.
     pub takeovers: usize,
-    /// In how many A was refused.
+    /// In how many of them A was refused.
     pub refusals: usize,
     /// How many entries there are in the ledger.
     pub ledger_entries: usize,
-    /// From when A was given the job to when B was, at best.
+    /// The shortest time from A's claim to B's.
     pub fastest_ms: u64,
-    /// The same at worst.
+    /// The longest.
     pub slowest_ms: u64,
 }
 
@@ -289,7 +289,7 @@ impl Figures {
     }
 }
 
-/// The verdicts of many races as one: each claim holds if it held in all of them.
+/// Merges the verdicts of many races: each claim holds if it held in all of them.
 pub(super) fn sum(verdicts: &[Vec<Claim>]) -> Vec<Claim> {
     let Some(first) = verdicts.first() else { return Vec::new() };
     let of = |at: usize| verdicts.iter().map(move |verdict| &verdict[at]);

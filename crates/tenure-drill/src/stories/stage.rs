@@ -1,6 +1,7 @@
-//! The stage of a story: its store, its processes under their letters, and the trace of what they say.
+//! The stage of a story: its store, its processes under their letters, and the trace of their
+//! events.
 //!
-//! Nothing here hopes: whoever waits says for what, and a wait that is in vain ends the story with a claim that does not
+//! Every wait names what it waits for. If it times out, the story ends with a claim that does not
 //! hold.
 
 use std::path::PathBuf;
@@ -19,12 +20,12 @@ use crate::workers::{self, Event, Setup, Worker, process};
 pub(super) struct Stage<'a> {
     scene: &'a Scene,
     audience: &'a mut dyn Audience,
-    /// A connection of the story's own.
+    /// The story's own connection.
     pub(super) store: Box<dyn Store>,
     cast: Vec<(String, Worker)>,
     begun: Instant,
     pub(super) trace: Vec<Told>,
-    /// Where its processes find the store.
+    /// The place of the store, as its processes are given it.
     pub(super) place: String,
 }
 
@@ -46,7 +47,8 @@ impl<'a> Stage<'a> {
         self.trace.into_iter().filter(|told| !is_quiet(told)).collect()
     }
 
-    /// A file beside the store: a gate that is closed while it is not there, or the book of a witness.
+    /// A file beside the store: a gate, which is closed while the file does not exist, or a
+    /// witness's book.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.scene.directory.join(name)
     }
@@ -57,9 +59,9 @@ impl<'a> Stage<'a> {
         std::fs::write(gate, "").map_err(broken)
     }
 
-    // ── who is on it
+    // ── the processes
 
-    /// Lets a worker in, and waits until it works.
+    /// Starts a worker and waits until it works.
     pub(super) fn enter(&mut self, who: &str, setup: &Setup) -> Go<()> {
         self.launch(who, &process::words(setup));
         let started =
@@ -75,28 +77,28 @@ impl<'a> Stage<'a> {
         Err(Halt::Stuck(format!("{who} ended before it could work; it says why on stderr")))
     }
 
-    /// Lets a process in that is told these words.
+    /// Starts a process with these arguments.
     pub(super) fn launch(&mut self, who: &str, words: &[String]) {
         let worker = Worker::launch(&self.scene.program, &self.place, words);
         self.cast.push((who.to_owned(), worker));
     }
 
-    /// Kills it with -9, and tells when.
+    /// Kills the process with -9, and returns when.
     pub(super) fn kill(&mut self, who: &str) -> u64 {
         let pid = self.member(who).pid();
         self.member(who).kill();
-        // Its last words come before its death.
+        // The events that it reported before its death come first in the trace.
         self.listen();
         self.note(&format!("kill -9 {pid}, which is {who}"));
         self.ms(monotonic())
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the process has ended by itself.
     pub(super) fn has_ended(&mut self, who: &str) -> bool {
         self.member(who).has_ended()
     }
 
-    /// Asks it to end, and waits until it says why it did.
+    /// Asks the process to end, and waits until it reports why it did.
     pub(super) fn end(&mut self, who: &str) -> Go<Told> {
         self.member(who).close();
         let exit = self.hear(who, "worker_exit")?;
@@ -109,9 +111,9 @@ impl<'a> Stage<'a> {
         &mut found.expect("somebody who has entered").1
     }
 
-    // ── what is told
+    // ── the trace
 
-    /// Tells what the story itself does.
+    /// Adds what the story itself does to the trace.
     pub(super) fn note(&mut self, text: &str) {
         let ms = self.ms(monotonic());
         self.tell(Told { ms, who: NARRATOR.into(), event: json!({ "event": NOTE, "text": text }) });
@@ -132,7 +134,7 @@ impl<'a> Stage<'a> {
         u64::try_from(at.saturating_duration_since(self.begun).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Takes up what was said, in the order in which it was heard.
+    /// Adds the new events of all processes to the trace, in the order in which they were received.
     pub(super) fn listen(&mut self) {
         let mut heard: Vec<(Instant, Told)> = Vec::new();
         for (who, worker) in &mut self.cast {
@@ -152,9 +154,10 @@ impl<'a> Stage<'a> {
         }
     }
 
-    // ── what is waited for
+    // ── waiting
 
-    /// Waits until it is so. A store that is out of reach for the moment answers later.
+    /// Waits until `is` returns true. If the store is unreachable for the moment, it is asked again
+    /// later.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -175,17 +178,17 @@ impl<'a> Stage<'a> {
             if monotonic() >= end {
                 return Err(Halt::Stuck(format!("waited {PATIENCE:?} in vain for {what}")));
             }
-            // Not until the store changes: what is waited for may be said, or done elsewhere.
+            // Does not wait for a change of the store: the condition may depend on events or files.
             rest(Duration::from_millis(5));
         }
     }
 
-    /// Waits until it says so, for the first time.
+    /// Waits until the process reports this event for the first time.
     pub(super) fn hear(&mut self, who: &str, name: &str) -> Go<Told> {
         self.heard(&format!("{name} from {who}"), |told| told.is(who, name))
     }
 
-    /// Waits until it says so of this job, for the first time.
+    /// Waits until the process reports this event about this job for the first time.
     pub(super) fn hear_of(&mut self, who: &str, name: &str, job: JobId) -> Go<Told> {
         let what = format!("{name} of job {job} from {who}");
         self.heard(&what, |told| told.is_of(who, name, job))
@@ -217,9 +220,8 @@ impl<'a> Stage<'a> {
         self.until("time to pass", |stage| Ok(stage.ms(monotonic()) >= ms))
     }
 
-    // ── what is in the store
+    // ── the store
 
-    /// Enqueues jobs.
     pub(super) fn put(&mut self, jobs: &[NewJob]) -> Go<Vec<JobId>> {
         let created = self.store.enqueue(jobs)?.into_iter().map(|answer| match answer {
             Enqueued::Created(id) => Ok(id),
@@ -240,7 +242,7 @@ impl<'a> Stage<'a> {
         Ok(self.store.effects(&filter, 100)?)
     }
 
-    /// All that is stored and must not be.
+    /// Everything that `check` finds wrong in the store.
     pub(super) fn wrong(&mut self) -> Go<Vec<Wrong>> {
         let (mut from, mut wrong) = (None, Vec::new());
         loop {
@@ -254,12 +256,12 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// That all is well is no story.
+/// Events that are not worth showing.
 fn is_quiet(told: &Told) -> bool {
     ["lease_renewed", process::SUBMITTER_READY].contains(&told.name())
 }
 
-/// A moment in which others may do something.
+/// Pauses, so that other processes can do something.
 fn rest(length: Duration) {
     std::thread::park_timeout(length);
 }

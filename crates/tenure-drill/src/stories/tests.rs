@@ -1,4 +1,5 @@
-//! Verdicts that must fail: each story is given what it must not see, and says which claim does not hold.
+//! Verdicts that must fail: each story gets something that it must not see, and reports which claim
+//! does not hold.
 
 use serde_json::{Value, json};
 use tenure::clock::Timestamp;
@@ -14,7 +15,7 @@ use super::{Claim, Told, crash, duplicate, mid_apply, outage, poison, race};
 
 const JOB: i64 = 1;
 
-/// A job as a store has it, made to look as it is to.
+/// A job from a real store, changed to have this state, token, crashes and timeline.
 fn detail(state: State, token: i64, crashes: u16, timeline: &[TimelineEntry]) -> JobDetail {
     let mut store = Sqlite::in_memory(&Options::default()).unwrap();
     let args = Json::check("args", "{}", 10).unwrap();
@@ -69,7 +70,7 @@ fn of_job(who: &str, name: &str, token: &str) -> Told {
     told(who, json!({ "event": name, "job": "1", "token": token }))
 }
 
-/// Which claims do not hold, by their numbers.
+/// The indexes of the claims that do not hold.
 fn broken(verdict: &[Claim]) -> Vec<usize> {
     (0..verdict.len()).filter(|at| !verdict[*at].held).collect()
 }
@@ -96,7 +97,7 @@ fn good_race() -> race::Seen {
     }
 }
 
-/// The numbers of the claims that do not hold once something was changed.
+/// The indexes of the claims that do not hold after this change.
 fn race_with(change: impl FnOnce(&mut race::Seen)) -> Vec<usize> {
     let mut seen = good_race();
     change(&mut seen);

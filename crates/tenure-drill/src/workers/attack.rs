@@ -1,4 +1,5 @@
-//! Many small jobs, each with an effect: half of them on a bank outside, half in the same database. Meanwhile workers are killed at random and others take their place.
+//! Many small jobs, each with an effect: half of them on a bank outside, half in the same database.
+//! Meanwhile workers are killed at random and others take their place.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +13,7 @@ use tenure::ledger::Standing;
 use super::kinds::{Account, Book};
 use super::{Bench, Event, Setup, Worker, books, job, lines};
 
-/// How it went.
+/// The result.
 #[derive(Debug)]
 pub struct Attack {
     /// How many jobs there were.
@@ -23,11 +24,11 @@ pub struct Attack {
     pub executions: usize,
     /// How many leases workers took back from killed ones.
     pub lapses: usize,
-    /// How often the bank was asked.
+    /// How often the bank was called.
     pub requests: usize,
     /// How long it took until the last job had ended.
     pub took: Duration,
-    /// What must not be. There must be nothing.
+    /// Violations. There must be none.
     pub wrong: Vec<String>,
 }
 
@@ -46,7 +47,8 @@ impl fmt::Display for Attack {
 /// How many processes work at a time.
 const CREW: usize = 3;
 
-/// Enqueues the jobs, and kills a worker whenever about `pace` more of them have ended, until a pace before the end.
+/// Enqueues the jobs, and kills a worker each time about `pace` more of them have ended, until at
+/// most `2 * pace` are left.
 pub fn attack(bench: &mut Bench, jobs: usize, pace: u64, seed: u64) -> Attack {
     let mut chance = Chance::seeded(seed);
     let bank = bench.file("bank");
@@ -91,7 +93,7 @@ pub fn attack(bench: &mut Bench, jobs: usize, pace: u64, seed: u64) -> Attack {
     }
 }
 
-/// What must not be when all jobs have ended, so many of each kind.
+/// Violations after all jobs have ended, `jobs` of each kind.
 fn wrong(bench: &mut Bench, jobs: usize) -> Vec<String> {
     let mut wrong: Vec<String> = Vec::new();
     let effects = bench.effects();

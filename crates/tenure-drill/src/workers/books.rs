@@ -1,27 +1,28 @@
-//! A table of the user's own beside the jobs, to which each job adds one row in the commit that completes it.
+//! A table of the user's own beside the jobs, to which each job adds one row in the commit that
+//! completes it.
 //!
-//! It has no unique constraint on purpose: nothing but the fence keeps a second row out.
+//! It deliberately has no unique constraint: only the fence prevents a second row.
 
 use tenure::postgres::tokio_postgres::{self, Client, NoTls};
 use tenure::sqlite::Sqlite;
 use tenure::{Context, Fault, postgres};
 use tokio::sync::Mutex;
 
-/// Where it is on PostgreSQL. The servers of tests have a user whose name is that of the jobs' schema, and a table
-/// without a schema would be made in there.
+/// The table on PostgreSQL. The test servers have a user with the name of the jobs' schema, and a
+/// table without a schema would be created there.
 const ON_SERVER: &str = "public.drill_book";
 const IN_FILE: &str = "drill_book";
 
-/// The way to the table that a worker process has.
+/// How a worker process reaches the table.
 pub enum Books {
-    /// By the store's own writer.
+    /// Through the store's own writer.
     Embedded,
-    /// By a connection of the handlers' own, which is made when the first needs it.
+    /// Through the handlers' own connection, which the first handler that needs it opens.
     Server(String, Box<Mutex<Option<Client>>>),
 }
 
 impl Books {
-    /// The books of a store.
+    /// The books of this store.
     pub fn of(place: &str) -> Books {
         if is_server(place) {
             Books::Server(plain(place).to_owned(), Box::default())
@@ -60,7 +61,7 @@ impl Books {
     }
 }
 
-/// Makes the table, empty.
+/// Creates the table, or empties it.
 pub fn make(place: &str) {
     let make = |table: &str| {
         let create = "CREATE TABLE IF NOT EXISTS";
@@ -76,7 +77,7 @@ pub fn make(place: &str) {
     }
 }
 
-/// How many rows there are, and of how many jobs.
+/// The number of rows, and of distinct jobs.
 pub fn count(place: &str) -> (i64, i64) {
     let count = |table: &str| format!("SELECT count(*), count(DISTINCT job) FROM {table}");
     if is_server(place) {
@@ -98,7 +99,7 @@ fn is_server(place: &str) -> bool {
     place.starts_with("postgres")
 }
 
-/// The address without what only Tenure understands, which comes last.
+/// The address without the schema, which only Tenure understands and which comes last.
 fn plain(place: &str) -> &str {
     let end = place.find("&schema=").or(place.find("?schema=")).unwrap_or(place.len());
     &place[..end]

@@ -1,6 +1,6 @@
-//! Many workers that have nothing to do. The real machines of each are stepped when they want to be, over a few
-//! connections that all workers share, so that a fleet needs neither a thread nor a connection for each worker. What it
-//! costs the server is counted by the server itself.
+//! Many idle workers. The real machines of each worker are stepped when they are due, over a few
+//! connections that all workers share, so that a fleet needs neither a thread nor a connection for
+//! each worker. The server itself counts what this costs it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -20,14 +20,14 @@ use tenure::telemetry::Observer;
 
 use crate::servers;
 
-/// How many connections a fleet has at most.
+/// The number of connections of a fleet, at most.
 const LINES: usize = 2;
 
 /// Workers that serve the queue `default`.
 pub struct Fleet {
     lines: Vec<Postgres>,
     members: Vec<Member>,
-    /// Which machine of which member wants to be stepped when.
+    /// When each machine of each member wants to be stepped.
     wakes: BinaryHeap<Reverse<(Moment, usize, Machine)>>,
 }
 
@@ -45,7 +45,7 @@ enum Machine {
     Sweeper,
 }
 
-/// Begins no job: what is claimed stays leased.
+/// Runs no job: what is claimed stays leased.
 struct Nobody;
 
 impl Crew for Nobody {
@@ -53,7 +53,8 @@ impl Crew for Nobody {
 }
 
 impl Fleet {
-    /// Makes so many workers known in the store at `place`. They begin when they are run.
+    /// Registers this many workers in the store at `place`. They begin when [`Fleet::run`] is
+    /// called.
     pub fn new(place: &str, workers: usize) -> Fleet {
         let address = Address::parse(place).expect("an address");
         let open = || Postgres::open(&address, &Options::default()).expect("it answers");
@@ -86,7 +87,7 @@ impl Fleet {
         }
     }
 
-    /// Lets them live for so long.
+    /// Runs the workers for this long.
     pub fn run(&mut self, length: Duration) {
         let end = Moment::now() + length;
         while let now = Moment::now()
@@ -118,7 +119,8 @@ impl Fleet {
         }
     }
 
-    /// As the threads of real workers do, but one listens for all: they serve the same queue.
+    /// Waits for a change, as the threads of real workers do; but one connection listens for all,
+    /// since they serve the same queue.
     fn listen(&mut self, left: Duration) {
         if self.lines[0].wait(monotonic() + left).expect("it answers") == Wake::TimedOut {
             return;
@@ -128,7 +130,7 @@ impl Fleet {
             member.desk.poke();
             self.wakes.push(Reverse((now, who, Machine::Dispatcher)));
         }
-        // Each dispatcher is stepped once: at the earliest time that was said.
+        // Each dispatcher is stepped once, at its earliest time.
         let mut earliest = BTreeMap::new();
         for Reverse((at, who, machine)) in self.wakes.drain() {
             let known = earliest.entry((who, machine)).or_insert(at);
@@ -139,7 +141,7 @@ impl Fleet {
     }
 }
 
-/// How long the processes of a server have been at work, by the directory of its data.
+/// The processor time of a server's processes; the server is found by its data directory.
 pub fn time_at_work(data: &Path) -> Duration {
     let file = fs::read_to_string(data.join("postmaster.pid")).expect("it runs");
     let postmaster = file.lines().next().expect("its first line").trim().to_owned();
@@ -154,16 +156,17 @@ pub fn time_at_work(data: &Path) -> Duration {
     processes.filter_map(|entry| of(entry.ok()?.file_name().to_str()?)).sum()
 }
 
-/// How often each function of the database was called, as the server counts: by sessions that have ended.
+/// How often each function of the database was called, as the server counts: by sessions that have
+/// ended.
 pub struct Calls {
     client: Client,
     database: String,
-    /// What [`Calls::since`] has told of.
+    /// The counts that [`Calls::since`] has already returned.
     told: BTreeMap<String, i64>,
 }
 
 impl Calls {
-    /// Counts from now on, in sessions that begin after this.
+    /// Counts from now on, in sessions that begin after this call.
     pub fn count(place: &str) -> Calls {
         let connect = || Client::connect(&servers::in_no_schema(place), NoTls).expect("it answers");
         let database = "SELECT current_database()::text";
@@ -176,7 +179,8 @@ impl Calls {
         Calls { client: connect(), database: name, told: BTreeMap::new() }
     }
 
-    /// The functions that were called since this was last asked, once the sessions that called have ended.
+    /// The functions that were called since the last call of this, once the calling sessions have
+    /// ended.
     pub fn since(&mut self) -> BTreeSet<String> {
         let all = self.all();
         let more = |(name, calls): &(&String, &i64)| self.told.get(*name) != Some(*calls);
@@ -185,7 +189,7 @@ impl Calls {
         called
     }
 
-    /// All of them, once the sessions that called have ended.
+    /// All counts, once the calling sessions have ended.
     pub fn all(&mut self) -> BTreeMap<String, i64> {
         let others = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -201,7 +205,7 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         let settings = format!("ALTER DATABASE \"{}\" RESET track_functions", self.database);
-        // A server that does not answer any more counts nothing either.
+        // If the server does not answer any more, there is nothing to reset.
         let _ = self.client.batch_execute(&settings);
     }
 }

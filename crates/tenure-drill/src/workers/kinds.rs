@@ -1,4 +1,4 @@
-//! What the workers of the drill can run.
+//! The handlers of the drill's workers, and their jobs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,49 +10,50 @@ use tenure::{Context, Fault, Job, Worker};
 
 use super::books::Books;
 
-/// Adds a line with its number and its token to a file.
+/// Appends a line with its job id and its token to a file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Line {
     /// The file.
     pub file: PathBuf,
 }
 
-/// Charges a bank: an effect in the ledger, which adds its key to the bank's book. In doubt it is sent again.
+/// Charges a bank: an effect in the ledger, which appends its key to the bank's book. If in doubt,
+/// it is sent again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Account {
     /// The bank's book.
     pub bank: PathBuf,
-    /// Once it has charged, it waits until this file is there.
+    /// After charging, it waits until this file exists.
     pub gate: Option<PathBuf>,
 }
 
-/// Adds a row to a table of the user's own, in the commit that completes it.
+/// Adds a row to a table of the user's own, in the commit that completes the job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Book {}
 
-/// Takes its process down with it.
+/// Kills its process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Poison {}
 
-/// Waits until a file is there.
+/// Waits until a file exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hold {
     /// The file.
     pub gate: PathBuf,
 }
 
-/// Keeps its thread from everybody else.
+/// Blocks its thread.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spin {
     /// For how long.
     pub ms: u64,
 }
 
-/// Nothing at all.
+/// Does nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Quick {}
 
-/// Charges the bank. Its first attempt stalls before that, until a file is there.
+/// Charges the bank. Its first attempt stalls before that, until a file exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Late {
     /// The file.
@@ -61,10 +62,10 @@ pub struct Late {
     pub bank: PathBuf,
 }
 
-/// Remembers a step, charges the bank, and waits until a file is there.
+/// Remembers a step, charges the bank, and waits until a file exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Work {
-    /// Gets a line each time the step is done.
+    /// Gets a line each time the step runs.
     pub steps: PathBuf,
     /// The bank's book.
     pub bank: PathBuf,
@@ -72,23 +73,24 @@ pub struct Work {
     pub gate: PathBuf,
 }
 
-/// Charges the bank, and has its answer only when a file is there: until then it is between the call and its record.
+/// Charges the bank, but gets the answer only when a file exists: until then it is between the call
+/// and the record of its outcome.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Slow {
     /// The bank's book.
     pub bank: PathBuf,
     /// The file.
     pub gate: PathBuf,
-    /// What is done in doubt.
+    /// What to do in doubt.
     pub in_doubt: InDoubt,
 }
 
-/// What is done with an effect in doubt.
+/// What to do with an effect in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InDoubt {
-    /// A person decides.
+    /// Park the job: a person decides.
     Park,
-    /// It is sent again under the same key.
+    /// Send it again under the same key.
     Resend,
 }
 
@@ -112,7 +114,7 @@ impl Job for Slow {
     type Output = String;
 }
 
-/// Gives a worker the handlers, and the books that they write.
+/// Gives a worker the handlers and their books.
 pub fn taught(worker: Worker, books: Books) -> Worker {
     worker
         .state(books)
@@ -196,7 +198,7 @@ async fn wait_at(gate: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One write of a whole line, so that lines of several processes do not mix.
+/// Writes a whole line at once, so that lines of several processes do not mix.
 fn append(file: &Path, line: &str) -> Result<(), Fault> {
     let open = std::fs::OpenOptions::new().append(true).create(true).open(file);
     open.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())).map_err(Fault::retry)

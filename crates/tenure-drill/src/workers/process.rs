@@ -1,7 +1,9 @@
-//! What a process of the drill does, once it runs: it works, or it submits a job, and says each event as a line of JSON.
+//! What a process of the drill does: it works, or it submits a job, and writes each event as a line
+//! of JSON.
 //!
-//! It is the whole of the binary `tenure-drill-worker`, and `tenure` becomes it under a hidden word. The place of the store
-//! is not among its words: it may hold a password, and words are there for everyone to see.
+//! This is the whole of the binary `tenure-drill-worker`, and `tenure` runs it under a hidden
+//! argument. The place of the store is not an argument: it may contain a password, and arguments
+//! are visible to every user of the machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,13 +21,13 @@ use super::books::Books;
 use super::{Care, End, Setup, kinds};
 use crate::speakers::inside::{at_the_end, say};
 
-/// The variable that names the store.
+/// The environment variable that names the store.
 pub const PLACE: &str = "TENURE_DB";
 
-/// Does what the words say, until it is done or its standard input is closed.
+/// Does what the arguments say, until it is done or its standard input is closed.
 ///
 /// # Errors
-/// If the words make no sense, or the store cannot be used.
+/// If the arguments are invalid, or the store cannot be used.
 pub fn run(place: &str, words: &[String]) -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match &words[..] {
@@ -45,7 +47,7 @@ pub fn run(place: &str, words: &[String]) -> Result<()> {
     }
 }
 
-/// The words for a worker.
+/// The arguments for a worker.
 pub(crate) fn words(setup: &Setup) -> [String; 7] {
     let Setup { lease, concurrency, threads, queue, care, end } = setup;
     [
@@ -91,7 +93,7 @@ fn tell(event: &Event) {
     say(serde_json::to_string(event).expect("an event is JSON"));
 }
 
-/// What somebody who enqueues was answered.
+/// The answer to a submission.
 #[derive(Serialize)]
 struct Submitted {
     event: &'static str,
@@ -99,7 +101,8 @@ struct Submitted {
     answer: tenure::store::Enqueued,
 }
 
-/// Enqueues a job under a key as soon as the gate is there, so that many can do it in the same moment.
+/// Enqueues a job under a key as soon as the gate exists, so that many processes can do it at the
+/// same moment.
 fn submit(place: &str, kind: &str, args: &str, key: &str, gate: &Path) -> Result<()> {
     let mut store = super::open(place)?;
     let args = Json::check("args", args, Limits::default().args)?;
@@ -116,9 +119,9 @@ fn submit(place: &str, kind: &str, args: &str, key: &str, gate: &Path) -> Result
     Ok(())
 }
 
-/// What somebody who enqueues says when it waits for the others.
+/// What a submitter reports when it waits for the gate.
 pub const SUBMITTER_READY: &str = "submitter_ready";
-/// What it says when the store has answered.
+/// What it reports when the store has answered.
 pub const SUBMITTED: &str = "submitted";
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T> {

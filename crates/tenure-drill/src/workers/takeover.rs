@@ -8,8 +8,8 @@ use tenure::job::State;
 use super::kinds::Hold;
 use super::{Bench, Setup, job};
 
-/// Kills a worker `times` in the middle of a job, and tells how long it took each time, from the kill on, until the
-/// other one had called the job's handler.
+/// Kills a worker `times` times in the middle of a job. Returns how long each takeover took, from
+/// the kill until the other worker had called the job's handler.
 pub fn takeovers(bench: &mut Bench, times: usize) -> Vec<Duration> {
     let setup = Setup { lease: Duration::from_secs(600), ..Setup::default() };
     let mut chance = Chance::system();
@@ -20,7 +20,7 @@ pub fn takeovers(bench: &mut Bench, times: usize) -> Vec<Duration> {
         let id = bench.put(&[job(&Hold { gate: gate.clone() })])[0];
         let first = victim.starts(id);
         let mut heir = bench.worker(&setup);
-        // Not always at the same point of its rounds.
+        // Not always at the same point of the workers' intervals.
         bench.let_pass(Duration::from_millis(chance.below(500)));
         let killed = monotonic();
         victim.kill();

@@ -1,16 +1,17 @@
-//! Tables in the pages that must say what a test has found, between `<!-- name -->` and `<!-- /name -->`.
+//! Tables in the pages that must agree with what a test has found, between `<!-- name -->` and
+//! `<!-- /name -->`.
 //!
-//! They are compared line by line. With `TENURE_WRITE_PAGES=1` the rows are written into the page instead, so that a
-//! change of the figures is one command and a diff to read.
+//! They are compared line by line. With `TENURE_WRITE_PAGES=1` the rows are written into the page
+//! instead, so that new figures take one command and a diff to read.
 
 use std::fs;
 use std::path::Path;
 
-/// The page on which the figures of the proof stand.
+/// The page with the figures of the proof.
 pub(crate) const PROOF: &str = "docs/proof.md";
 
-/// Holds the table of this name, without its two lines of heading, against these rows. Only those rows of the page count
-/// that `ours` says yes to.
+/// Compares the table of this name, without its two heading lines, with these rows. Only rows of
+/// the page for which `ours` returns true count.
 pub(crate) fn says(page: &str, name: &str, ours: impl Fn(&str) -> bool, rows: &[String]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
     let text = fs::read_to_string(&path).unwrap();
@@ -31,7 +32,7 @@ pub(crate) fn says(page: &str, name: &str, ours: impl Fn(&str) -> bool, rows: &[
     fs::write(&path, format!("{before}{begin}{table}{end}{after}")).unwrap();
 }
 
-/// As people read it: 12,345.
+/// With thousands separators: 12,345.
 pub(crate) fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let groups = digits.as_bytes().rchunks(3).rev();

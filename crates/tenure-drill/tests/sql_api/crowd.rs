@@ -1,4 +1,4 @@
-//! Many sessions at once, each with a mind of its own.
+//! Many sessions at once, each with its own random calls.
 
 use tenure_drill::sessions::contend;
 use tenure_drill::sql_api::{Case, sql_cases};
@@ -12,7 +12,7 @@ pub(crate) const CASES: &[Case] = sql_cases! {
 fn eight_sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     let report = contend(8, 800, 7);
     assert!(report.wrong.is_empty(), "{:#?}", report.wrong);
-    // It is no proof if nothing happened, or if nobody was ever in another's way.
+    // It proves nothing if nothing happened, or if no session ever met another.
     assert!(report.claims > 200 && report.effects > 20, "{report:?}");
     assert!(report.refused.get("TN001").is_some_and(|n| *n > 100), "{report:?}");
     assert!(report.refused.contains_key("TN002"), "{report:?}");

@@ -1,4 +1,5 @@
-//! Every case of the SQL API, and those that need more than a database: a server of their own, a Python, or a while.
+//! Every case of the SQL API, and those that need more than a database: a server of their own,
+//! Python, or more time.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

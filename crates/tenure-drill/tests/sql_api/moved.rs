@@ -1,4 +1,5 @@
-//! Servers that restart, are promoted, or stand behind a pooler: what a database made for tests can only pretend.
+//! Servers that restart, are promoted, or are behind a pooler: what a test database can only
+//! imitate.
 
 use tenure::job::Name;
 use tenure::lease::WorkerId;
@@ -70,11 +71,11 @@ fn through_a_pooler_a_worker_is_known_and_not_guarded() {
     let mut store = Postgres::open(&address(&pooler.url()), &Options::default()).unwrap();
     let worker = WorkerId::check("ann").unwrap();
     let known = Registration { worker, queues: vec![Name::default_queue()], kinds: None };
-    assert_eq!(store.register(&known).unwrap(), Guarded::No);
+    assert_eq!(store.register(&known).unwrap(), Guarded::ByLeaseAlone);
     assert_eq!(store.workers().unwrap()[0].is_alive, None);
 }
 
-/// As on some managed servers: the function is there, and raises.
+/// As on some managed servers: the function exists, but raises an error.
 fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
     let cluster = Cluster::start(&Binaries::find().unwrap(), &Settings::new()).unwrap();
     ask(
@@ -94,14 +95,14 @@ fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
     assert!(!terms.tells_timeline && terms.tells_system && terms.is_synced, "{terms:?}");
     assert_eq!(store.identity().unwrap().epoch, 0);
 
-    // A dump from a server that told its timeline, where this one does not.
+    // A dump from a server that reported its timeline, restored where this is not possible.
     ask("UPDATE tenure.meta SET system = system + 1, wal_timeline = 7");
     let id: i64 = ask("SELECT tenure.enqueue('work')").parse().unwrap();
     let epoch = store.identity().unwrap().epoch;
     assert!(epoch > 0);
     assert_eq!(id >> 40, i64::from(epoch));
     assert_eq!(ask("SELECT token >> 40 FROM tenure.claim('ann')"), epoch.to_string());
-    // It is written down, and nobody asks for the timeline any more.
+    // This is recorded, and the timeline is not compared any more.
     assert_eq!(ask("SELECT epoch, wal_timeline FROM tenure.meta"), format!("{epoch}|0"));
     assert_eq!(store.identity().unwrap().epoch, epoch);
     ask("SELECT tenure.enqueue('work')");

@@ -1,4 +1,4 @@
-//! docs/sql-api.md says what the database says, and its workers work.
+//! docs/sql-api.md agrees with the database, and its example workers work.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -36,8 +36,8 @@ fn the_page_shows_the_workers_that_are_beside_it() {
 
 fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
     let mut lab = Lab::new();
-    // Single forms have parameters with plain names; those of the set forms and the helpers begin with `p_`, or
-    // are not for any role or operator.
+    // Single forms have parameters with plain names. Parameters of the set forms and the helpers
+    // begin with `p_`, or the function is not for any role or operator.
     let sql = "SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ') → ' || pg_get_function_result(p.oid)
                  FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace AND p.proname = ANY ($1)";
     let names = [
@@ -137,7 +137,7 @@ fn the_worker_in_sql_does_what_is_due_and_hands_failures_to_the_retry_policy() {
     lab.owner().batch_execute("DROP PROCEDURE drain").unwrap();
 }
 
-/// Where psycopg is: with the machine's own Python, or in a directory of ours.
+/// Where psycopg is: in the machine's own Python, or in a directory of ours.
 fn psycopg() -> PathBuf {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _alone = INSTALLING.lock();
@@ -145,7 +145,8 @@ fn psycopg() -> PathBuf {
     let known =
         || python(&ours).args(["-c", "import psycopg"]).stderr(Stdio::null()).status().unwrap();
     if !known().success() {
-        // Into a directory of its own first: another process may be at it too, and half of it is no use to anybody.
+        // Installs into a new directory first: another process may be installing too, and a
+        // half-installed package is useless.
         let fresh = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let installed = Command::new("python3")
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
@@ -166,7 +167,8 @@ fn python(packages: &Path) -> Command {
     python
 }
 
-/// The worker of the page, as a role that may work and nothing else. It is killed in the end, however that comes.
+/// The worker of the page, in a role that may work and nothing else. It is killed in the end in any
+/// case.
 struct Worker(Child);
 
 impl Worker {
@@ -183,7 +185,7 @@ impl Worker {
         Worker(child)
     }
 
-    /// With -9: it has no time to tidy up.
+    /// Kills it with -9, so that it cannot clean up.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -197,7 +199,7 @@ impl Drop for Worker {
     }
 }
 
-/// Starts a worker and lets it come to the middle of a job: its handler waits for a table that is locked.
+/// Starts a worker and brings it to the middle of a job: its handler waits for a locked table.
 fn start_in_the_middle(lab: &mut Lab) -> (Worker, Client) {
     let mut lock = lab.session();
     lock.batch_execute("BEGIN; LOCK TABLE public.greetings").unwrap();
@@ -206,7 +208,7 @@ fn start_in_the_middle(lab: &mut Lab) -> (Worker, Client) {
     (worker, lock)
 }
 
-/// G1, G5: and nothing is done twice, since its writes were never committed.
+/// G1, G5: nothing is done twice, since the killed worker's writes were never committed.
 fn a_python_worker_that_is_killed_in_the_middle_of_a_job_is_replaced_by_another() {
     let mut lab = furnish();
     let mut session = lab.session_as("enqueuer");

@@ -1,10 +1,12 @@
-//! An AI pipeline that pays once. Documents are loaded, embedded chunk by chunk and summarised by a metered model,
-//! which is slow, says "too many requests", fails, and loses answers. Half-way the worker is killed with `kill -9`, and
-//! another one takes over. What is recorded as paid for is not paid for again.
+//! An AI pipeline that pays once. Documents are loaded, embedded chunk by chunk and summarised by a
+//! metered model, which is slow, says "too many requests", fails, and loses answers. Halfway
+//! through, the worker is killed with `kill -9`, and another one takes over. A call that is
+//! recorded as paid is not paid for again.
 //!
 //! `cargo run -p tenure --example ai_pipeline`
 //!
-//! This file is all that a user writes: [`digest`] is the pipeline, and `main` the story. `model.rs` is the vendor.
+//! This file is all that a user writes: [`digest`] is the pipeline, and `main` runs the scenario.
+//! `model.rs` is the vendor.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 mod model;
@@ -32,7 +34,7 @@ impl Job for Digest {
     type Output = String;
 }
 
-/// The pipeline. Whatever goes wrong, the next attempt goes on where this one was.
+/// The pipeline. Whatever goes wrong, the next attempt continues where this one stopped.
 async fn digest(job: Digest, cx: Context) -> Result<String, Fault> {
     let model = cx.state::<Model>();
     // For the vendor's statistics only.
@@ -41,17 +43,19 @@ async fn digest(job: Digest, cx: Context) -> Result<String, Fault> {
     let chunks = cx.step("load", || load(job.document)).await?;
     let mut vectors = Vec::new();
     for (call, chunk) in (1..).zip(&chunks) {
-        // Cheap: a step. A worker that dies in the middle of the call repeats this one call, and no other.
+        // Cheap: a step. If the worker dies in the middle of the call, this one call is repeated,
+        // and no other.
         let embed = || async { Ok(model.embed(place(call), chunk).await?) };
         vectors.push(cx.step(&format!("embed-{call}"), embed).await?);
         cx.progress(f64::from(call) / f64::from(CHUNKS + 1), "embedding").await?;
     }
 
-    // Dear: an effect. In doubt it is sent again under its key, and the vendor does not charge for a key twice.
+    // Expensive: an effect. If in doubt it is sent again with its key, and the vendor does not
+    // charge for a key twice.
     let place = place(CHUNKS + 1);
     let summarise = cx.effect("summarise", |fx| async move {
         match model.summarise(place, &vectors, &fx.key()).await {
-            // It was refused, so it certainly has not happened: there is no doubt to clear up.
+            // The call was refused, so it certainly has not happened: the effect is not in doubt.
             Err(busy @ Trouble::TooManyRequests { .. }) => Err(fx.refused(busy)),
             other => Ok(other?),
         }
@@ -59,7 +63,8 @@ async fn digest(job: Digest, cx: Context) -> Result<String, Fault> {
     summarise.resend().await
 }
 
-/// What each trouble means to the job. The blanket `From` for errors would make every one a plain retry.
+/// What each error means for the job. The blanket `From` for errors would turn each into a plain
+/// retry.
 impl From<Trouble> for Fault {
     fn from(trouble: Trouble) -> Fault {
         match trouble {
@@ -95,7 +100,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let mut first = start_worker(&file, &model)?;
     meter.wait_for(|meter| meter.cents >= one_pass / 2).await?;
-    first.kill()?; // SIGKILL: it learns nothing of it
+    first.kill()?; // SIGKILL: it cannot react
     first.wait()?;
     println!("killed the worker with -9, {} cents into it", meter.borrow().cents);
 
@@ -129,7 +134,7 @@ fn start_worker(file: &str, model: &str) -> io::Result<Child> {
     Command::new(std::env::current_exe()?).args([file, model]).stdin(Stdio::piped()).spawn()
 }
 
-/// The worker's process. It ends when whoever started it closes its input, or is gone.
+/// The worker's process. It ends when the parent process closes its stdin, or is gone.
 async fn work(file: &str, model: &str) -> Result<(), Box<dyn Error>> {
     let tenure = Tenure::open(file).await?;
     let input_ends = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));

@@ -1,6 +1,6 @@
-//! The vendor: a model behind HTTP on loopback, and the client for it. It is slow, costs money, refuses, fails and
-//! loses answers, each at fixed calls, so that two runs are alike. A call with a key is charged once, and answered the
-//! same again.
+//! The vendor: a model behind HTTP on loopback, and the client for it. It is slow, costs money,
+//! refuses, fails and loses answers, each at fixed calls, so that every run is the same. A call
+//! with a key is charged once; a repeated call gets the same answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,7 @@ pub(crate) const SUMMARY_CENTS: u32 = 10;
 
 // ── the client
 
-/// The model, as its users see it.
+/// The client of the model.
 pub(crate) struct Model(String);
 
 /// Why there is no answer.
@@ -83,7 +83,7 @@ impl From<io::Error> for Trouble {
 
 // ── the server
 
-/// What was called and what was paid.
+/// Counts the calls and the costs.
 #[derive(Default)]
 pub(crate) struct Meter {
     pub(crate) calls: u64,
@@ -91,13 +91,13 @@ pub(crate) struct Meter {
     pub(crate) refused: u64,
     pub(crate) failed: u64,
     pub(crate) lost: u64,
-    /// What was answered under which key.
+    /// The answers by key.
     answered: HashMap<String, String>,
     /// The furthest call of each attempt at each document.
     furthest: HashMap<(String, String), u64>,
 }
 
-/// What comes of a call.
+/// The server's reply to a call.
 enum Reply {
     Answer { body: String, takes: Duration },
     TooManyRequests,
@@ -106,7 +106,8 @@ enum Reply {
 }
 
 impl Meter {
-    /// Every attempt would have made all its calls anew, up to the last one it made.
+    /// How many calls there would be without remembered steps: every attempt would repeat all
+    /// calls, up to the last one it made.
     pub(crate) fn calls_without_memory(&self) -> u64 {
         self.furthest.values().sum()
     }
@@ -133,7 +134,7 @@ impl Meter {
         self.cents += u64::from(cents);
         if let Some(key) = key {
             self.answered.insert(key.clone(), body.clone());
-            // The worst there is: done, and paid, and not heard.
+            // The worst case: the work is done and paid for, and the answer is lost.
             if self.answered.len().is_multiple_of(5) {
                 self.lost += 1;
                 return Reply::HangUp;
@@ -153,7 +154,7 @@ impl Meter {
     }
 }
 
-/// Serves in the background. Answers its address, and the meter.
+/// Serves in the background. Returns its address and the meter.
 pub(crate) async fn serve() -> io::Result<(String, watch::Receiver<Meter>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
@@ -161,7 +162,7 @@ pub(crate) async fn serve() -> io::Result<(String, watch::Receiver<Meter>)> {
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let meter = meter.clone();
-            // A caller that was killed is not there to be answered.
+            // A caller that was killed cannot receive the answer.
             tokio::spawn(async move { drop(answer(socket, &meter).await) });
         }
     });
@@ -174,7 +175,7 @@ async fn answer(socket: TcpStream, meter: &watch::Sender<Meter>) -> io::Result<(
     loop {
         let mut line = String::new();
         if socket.read_line(&mut line).await? == 0 {
-            return Ok(()); // gone before it had asked
+            return Ok(()); // the client left before it sent a request
         }
         match line.trim_end() {
             "" => break,

@@ -4,9 +4,9 @@
 -- $1  how many lanes are looked at
 -- $2  how many jobs of a lane are counted
 WITH RECURSIVE lanes AS (
-    (SELECT j.lane, 1 AS n FROM tenure.jobs j WHERE j.state = 0 ORDER BY j.lane LIMIT 1)
+    (SELECT j.lane, 1 AS n FROM tenure.jobs j WHERE j.state = 0 /* ready */ ORDER BY j.lane LIMIT 1)
     UNION ALL
-    SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane > l.lane ORDER BY j.lane LIMIT 1), l.n + 1
+    SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 /* ready */ AND j.lane > l.lane ORDER BY j.lane LIMIT 1), l.n + 1
       FROM lanes l
      WHERE l.lane IS NOT NULL AND l.n < $1
 ), clock AS MATERIALIZED (
@@ -16,11 +16,11 @@ SELECT d.queue, d.kind, count(*) AS jobs
   FROM (SELECT r.queue, r.kind
           FROM lanes l
          -- In the order of the index, or the planner reads the table for every lane.
-         CROSS JOIN LATERAL (SELECT j.queue, j.kind FROM tenure.jobs j WHERE j.state = 0 AND j.lane = l.lane
+         CROSS JOIN LATERAL (SELECT j.queue, j.kind FROM tenure.jobs j WHERE j.state = 0 /* ready */ AND j.lane = l.lane
                               ORDER BY j.priority, j.run_at, j.id LIMIT $2) r
         UNION ALL
         SELECT w.queue, w.kind
           FROM (SELECT j.queue, j.kind FROM tenure.jobs j
-                 WHERE j.state = 1 AND j.run_at <= (SELECT c.at FROM clock c) ORDER BY j.run_at LIMIT $1) w) d
+                 WHERE j.state = 1 /* waiting */ AND j.run_at <= (SELECT c.at FROM clock c) ORDER BY j.run_at LIMIT $1) w) d
  GROUP BY d.queue, d.kind
  ORDER BY d.queue, d.kind

@@ -5,9 +5,9 @@
 -- :each   how many jobs of a lane are counted
 -- :now    the time
 WITH RECURSIVE lanes (lane, n) AS (
-    SELECT min(lane), 1 FROM tenure_jobs WHERE state = 0
+    SELECT min(lane), 1 FROM tenure_jobs WHERE state = 0 /* ready */
     UNION ALL
-    SELECT (SELECT min(j.lane) FROM tenure_jobs j WHERE j.state = 0 AND j.lane > l.lane), l.n + 1
+    SELECT (SELECT min(j.lane) FROM tenure_jobs j WHERE j.state = 0 /* ready */ AND j.lane > l.lane), l.n + 1
       FROM lanes l
      WHERE l.lane IS NOT NULL AND l.n < :lanes
 )
@@ -15,9 +15,9 @@ SELECT queue, kind, count(*)
   FROM (SELECT j.queue, j.kind
           FROM lanes l
          CROSS JOIN tenure_jobs j
-            ON j.id IN (SELECT r.id FROM tenure_jobs r WHERE r.state = 0 AND r.lane = l.lane LIMIT :each)
+            ON j.id IN (SELECT r.id FROM tenure_jobs r WHERE r.state = 0 /* ready */ AND r.lane = l.lane LIMIT :each)
         UNION ALL
         SELECT w.queue, w.kind
-          FROM (SELECT queue, kind FROM tenure_jobs WHERE state = 1 AND run_at <= :now ORDER BY run_at LIMIT :lanes) w)
+          FROM (SELECT queue, kind FROM tenure_jobs WHERE state = 1 /* waiting */ AND run_at <= :now ORDER BY run_at LIMIT :lanes) w)
  GROUP BY queue, kind
  ORDER BY queue, kind

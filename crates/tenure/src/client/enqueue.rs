@@ -1,4 +1,4 @@
-//! What may be asked for a job that is enqueued, in the words of the program that does it.
+//! The options of a job that a program enqueues.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::job::{DELAY_LIMIT, Invalid, Json, Key, Name, NewJob, RetryPolicy, Tenant};
 use crate::store::Result;
 
-/// A job that is about to be enqueued. Awaiting it stores it; what makes no sense is told then.
+/// A job that is about to be enqueued. Awaiting it stores it; an invalid option is an error then.
 #[must_use = "nothing is enqueued until this is awaited"]
 pub struct Enqueue<T> {
     tenure: Tenure,
@@ -45,17 +45,18 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.queue(Name::check("queue", queue.as_ref())?)))
     }
 
-    /// Whose job it is. Tenants have their turns, however much one of them has to do.
+    /// The tenant that it belongs to. Tenants take turns, however many jobs one of them has.
     pub fn tenant(self, tenant: impl AsRef<str>) -> Enqueue<T> {
         self.with(|job| Ok(job.tenant(Tenant::check(tenant.as_ref())?)))
     }
 
-    /// At most once under this key, for 24 hours: a second time is given the first one's job.
+    /// Enqueues at most once under this key, for 24 hours: a second request gets the first one's
+    /// job.
     pub fn key(self, key: impl AsRef<str>) -> Enqueue<T> {
         self.with(|job| Ok(job.key(Key::check(key.as_ref())?)))
     }
 
-    /// The same for another length of time.
+    /// Like [`Enqueue::key`], for another length of time.
     pub fn key_for(self, key: impl AsRef<str>, window: Duration) -> Enqueue<T> {
         self.with(|job| Ok(job.key(Key::check(key.as_ref())?.window(window))))
     }
@@ -65,7 +66,7 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.priority(priority)))
     }
 
-    /// Due after this long, at most 100 years.
+    /// Due after this delay, at most 100 years.
     pub fn delay(self, delay: Duration) -> Enqueue<T> {
         self.with(|job| {
             if delay > DELAY_LIMIT {
@@ -81,17 +82,18 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.at(time.into())))
     }
 
-    /// How often it may be tried; at least once.
+    /// How many attempts it has; at least one.
     pub fn max_attempts(self, attempts: u16) -> Enqueue<T> {
         self.with(|job| Ok(job.max_attempts(at_least_one("max_attempts", attempts)?)))
     }
 
-    /// How often its worker may vanish before it is buried.
+    /// How many crashes it may have (its lease was over or its worker vanished): at this one it is
+    /// buried.
     pub fn max_crashes(self, crashes: u16) -> Enqueue<T> {
         self.with(|job| Ok(job.max_crashes(at_least_one("max_crashes", crashes)?)))
     }
 
-    /// How long to wait between tries.
+    /// The delays between tries.
     pub fn retry(self, retry: RetryPolicy) -> Enqueue<T> {
         self.with(|job| Ok(job.retry(retry)))
     }
@@ -101,7 +103,7 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.max_runtime(limit)))
     }
 
-    /// A word to find it by. A job has up to 16.
+    /// A tag to find it by. A job has up to 16.
     pub fn tag(self, tag: impl AsRef<str>) -> Enqueue<T> {
         self.with(|job| {
             let mut tags = job.extras.tags.clone();
@@ -119,7 +121,7 @@ impl<T> Enqueue<T> {
         Ok((self.tenure, self.job?))
     }
 
-    /// The job, for whoever enqueues it by other means, such as a transaction of their own.
+    /// The job, for a caller that enqueues it in another way, such as in a transaction of its own.
     pub fn build(self) -> Result<NewJob> {
         Ok(self.job?)
     }

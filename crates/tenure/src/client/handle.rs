@@ -1,4 +1,4 @@
-//! A job that was enqueued, and what it comes to.
+//! A job that was enqueued, and its result.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,16 +24,16 @@ pub struct Handle<T> {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum JobError {
-    /// It will not be tried again.
+    /// It has failed, and will not be tried again.
     #[error("job {job} is dead: {reason}; see `tenure jobs show {job}`")]
     Dead { job: JobId, reason: String },
-    /// Somebody cancelled it.
+    /// It was cancelled.
     #[error("job {job} was cancelled")]
     Cancelled { job: JobId },
-    /// The store does not know it, or no longer: it ended, and its time of keeping is over.
+    /// The store does not know it, or no longer: it ended, and its retention is over.
     #[error("job {job} is not in the store any more; its queue may keep ended jobs too short")]
-    Gone { job: JobId },
-    /// It succeeded, but what it returned is not what this program expects.
+    NotFound { job: JobId },
+    /// It succeeded, but its result is not of the type that this program expects.
     #[error("job {job} returned something else than expected: {source}")]
     Output { job: JobId, source: serde_json::Error },
     /// The store could not be asked.
@@ -41,7 +41,8 @@ pub enum JobError {
     Store(#[from] Error),
 }
 
-/// In words, with the causes: a program whose `main` returns it prints it so.
+/// The readable text with its causes, because a program whose `main` returns this error prints it
+/// with `Debug`.
 impl fmt::Debug for JobError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,12 +62,12 @@ impl<T> Handle<T> {
         self.id
     }
 
-    /// Whether this very request made the job: false if its key was taken already.
+    /// Whether this request created the job: false if another job already has its key.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Where the job is in its life; `None` if the store does not know it any more.
+    /// The job's state; `None` if the store does not know it any more.
     pub async fn state(&self) -> Result<Option<State>> {
         Ok(self.outcome().await?.map(|found| found.state))
     }
@@ -76,25 +77,26 @@ impl<T> Handle<T> {
         self.tenure.0.link.look(move |engine| engine.store().outcome(job)).await
     }
 
-    /// Ends the job, if it has not ended.
+    /// Cancels the job, if it has not ended.
     pub async fn cancel(&self) -> Result<Changed> {
         self.tenure.cancel(self.id).await
     }
 }
 
 impl<T: DeserializeOwned> Handle<T> {
-    /// Waits until the job has ended, however long that takes, and gives what it returned. A parked job waits for somebody,
-    /// and so does this. Use `tokio::time::timeout` to wait for less long.
+    /// Waits until the job has ended, however long that takes, and returns its result. A parked job
+    /// waits for a person, and so does this call. Use `tokio::time::timeout` to limit the wait.
     pub async fn wait(&self) -> Result<T, JobError> {
         let job = self.id;
         let mut pause = Duration::from_millis(5);
-        // From before the first look on: what ends between a look and a rest is not missed.
+        // Registered before the first check, so that an end between a check and a rest is not
+        // missed.
         let waiting = self.tenure.0.waiters.wait_for(job);
         loop {
             let found = match self.outcome().await {
                 Err(error) if error.is_transient() => None,
                 Err(error) => return Err(error.into()),
-                Ok(None) => return Err(JobError::Gone { job }),
+                Ok(None) => return Err(JobError::NotFound { job }),
                 Ok(Some(found)) => Some(found),
             };
             match found {
@@ -112,7 +114,7 @@ impl<T: DeserializeOwned> Handle<T> {
                 }
                 _ => {}
             }
-            // It may end in another process, which cannot wake us.
+            // The job may end in another process, which cannot wake this one.
             waiting.rest(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }

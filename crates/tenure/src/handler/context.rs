@@ -1,10 +1,14 @@
-//! What a handler is given besides its job: who it is, what it may still do, and the ways to do it once.
+//! What a handler gets besides its job: its identity, whether it must stop, and the calls that do
+//! something only once.
 //!
-//! Everything that writes is fenced: if the job has become somebody else's, the store refuses, the handler is stopped,
-//! and the refusal is told as an event. A store that does not answer is asked again for as long as the job may still be
-//! ours; so a handler outlives a restart of the database. What came of an effect is insisted on for longer: see `outcome.rs`.
+//! Every write is fenced: if another worker holds the job by now, the store refuses the write, the
+//! handler is stopped, and the refusal is reported as an event. A store that does not answer is
+//! asked again for as long as this worker may still hold the job; so a handler survives a restart
+//! of the database. The outcome of an effect is retried for longer: see `outcome.rs`.
 
 mod outcome;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::future::Future;
@@ -28,7 +32,7 @@ use crate::store::{Attempt, Error, Renewed, Report, Reported, Result as StoreRes
 use crate::telemetry::{Fact, Observer};
 use crate::worker::desk::{Cause, Desk, Hold};
 
-/// What a handler is given besides its job. Clones are the same context.
+/// What a handler gets besides its job. Clones are the same context.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -45,16 +49,16 @@ struct Inner {
     /// The names of steps and effects that this attempt has used.
     names: Names,
     committed: Mutex<Option<Committed>>,
-    /// When it was last told how far it has come.
+    /// When progress was last reported to the store.
     progress_told: Mutex<Option<Moment>>,
 }
 
 /// The handler has completed its job in a transaction of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Committed {
-    /// And it is committed.
+    /// The transaction is committed.
     Yes,
-    /// And whether it is committed is the handler's business.
+    /// The handler commits the transaction itself, so the worker does not know whether it did.
     #[cfg_attr(
         not(feature = "postgres"),
         allow(dead_code, reason = "only a client of the user's own can")
@@ -62,7 +66,7 @@ pub(crate) enum Committed {
     Perhaps,
 }
 
-/// Who makes a context, and for whom.
+/// What all contexts of a worker share.
 pub(crate) struct Surroundings {
     pub(crate) tenure: Tenure,
     pub(crate) desk: Arc<Desk>,
@@ -70,7 +74,7 @@ pub(crate) struct Surroundings {
     pub(crate) lease: Duration,
     pub(crate) observer: Observer,
     pub(crate) handlers: Arc<Handlers>,
-    /// Runs what outlives a handler.
+    /// Runs tasks that outlive a handler.
     pub(crate) runtime: Handle,
 }
 
@@ -94,20 +98,20 @@ impl Context {
         }))
     }
 
-    // ── who it is
+    // ── its identity
 
     /// The job's number.
     pub fn job(&self) -> JobId {
         self.0.hold.fence.job
     }
 
-    /// The fencing token of this attempt: larger than that of every earlier one. An outside system that keeps the
-    /// highest it has seen can refuse lower ones.
+    /// The fencing token of this attempt: larger than that of every earlier one. An outside system
+    /// that stores the highest token it has seen can refuse lower ones.
     pub fn token(&self) -> Token {
         self.0.hold.fence.token
     }
 
-    /// The job and the token, as fenced calls show them.
+    /// The job and the token, as fenced calls present them.
     pub fn shown(&self) -> Fence {
         self.0.hold.fence
     }
@@ -122,7 +126,7 @@ impl Context {
         &self.0.attempt.queue
     }
 
-    /// Whose job it is.
+    /// The tenant that the job belongs to.
     pub fn tenant(&self) -> &Tenant {
         &self.0.attempt.tenant
     }
@@ -132,7 +136,7 @@ impl Context {
         self.0.attempt.attempt
     }
 
-    /// How often a worker vanished while it ran this job.
+    /// How many crashes count for this job: its lease was over or its worker vanished.
     pub fn crashes(&self) -> u16 {
         self.0.attempt.crashes
     }
@@ -142,7 +146,7 @@ impl Context {
         self.0.attempt.attempt >= self.0.attempt.max_attempts
     }
 
-    /// The key it was enqueued under.
+    /// The idempotency key that it was enqueued with.
     pub fn key(&self) -> Option<&str> {
         self.0.attempt.key.as_deref()
     }
@@ -152,45 +156,43 @@ impl Context {
         self.0.attempt.extras.trace.as_deref()
     }
 
-    /// A key for outside systems: the same for every attempt of this job, and unique in the world. Effects have one of
-    /// their own each, see [`Effect::key`].
+    /// A globally unique key for outside systems, one per job; for one per effect: [`Effect::key`].
     pub fn effect_key(&self, effect: &str) -> Result<String, Fault> {
         let effect = effect_name(effect).map_err(Fault::fatal)?;
         let installation = self.0.tenure.0.installation;
         Ok(EffectKey { installation, job: self.job(), effect }.to_string())
     }
 
-    /// The store that the job came from: to enqueue more, for example.
+    /// The store that the job came from, for example to enqueue more jobs.
     pub fn tenure(&self) -> &Tenure {
         &self.0.tenure
     }
 
-    /// What was given to the worker with [`crate::Worker::state`].
+    /// The value of this type that the worker got with [`crate::Worker::state`].
     ///
     /// # Panics
     ///
-    /// If the worker was given nothing of this type. Then the attempt fails.
+    /// If the worker has no value of this type. Then the attempt fails.
     pub fn state<T: Send + Sync + 'static>(&self) -> &T {
         self.0.handlers.state().unwrap_or_else(|| {
             panic!("no state of type {}; give it with Worker::state", std::any::type_name::<T>())
         })
     }
 
-    // ── whether to go on
+    // ── whether to continue
 
-    /// Whether the handler is to stop: its job was cancelled, is somebody else's, has run for too long, or the worker
-    /// ends. Async handlers are dropped then; this is for those that block.
+    /// Whether the handler must stop: its job was cancelled, is another worker's or has run too long,
+    /// or the worker shuts down. Async handlers are dropped then; blocking ones ask this.
     pub fn is_cancelled(&self) -> bool {
         self.0.hold.is_stopped()
     }
 
-    /// Whether the job is somebody else's by now, or was cancelled: whatever this handler still wants to write is
-    /// refused.
+    /// Whether the job is another worker's by now, or cancelled: the store refuses what is written.
     pub fn lease_lost(&self) -> bool {
         matches!(self.0.hold.trust().stopped, Some(Cause::Lost | Cause::Cancelled))
     }
 
-    /// Waits until the handler is to stop: for what it has started elsewhere and must end.
+    /// Waits until the handler must stop: for handlers that must end what they began elsewhere.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -221,16 +223,17 @@ impl Context {
         let _ = watch.wait_for(|trust| trust.stopped.is_some()).await;
     }
 
-    /// Runs something async to its end from a handler that blocks its thread.
+    /// Runs a future to its end, from a handler that blocks its thread.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         Handle::current().block_on(future)
     }
 
     // ── what must not be done twice
 
-    /// Does something and remembers what it came to under this name: a later attempt gets that back, and does not do it
-    /// again. If the worker dies in the middle, it is done again; for what must not be, see [`Context::effect`]. A step that
-    /// fails, or is dropped by a timeout of yours, may be tried again under its name in the same attempt.
+    /// Does something and remembers its result under this name: a later attempt gets that result
+    /// back, and does not do it again. If the worker dies in the middle, it is done again; for work
+    /// that must not be repeated, see [`Context::effect`]. A step that fails, or that your own
+    /// timeout drops, may be tried again under its name in the same attempt.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -273,7 +276,7 @@ impl Context {
     {
         let mut used = self.0.names.take("step", name)?;
         let name = used.name.clone();
-        // What was left open in this attempt may have been remembered all the same.
+        // A step that this attempt left open may have been stored all the same.
         if used.is_open || !self.is_first_claim() {
             match self.ledger(&name, Act::Recall).await? {
                 Answer::Remembered(kept) => {
@@ -285,28 +288,32 @@ impl Context {
             }
         }
         self.certain().await?;
-        // Nothing is remembered of a step that failed or was dropped, so that it may be tried again under its name.
+        // Nothing is remembered of a step that failed or was dropped, so that it may be tried again
+        // under its name.
         let output = work().await?;
-        let result = self.encode("step", &name, &output)?;
+        let unkept = |invalid| Fault::fatal(format!("the step {name} ran, but its {invalid}"));
+        let result = Json::of("result", &output, self.result_limit()).map_err(unkept)?;
         used.leave_open();
         let answer = self.ledger(&name, Act::Remember { result }).await?;
         used.keep();
         match answer {
             Answer::Recorded => Ok(output),
-            // A lost reply was repeated: what was remembered first counts.
+            // The answer to the first call was lost and the call repeated: the result that was
+            // stored first counts.
             Answer::Remembered(kept) => decode(&name, &kept),
             other => Err(unexpected(&name, &other)),
         }
     }
 
-    /// Does something to the outside that must not happen twice. The intent is written before, and the outcome after;
-    /// a later attempt that finds the outcome gets it back. One that finds an intent without an outcome does not know
-    /// whether it happened: it is *in doubt*, and what you choose decides:
+    /// Makes an outside call that must not happen twice. The intent is stored before it, and the
+    /// outcome after it; a later attempt that finds the outcome gets it back. An attempt that finds
+    /// an intent without an outcome does not know whether the call happened: the effect is *in
+    /// doubt*, and your choice decides:
     ///
-    /// - nothing, or [`park`](EffectCall::park): the job waits until a person has looked, and decides with `tenure effects
-    ///   resolve`.
-    /// - [`resend`](EffectCall::resend): it is done again, under the same [key](Effect::key), for the other side to
-    ///   recognise.
+    /// - nothing, or [`park`](EffectCall::park): the job waits until a person has checked, and
+    ///   decides with `tenure effects resolve`.
+    /// - [`resend`](EffectCall::resend): the call is made again, with the same [key](Effect::key),
+    ///   so that the other side can recognise it.
     /// - [`verify`](EffectCall::verify): the other side is asked.
     ///
     /// ```
@@ -337,9 +344,10 @@ impl Context {
         EffectCall::new(self, name, send)
     }
 
-    /// Asks the store whether this job is still ours, and takes it for a whole lease from now: for right before
-    /// something that cannot be undone and has no key. It refuses also when the lease was over for a moment and nobody
-    /// took the job: the world may have moved on.
+    /// Asks the store whether this worker still holds the job, and renews the lease to its full
+    /// length: for use right before an action that cannot be undone and has no key. It also refuses
+    /// if the lease was over for a moment, even if no other worker took the job: the situation may
+    /// have changed.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -385,15 +393,16 @@ impl Context {
             })
             .await?;
         match answers.first() {
-            // An open transaction has the row, so that nobody can take it.
-            Some(Renewed::Held(_) | Renewed::Busy) => Ok(fence.token),
-            Some(Renewed::Lost(stale)) => Err(self.refused(Verb::Renew, stale)),
-            Some(Renewed::Gone) | None => Err(self.lost()),
+            // An open transaction has locked the row, so no other worker can take the job.
+            Some(Renewed::Extended(_) | Renewed::Busy) => Ok(fence.token),
+            Some(Renewed::Stale(stale)) => Err(self.refused(Verb::Renew, stale)),
+            Some(Renewed::NotFound) | None => Err(self.lost()),
         }
     }
 
-    /// Says how far it has come, from 0 to 1, and what it is at: `tenure jobs show` shows it. Said several times within a
-    /// quarter of a second, only the first counts, so that a loop may say it as often as it likes.
+    /// Reports how far the job has come, from 0 to 1, and what it is doing; `tenure jobs show`
+    /// displays it. Of several reports within a quarter of a second only the first is sent, and
+    /// any that says 1, so a loop may call this as often as it likes.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -441,10 +450,10 @@ impl Context {
             })
             .await?;
         match answers.first() {
-            // What is not told now is told the next time.
-            Some(Reported::Yes | Reported::Busy) => Ok(()),
+            // A report that is not stored now is replaced by the next one.
+            Some(Reported::Noted | Reported::Busy) => Ok(()),
             Some(Reported::Stale(stale)) => Err(self.refused(Verb::Progress, stale)),
-            Some(Reported::Gone) | None => Err(self.lost()),
+            Some(Reported::NotFound) | None => Err(self.lost()),
         }
     }
 
@@ -469,14 +478,14 @@ impl Context {
         &self.0.names
     }
 
-    /// Nobody has ever claimed this job before: then nothing is in the ledger, and one need not ask.
+    /// Whether this is the job's first claim: then the ledger has nothing for it, and need not be
+    /// asked.
     pub(super) fn is_first_claim(&self) -> bool {
-        let Fence { job, token } = self.shown();
-        token.0 == first_of(epoch_of(job.0)) + 1
+        self.token().0 == first_of(epoch_of(self.job().0)) + 1
     }
 
-    /// Waits until it is certain that the job is ours: at once, unless the lease could not be renewed in time. What is not
-    /// certain is not begun.
+    /// Waits until it is certain that this worker holds the job: at once, unless the lease could
+    /// not be renewed in time. Nothing is started while that is uncertain.
     pub(crate) async fn certain(&self) -> Result<(), Fault> {
         let mut watch = self.0.hold.watch();
         loop {
@@ -487,9 +496,8 @@ impl Context {
             if Moment::now() < trust.until {
                 return Ok(());
             }
-            if watch.changed().await.is_err() {
-                return Err(stopped());
-            }
+            // The sender lives as long as this context does.
+            let _ = watch.changed().await;
         }
     }
 
@@ -498,31 +506,21 @@ impl Context {
         let entry = Entry { fence: self.shown(), name: name.clone(), act };
         match self.insist(|| self.0.tenure.0.link.ledger(entry.clone())).await? {
             Answer::Stale(stale) => Err(self.refused(verb, &stale)),
-            Answer::Gone => Err(self.lost()),
+            Answer::NotFound => Err(self.lost()),
             answer => Ok(answer),
         }
-    }
-
-    pub(super) fn encode(
-        &self,
-        what: &str,
-        name: &Name,
-        output: &impl Serialize,
-    ) -> Result<Json, Fault> {
-        Json::of("result", output, self.result_limit())
-            .map_err(|invalid| Fault::fatal(format!("the {what} {name} ran, but its {invalid}")))
     }
 
     pub(super) fn tell(&self, fact: Fact) {
         self.0.observer.of_job(&self.0.worker, self.shown(), fact);
     }
 
-    /// Asks the store until it answers, for as long as the job may be ours.
+    /// Repeats a call until the store answers, for as long as this worker may hold the job.
     pub(crate) async fn insist<T, Fut>(&self, ask: impl Fn() -> Fut) -> Result<T, Fault>
     where
         Fut: Future<Output = StoreResult<T>>,
     {
-        // Somebody has the job's row, and that may be this very handler, in a transaction of its own.
+        // A limit, because the transaction that has locked the job's row may be this handler's own.
         const LOCKED: u32 = 10;
         let mut pause = Duration::from_millis(20);
         let mut locked = 0;
@@ -541,7 +539,8 @@ impl Context {
         }
     }
 
-    /// A right that the worker lacks is no fault of the job's: the worker ends, and the attempt is given back.
+    /// A right that the worker lacks is not a failure of the job: the worker ends, and gives the
+    /// attempt back.
     fn failed(&self, error: Error) -> Fault {
         if error.is_forbidden() {
             crate::worker::tell_forbidden(&self.0.observer, &self.0.worker, &self.0.desk, &error);
@@ -550,7 +549,8 @@ impl Context {
         error.into()
     }
 
-    /// The store has refused: the job was cancelled, or another holder has it. That it was cancelled is told once.
+    /// The store has refused a write: the job was cancelled, or another worker holds it. A
+    /// cancellation is reported once.
     pub(crate) fn refused(&self, verb: Verb, stale: &Stale) -> Fault {
         if stale.state == State::Cancelled {
             if self.0.desk.lose(self.shown(), Cause::Cancelled) {
@@ -573,7 +573,7 @@ fn stopped() -> Fault {
     Fault::retry("this attempt is over: the job is not this worker's any more")
 }
 
-/// What was kept by an older version of the handler may be something else by now.
+/// A result that an older version of the handler stored may have another type.
 fn decode<T: DeserializeOwned>(name: &Name, kept: &Json) -> Result<T, Fault> {
     serde_json::from_str(kept.as_str()).map_err(|cause| {
         Fault::fatal(format!(

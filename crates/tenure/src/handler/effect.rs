@@ -17,7 +17,7 @@ use crate::ledger::{Act, Answer, Doubt, Resolution};
 use crate::lifecycle::Fault;
 use crate::telemetry::Fact;
 
-/// What the code that has the effect is given.
+/// What the code that makes the outside call gets.
 #[derive(Debug, Clone)]
 pub struct Effect {
     key: String,
@@ -25,13 +25,15 @@ pub struct Effect {
 }
 
 impl Effect {
-    /// The key by which the other side recognises a repetition: the same for every attempt, and unique in the world.
+    /// The key by which the other side recognises a repeated call: the same for every attempt, and
+    /// globally unique.
     pub fn key(&self) -> String {
         self.key.clone()
     }
 
-    /// Says that the other side refused, so that it certainly has not happened: the next attempt may simply do it. Any
-    /// other error leaves it in doubt, for a timeout does not tell.
+    /// Declares that the other side refused, so that the effect certainly has not happened: the
+    /// next attempt may simply make the call. Any other error leaves the effect in doubt, because a
+    /// timeout does not show what happened.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -70,7 +72,7 @@ impl Effect {
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Asks the other side what came of the effect with this key; `None` if it never happened.
+/// Asks the other side for the outcome of the effect with this key; `None` if it never happened.
 type Verify<'a, T> = Box<dyn FnOnce(String) -> BoxFuture<'a, Result<Option<T>, Fault>> + Send + 'a>;
 
 enum Policy<'a, T> {
@@ -79,7 +81,7 @@ enum Policy<'a, T> {
     Verify(Verify<'a, T>),
 }
 
-/// An effect that is about to happen. Awaiting it makes it happen, unless it has.
+/// An effect that is about to happen. Awaiting it makes the call, unless it has already happened.
 #[must_use = "nothing happens until this is awaited"]
 pub struct EffectCall<'a, T, F> {
     cx: &'a Context,
@@ -94,17 +96,18 @@ impl<'a, T, F> EffectCall<'a, T, F> {
         EffectCall { cx, name: name.to_owned(), send, policy: Policy::Park, output: PhantomData }
     }
 
-    /// In doubt, wait for a person.
+    /// If in doubt, wait for a person.
     pub fn park(self) -> EffectCall<'a, T, F> {
         EffectCall { policy: Policy::Park, ..self }
     }
 
-    /// In doubt, do it again under the same key.
+    /// If in doubt, make the call again with the same key.
     pub fn resend(self) -> EffectCall<'a, T, F> {
         EffectCall { policy: Policy::Resend, ..self }
     }
 
-    /// In doubt, ask the other side by the key: what came of it, or `None` if it never happened; then it is done now.
+    /// If in doubt, ask the other side by the key. It returns the outcome, or `None` if the call
+    /// never happened; then the call is made now.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -163,14 +166,15 @@ where
     let mut used = cx.names().take("effect", &name)?;
     let name = used.name.clone();
     if used.is_open {
-        // The same attempt may write its intent as often as it likes: the ledger would not stop a second call.
+        // The same attempt may store its intent repeatedly: the ledger would not prevent a second
+        // call.
         return Err(Fault::retry(format!(
             "the effect {name} was sent in this attempt, and what came of it is not known; the next attempt decides as it \
              does about every effect in doubt"
         )));
     }
     let key = cx.effect_key(name.as_str())?;
-    // The intent counts from here on, so it must be ours to have.
+    // From here on the intent counts, so this worker must hold the job.
     cx.certain().await?;
     match cx.ledger(&name, Act::Open).await? {
         Answer::Opened => {}
@@ -196,7 +200,7 @@ where
     used.leave_open();
     match send(Effect { key, refused: Arc::clone(&refused) }).await {
         Ok(output) => {
-            let result = cx.encode("effect", &name, &output)?;
+            let result = written(cx, &name, &output)?;
             match cx.outcome(&name, Act::Commit { result }).await? {
                 Answer::Recorded => {
                     used.keep();
@@ -215,7 +219,20 @@ where
     }
 }
 
-/// What an earlier attempt had back. If the handler cannot read it, the job is parked: a person can correct the value.
+/// The outcome as the ledger keeps it. If it cannot be kept, the job is parked: the effect has taken
+/// place, so neither another attempt nor a dead job would tell the truth.
+fn written(cx: &Context, name: &Name, output: &impl Serialize) -> Result<Json, Fault> {
+    let job = cx.job();
+    Json::of("result", output, cx.result_limit()).map_err(|invalid| {
+        Fault::park(format!(
+            "the effect {name} has taken place, but its {invalid}; say what it came to with: tenure effects resolve \
+             {job} {name} --committed JSON"
+        ))
+    })
+}
+
+/// The outcome of an earlier attempt. If the handler cannot read it, the job is parked until a
+/// person runs a handler that can, and resumes the job.
 fn recalled<T: DeserializeOwned>(cx: &Context, name: &Name, kept: &Json) -> Result<T, Fault> {
     serde_json::from_str(kept.as_str()).map_err(|cause| {
         Fault::park(format!(
@@ -226,7 +243,8 @@ fn recalled<T: DeserializeOwned>(cx: &Context, name: &Name, kept: &Json) -> Resu
     })
 }
 
-/// What a person decided. An attempt that can read it says so, and from then on it stands; else the person is asked again.
+/// Applies the decision of a person. An attempt that can read it confirms it in the ledger, and
+/// from then on it is final; otherwise the person is asked again.
 async fn go_on_with_decision<T: DeserializeOwned>(
     cx: &Context,
     name: &Name,
@@ -245,7 +263,7 @@ async fn go_on_with_decision<T: DeserializeOwned>(
     }
 }
 
-/// What came of an effect in doubt, or nothing if it is to be done now.
+/// Resolves an effect in doubt: returns its outcome, or `None` if the call must be made now.
 async fn settle_doubt<T: Serialize>(
     cx: &Context,
     name: &Name,
@@ -268,10 +286,10 @@ async fn settle_doubt<T: Serialize>(
     };
     let answer = match &verdict {
         Some(output) => {
-            let result = cx.encode("effect", name, output)?;
+            let result = written(cx, name, output)?;
             cx.outcome(name, Act::Resolve(Resolution::Committed { result })).await?
         }
-        // A permission, not an outcome: it is asked for only while the job may be ours.
+        // A permission, not an outcome: the store is asked only while this worker may hold the job.
         None => cx.ledger(name, Act::Resolve(Resolution::Resend)).await?,
     };
     match answer {
@@ -288,11 +306,13 @@ impl<T, F> fmt::Debug for EffectCall<'_, T, F> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
     use crate::inspect::EffectFilter;
     use crate::ledger::Standing;
+    use crate::store::Store;
     use crate::testing::Sandbox;
     use crate::{Tenure, Worker};
 
@@ -306,8 +326,8 @@ mod tests {
         }
     }
 
-    /// The job is lost at this moment, and the store has not been asked. The handlers are patient ones, which are not dropped
-    /// for it.
+    /// The job is lost at this moment, without a call to the store. The handlers are patient ones,
+    /// which are not dropped for it.
     fn lose(cx: &Context) {
         assert!(!cx.is_cancelled(), "it was ours until now");
         drop(cx.lost());
@@ -335,7 +355,7 @@ mod tests {
             Ok(None)
         });
         sandbox.tenure().enqueue_kind("work", &()).await.unwrap();
-        assert_eq!(sandbox.run_due(&worker).await.unwrap().total(), 1);
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().succeeded, 1, "the handler panicked");
         assert_eq!(sent.0.load(Ordering::SeqCst), 0);
         assert_eq!(standings(sandbox.tenure()).await, [], "not even the intent is written");
     }
@@ -353,7 +373,7 @@ mod tests {
             if cx.attempt() == 1 {
                 return cx.effect("charge", send).await.map(|_| None);
             }
-            // It is found out that it never happened, and meanwhile the job is lost.
+            // The check finds that the call never happened, and meanwhile the job is lost.
             let find_out = |_| async {
                 lose(&cx);
                 Ok(None)
@@ -365,7 +385,109 @@ mod tests {
         assert_eq!(sandbox.run_due(&worker).await.unwrap().retried, 1);
         assert_eq!(sent.0.load(Ordering::SeqCst), 1, "the first attempt has sent it");
         sandbox.advance(std::time::Duration::from_secs(60));
-        assert_eq!(sandbox.run_due(&worker).await.unwrap().total(), 1);
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().succeeded, 1, "the handler panicked");
         assert_eq!(sent.0.load(Ordering::SeqCst), 1, "and the second has not");
+    }
+
+    #[tokio::test]
+    async fn an_effect_whose_outcome_cannot_be_kept_waits_for_a_person() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let worker = Worker::new(sandbox.tenure()).handle_any(|_, cx: Context| async move {
+            let too_much = "x".repeat(cx.result_limit());
+            cx.effect("charge", |_| async { Ok(too_much) }).await.map(|_| None)
+        });
+        let job = sandbox.tenure().enqueue_kind("work", &()).await.unwrap().id();
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().put_off, 1);
+        assert_eq!(standings(sandbox.tenure()).await, [Standing::Open], "it is in doubt");
+        let look = move |store: &mut dyn Store| store.outcome(job);
+        let reason = sandbox.tenure().with_store(look).await.unwrap().unwrap().reason.unwrap();
+        let next = format!("tenure effects resolve {job} charge --committed JSON");
+        assert!(reason.contains("has taken place") && reason.ends_with(&next), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn an_effect_that_the_other_side_refused_may_be_sent_again_at_once_and_later() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let sent = Arc::new(Sent::default());
+        let worker = Worker::new(sandbox.tenure()).state(Arc::clone(&sent));
+        let worker = worker.handle_any(|_, cx: Context| async move {
+            let refuses =
+                |fx: Effect| async move { Err::<u8, _>(fx.refused(Fault::retry("busy"))) };
+            if cx.attempt() == 1 {
+                for _ in 0..2 {
+                    cx.state::<Arc<Sent>>().once_more();
+                    assert_eq!(cx.effect("charge", refuses).await, Err(Fault::retry("busy")));
+                }
+                return Err(Fault::retry_after(std::time::Duration::ZERO, "refused twice"));
+            }
+            // In doubt, the job would be parked.
+            let call = cx.effect("charge", |_| async {
+                cx.state::<Arc<Sent>>().once_more();
+                Ok(1)
+            });
+            call.await.map(|_| None)
+        });
+        let job = sandbox.tenure().enqueue_kind("work", &()).await.unwrap();
+        let ran = sandbox.run_due(&worker).await.unwrap();
+        let found = sandbox.tenure().job(job.id()).await.unwrap().unwrap();
+        assert_eq!((ran.retried, ran.succeeded), (1, 1), "{found:?}");
+        let retried = found.timeline.iter().find_map(|line| line.note.as_deref());
+        assert_eq!(retried, Some("refused twice"));
+        assert_eq!(sent.0.load(Ordering::SeqCst), 3);
+        assert_eq!(standings(sandbox.tenure()).await, [Standing::Committed]);
+    }
+
+    /// However it came to what it came to: now, in an earlier attempt, by a person's word, or by the other side's.
+    #[tokio::test]
+    async fn an_effect_that_has_come_to_something_has_used_up_its_name() {
+        let sandbox = Sandbox::new().await.unwrap();
+        let tenure = sandbox.tenure();
+        let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
+        let hears = Arc::clone(&told);
+        let worker = Worker::new(tenure).observe(move |event| {
+            if event.fact.name() == "effect_in_doubt" {
+                hears.lock().unwrap().push(event.fact.clone());
+            }
+        });
+        let worker = worker.handle_any(|_, cx: Context| async move {
+            let twice = async |name: &str| {
+                let call =
+                    || cx.effect(name, |_| async { Ok(1) }).verify(|_| async { Ok(Some(1)) });
+                assert_eq!(call().await, Ok(1), "{name}");
+                let again = call().await;
+                let is_used = |error: &str| error.contains("was used twice in one attempt");
+                assert!(
+                    matches!(&again, Err(Fault::Fatal { error }) if is_used(error)),
+                    "{again:?}"
+                );
+            };
+            if cx.attempt() == 1 {
+                twice("done").await;
+                for name in ["decided", "found"] {
+                    let no_answer = |_| async { Err::<u8, _>(Fault::retry("no answer")) };
+                    assert!(cx.effect(name, no_answer).await.is_err());
+                }
+                return Err(Fault::retry("once more"));
+            }
+            for name in ["done", "decided", "found"] {
+                twice(name).await;
+            }
+            Ok(None)
+        });
+        let job = tenure.enqueue_kind("work", &()).await.unwrap().id();
+        assert_eq!(sandbox.run_due(&worker).await.unwrap().retried, 1);
+        let failed = tenure.job(job).await.unwrap().unwrap();
+        assert!(failed.timeline.iter().any(|line| line.note.as_deref() == Some("once more")));
+        let result = Json::check("result", "1", 10).unwrap();
+        let decided = crate::ledger::effect_name("decided").unwrap();
+        let how = Resolution::Committed { result };
+        tenure.with_store(move |store| store.resolve(job, &decided, &how)).await.unwrap();
+        sandbox.advance(std::time::Duration::from_secs(60));
+        let ran = sandbox.run_due(&worker).await.unwrap();
+        assert_eq!(ran.succeeded, 1, "{:?}", tenure.job(job).await.unwrap());
+        let effect = crate::ledger::effect_name("found").unwrap();
+        let opened_by = failed.timeline.iter().map(|line| line.token).max().unwrap();
+        assert_eq!(*told.lock().unwrap(), [Fact::EffectInDoubt { effect, opened_by }]);
+        assert_eq!(standings(tenure).await, [Standing::Committed; 3]);
     }
 }

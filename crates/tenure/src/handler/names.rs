@@ -1,5 +1,5 @@
-//! The names of steps and effects that an attempt has used. Used twice, the second call would silently get what the first
-//! came to. It knows nothing of stores.
+//! The names of steps and effects that an attempt has used. With the same name used twice, the
+//! second call would silently get the first one's result. This module knows nothing of stores.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::lifecycle::Fault;
 
 type Place = (&'static str, Name);
 
-/// The names that one attempt has used, by what they name.
+/// The names that one attempt has used, with what they name.
 #[derive(Default)]
 pub(super) struct Names(Mutex<BTreeMap<Place, Used>>);
 
@@ -18,12 +18,12 @@ pub(super) struct Names(Mutex<BTreeMap<Place, Used>>);
 enum Used {
     /// A call under this name is under way, or has succeeded.
     Taken,
-    /// A call under this name ended, or was dropped, and this attempt does not know what came of it.
+    /// A call under this name ended, or was dropped, and this attempt does not know its outcome.
     Open,
 }
 
 impl Names {
-    /// A name that no other call of this attempt has.
+    /// Takes a name that no other call of this attempt uses.
     pub(super) fn take(&self, what: &'static str, name: &str) -> Result<Taken<'_>, Fault> {
         let name = effect_name(name).map_err(Fault::fatal)?;
         match self.all().insert((what, name.clone()), Used::Taken) {
@@ -41,18 +41,18 @@ impl Names {
     }
 }
 
-/// A name for as long as its call lasts. A call that fails, or whose future is dropped, frees it: so a program may try
-/// again after a timeout of its own.
+/// A name while its call lasts. A call that fails, or whose future is dropped, frees it, so that a
+/// program may try again after a timeout of its own.
 pub(super) struct Taken<'a> {
     names: &'a Names,
     what: &'static str,
     pub(super) name: Name,
-    /// Whether an earlier call of this attempt has left it open what came of it.
+    /// Whether an earlier call of this attempt ended without a known outcome.
     pub(super) is_open: bool,
     ends: Ends,
 }
 
-/// What becomes of the name when its call ends.
+/// What happens to the name when its call ends.
 #[derive(Clone, Copy)]
 enum Ends {
     Free,
@@ -61,17 +61,17 @@ enum Ends {
 }
 
 impl Taken<'_> {
-    /// From here on something may come of it that this attempt does not hear of.
+    /// From here on the call may have an outcome that this attempt does not learn.
     pub(super) fn leave_open(&mut self) {
         self.ends = Ends::Open;
     }
 
-    /// Nothing came of it.
+    /// The call certainly had no outcome.
     pub(super) fn free(&mut self) {
         self.ends = Ends::Free;
     }
 
-    /// It has succeeded: the name is used up.
+    /// The call has succeeded: the name is used up.
     pub(super) fn keep(mut self) {
         self.ends = Ends::Kept;
     }

@@ -1,7 +1,8 @@
 //! Names that a newer release has written and this one does not know.
 //!
-//! Old and new binaries share a store while an upgrade rolls out. What an old one only shows, such as a line of a timeline,
-//! it shows by its name. What it would have to act on is kept from it by the migrations' `min_client` instead.
+//! Old and new binaries share a store during an upgrade. What an old binary only displays, such as
+//! a line of a timeline, it displays by its name. What it would have to act on, the migrations'
+//! `min_client` keeps from it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,12 +12,12 @@ use crate::job::shorten;
 
 /// A name that this release does not know. Two with the same text are equal.
 ///
-/// It is a small value that can be copied. Its text is kept for as long as the process runs, so there is a limit to how many
-/// there are: after that, all further ones are called `unknown`.
+/// It is a small value that can be copied. Its text is kept for as long as the process runs, so the
+/// number of names is limited: beyond the limit, all are called `unknown`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnknownName(&'static str);
 
-/// The most names that are kept. A newer release brings a handful.
+/// The most names that are kept. A newer release adds a handful.
 const MOST: usize = 256;
 /// The longest name in bytes.
 const LONGEST: usize = 64;
@@ -66,7 +67,7 @@ mod tests {
         assert_eq!(text, "\"teleport\"");
         assert_eq!(serde_json::from_str::<Verb>(&text).unwrap(), one);
         assert_eq!(serde_json::to_string(&Rule::named("i99")).unwrap(), "\"i99\"");
-        // It is kept as long as the process runs, so nobody can make it large.
+        // It is kept as long as the process runs, so its size is limited.
         assert!(Verb::named(&"x".repeat(10_000)).name().len() <= LONGEST);
     }
 

@@ -1,11 +1,12 @@
-//! Which attempt of which job something is about: enough to follow it, and to count it by.
+//! Which attempt of which job an event or an answer is about: enough to trace it, and to count by.
 
 use serde::Serialize;
 
 use super::{JobId, JobRecord, Name, Tenant};
 use crate::lease::{Fence, Token};
 
-/// Which attempt of which job something is about. Events carry it, and so does the answer about a job that was taken back.
+/// Which attempt of which job an event or an answer is about. Events carry it, and so does the
+/// answer about a job that was taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[allow(missing_docs)]
 pub struct About {
@@ -23,7 +24,7 @@ pub struct About {
 }
 
 impl About {
-    /// The right to the attempt.
+    /// The fence of the attempt.
     pub fn fence(&self) -> Fence {
         Fence { job: self.job, token: self.token }
     }

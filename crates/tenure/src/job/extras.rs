@@ -1,19 +1,20 @@
-//! What travels with a job and decides nothing: the trace that it continues, and words to find it by.
+//! Data that travels with a job and changes nothing about how it runs: the trace that it continues,
+//! and tags to find it by.
 //!
-//! A store keeps it as one JSON value, or as nothing where there is nothing to keep, and no statement reads it. So one
-//! more such thing is a field here, and changes no table and no function.
+//! A store keeps it as one JSON value (NULL if empty), and no statement reads it. So another such
+//! value is one more field here, and changes no table and no function.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Name};
 
-/// What travels with a job and decides nothing.
+/// Data that travels with a job and changes nothing about how it runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extras {
     /// The trace that the job continues, such as a W3C `traceparent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
-    /// Words to find the job by.
+    /// Tags to find the job by.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<Name>,
 }
@@ -28,7 +29,7 @@ impl Extras {
         Err(Invalid::Value { field: "trace", why })
     }
 
-    /// Up to 16 words.
+    /// Up to 16 tags.
     pub(super) fn check_tags(tags: &[Name]) -> Result<(), Invalid> {
         match tags.len() {
             0..=16 => Ok(()),
@@ -36,13 +37,13 @@ impl Extras {
         }
     }
 
-    /// As a store keeps it.
+    /// The column's value; `None` if there is nothing to store.
     pub(crate) fn column(&self) -> Option<String> {
         if *self == Extras::default() { None } else { serde_json::to_string(self).ok() }
     }
 
-    /// From what a store keeps. What only a newer release knows is left out; what cannot be read at all is as good as
-    /// nothing, since the job runs all the same.
+    /// Reads the column's value. Fields of a newer release are ignored. A value that cannot be read
+    /// counts as empty, since the job runs all the same.
     pub(crate) fn read(column: Option<&str>) -> Extras {
         column.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! JSON text that a store may keep: checked once at the door, then carried as it was written.
+//! JSON text that a store may keep: checked once when it comes in, then kept as it was written.
 //!
 //! Checked means: it is JSON, not nested too deeply, within its size limit, and every string in it
-//! can be decoded and holds no NUL, which PostgreSQL cannot keep. This module does not know what
-//! the JSON says.
+//! can be decoded and has no NUL, which PostgreSQL cannot store. This module does not interpret the
+//! JSON.
 
 mod finite;
 
@@ -22,7 +22,7 @@ use super::Invalid;
 pub struct Json(String);
 
 impl Json {
-    /// Checks `text`. `field` names it in the error ("args", "result"), `limit` is its greatest
+    /// Checks `text`. `field` is what the error calls it ("args", "result"), `limit` is its largest
     /// size in bytes.
     ///
     /// ```
@@ -48,8 +48,8 @@ impl Json {
         }
     }
 
-    /// The JSON of a value, if a store may keep it. A number that is NaN or infinite is refused: as
-    /// JSON it would be `null`, and nobody would be told.
+    /// The JSON of a value, if a store may keep it. A number that is NaN or infinite is refused:
+    /// JSON would silently turn it into `null`.
     ///
     /// ```
     /// use tenure::job::Json;
@@ -74,7 +74,7 @@ impl Json {
         Json::check(field, text, limit)
     }
 
-    /// What a store of ours returned was checked when it went in.
+    /// Wraps text from our own store, which was checked when it was stored.
     pub(crate) fn trusted(text: String) -> Json {
         Json(text)
     }
@@ -84,8 +84,8 @@ impl Json {
         &self.0
     }
 
-    /// The same value in its one canonical spelling: object keys sorted, no white space, the last
-    /// of duplicate keys, numbers as written, strings minimally escaped.
+    /// The same value in its canonical form: object keys sorted, no white space, the last of
+    /// duplicate keys, numbers as written, strings minimally escaped.
     ///
     /// ```
     /// use tenure::job::Json;
@@ -107,13 +107,14 @@ impl fmt::Display for Json {
     }
 }
 
-/// What two requests under one key must share: SHA-256 over the kind and the canonical args.
+/// What two requests under one key must have in common: SHA-256 over the kind and the canonical
+/// args.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
-    /// The fingerprint of a request. The NUL between them cannot occur in either, so no two
-    /// requests are confused.
+    /// The fingerprint of a request. The NUL between kind and args cannot occur in either, so two
+    /// different requests never hash the same input.
     pub fn of(kind: &str, args: &Json) -> Self {
         let mut hash = Sha256::new();
         hash.update(kind.as_bytes());
@@ -138,8 +139,8 @@ const JSON_SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// Appends `text`, one valid JSON value without surrounding space, in canonical form.
 ///
-/// It takes a value apart one level at a time and keeps the raw text of what is inside: only so do
-/// numbers stay as written. The depth was bounded when the text was checked.
+/// It parses one level at a time and keeps the raw text of the inner values, because only then do
+/// numbers stay as written. The depth was limited when the text was checked.
 fn write_canonical(text: &str, out: &mut String) {
     match text.as_bytes().first() {
         Some(b'{') => {
@@ -177,12 +178,12 @@ fn write_list<T>(
 }
 
 fn write_string(text: &str, out: &mut String) {
-    // serde_json escapes exactly what JSON demands: the quote, the backslash and control
+    // serde_json escapes exactly what JSON requires: the quote, the backslash and control
     // characters.
     out.push_str(&serde_json::to_string(text).unwrap_or_default());
 }
 
-/// Walks a whole JSON text and keeps nothing. serde_json itself refuses lone surrogates and more
+/// Parses a whole JSON text and keeps nothing. serde_json itself refuses lone surrogates and more
 /// than 128 levels.
 struct Storable;
 

@@ -1,4 +1,4 @@
-//! A job to enqueue, and what may be asked for it.
+//! A job to enqueue, and its options.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -43,7 +43,8 @@ pub struct NewJob {
 impl NewJob {
     /// One try and five retries.
     pub const MAX_ATTEMPTS: NonZeroU16 = NonZeroU16::new(6).unwrap();
-    /// A job that took its worker down five times is buried: twice in company, and three times as a suspect.
+    /// A job is buried at its fifth crash. With this limit, it is a suspect from its second crash
+    /// on.
     pub const MAX_CRASHES: NonZeroU16 = NonZeroU16::new(5).unwrap();
 
     /// A job due at once in the default queue, with the default retries.
@@ -70,7 +71,7 @@ impl NewJob {
         NewJob { queue, ..self }
     }
 
-    /// Whose job it is.
+    /// The tenant that it belongs to.
     pub fn tenant(self, tenant: Tenant) -> NewJob {
         NewJob { tenant, ..self }
     }
@@ -100,7 +101,7 @@ impl NewJob {
         NewJob { max_crashes, ..self }
     }
 
-    /// How long to wait between tries.
+    /// The delays between tries.
     pub fn retry(self, retry: RetryPolicy) -> NewJob {
         NewJob { retry, ..self }
     }
@@ -123,20 +124,20 @@ impl NewJob {
         Ok(NewJob { extras: Extras { trace: Some(trace), ..self.extras }, ..self })
     }
 
-    /// Up to 16 words to find it by.
+    /// Up to 16 tags to find it by.
     pub fn tags(self, tags: Vec<Name>) -> Result<NewJob, Invalid> {
         Extras::check_tags(&tags)?;
         Ok(NewJob { extras: Extras { tags, ..self.extras }, ..self })
     }
 
-    /// The fingerprint that its key, if it has one, is compared by.
+    /// The fingerprint that is compared if another request uses the same key.
     pub fn fingerprint(&self) -> Fingerprint {
         let given = self.key.as_ref().and_then(|key| key.fingerprint);
         given.unwrap_or_else(|| Fingerprint::of(self.kind.as_str(), &self.args))
     }
 
-    /// The record of this job when it enters a store at `now` under `id`. It is the one place that
-    /// says what a new job looks like.
+    /// The record of this job when it enters a store at `now` under `id`. This is the only
+    /// definition of a new job's fields.
     pub fn record(&self, id: JobId, now: Timestamp) -> JobRecord {
         let run_at = match self.due {
             Due::Now => now,
@@ -199,12 +200,12 @@ pub struct Key {
     text: String,
     /// How long the key is remembered.
     pub window: Duration,
-    /// What a second request must match; computed from kind and args where it is not given.
+    /// What a second request must match; computed from the kind and args unless given.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Key {
-    /// How long a key is remembered unless the caller says otherwise.
+    /// How long a key is remembered unless the caller sets another time.
     pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
     /// Checks a key: 1 to 255 bytes without control characters.
@@ -220,7 +221,7 @@ impl Key {
         }
     }
 
-    /// Remembers the key for another length of time.
+    /// Sets how long the key is remembered.
     pub fn window(self, window: Duration) -> Key {
         Key { window, ..self }
     }

@@ -1,7 +1,7 @@
-//! How far a running job has come, by the word of its holder.
+//! The progress of a running job, as its holder reports it.
 //!
-//! It is for people who look on, and decides nothing. So it never fails a call either: what is said
-//! is brought into bounds, whatever it is.
+//! It is only for people to read, so it never makes a call fail either: a value out of range is
+//! brought into range.
 
 use std::fmt;
 
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::shorten;
 
-/// A note longer than this many bytes is cut: it is shown beside other things, on one line.
+/// A note longer than this many bytes is cut, because it is displayed on one line with other
+/// columns.
 pub const PROGRESS_LIMIT: usize = 200;
 
-/// How far a running job has come, by the word of its holder.
+/// The progress of a running job, as its holder reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "Told")]
 pub struct Progress {
@@ -21,11 +22,11 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// All of it.
+    /// 1,000 permille: everything is done.
     const WHOLE: u16 = 1_000;
 
-    /// This part of the whole, and a few words on what is being done. What is no number is nothing,
-    /// and what is outside 0 to 1 is the nearer of the two.
+    /// The fraction that is done, and a few words on what is being done. NaN counts as 0, and a
+    /// value outside 0 to 1 is clamped.
     ///
     /// ```
     /// use tenure::job::Progress;
@@ -34,7 +35,7 @@ impl Progress {
     /// assert_eq!(Progress::new(7.0, None).to_string(), "100 %");
     /// ```
     pub fn new<'a>(fraction: f64, note: impl Into<Option<&'a str>>) -> Progress {
-        // Rounded by hand, since SQL rounds halves otherwise. A cast makes 0 of what is no number.
+        // Rounded by hand, because SQL rounds halves differently. The cast turns NaN into 0.
         let permille = (fraction.clamp(0.0, 1.0) * f64::from(Progress::WHOLE) + 0.5).floor() as u16;
         Progress::bounded(permille, note.into())
     }
@@ -45,7 +46,7 @@ impl Progress {
         Progress { permille: permille.min(Progress::WHOLE), note }
     }
 
-    /// As a store has kept it.
+    /// Progress as a store kept it.
     pub(crate) fn kept(permille: u16, note: Option<String>) -> Progress {
         Progress { permille, note }
     }
@@ -61,7 +62,7 @@ impl Progress {
     }
 }
 
-/// Whole percents, rounded down: nobody is told that all is done before it is.
+/// Whole percents, rounded down, so that 100 % appears only when everything is done.
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} %", self.permille / 10)?;
@@ -69,7 +70,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Progress as it comes from outside.
+/// Progress from outside, not yet in bounds.
 #[derive(Deserialize)]
 struct Told {
     permille: u16,

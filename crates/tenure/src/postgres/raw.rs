@@ -1,4 +1,5 @@
-//! The same for a program that has no [`crate::Tenure`] and no handler: jobs as values, fences as values, and the schema's name.
+//! The same for a program that has no [`crate::Tenure`] and no handler: it passes jobs, fences and
+//! the schema's name as values.
 //!
 //! Each function is one statement, in whatever transaction the client is in.
 
@@ -12,29 +13,31 @@ use crate::lease::{Fence, Reason, Stale, Token};
 use crate::store::postgres::{JsonText, Lists, Param, Schema, bad_request};
 use crate::store::{self, Enqueued, check_jobs};
 
-/// What the database raises where an earlier transaction has ended the attempt in the same way.
+/// The SQLSTATE for an attempt that an earlier transaction has already ended in the same way.
 const ALREADY_DONE: &str = "TN004";
 
-/// Why a call in your own transaction failed. Whatever it was, the transaction is down: roll back.
+/// Why a call in your own transaction failed. Whatever the reason, roll back.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The job is somebody else's by now, or has ended: nothing of this transaction is written in its name.
+    /// Another worker holds the job by now, or the job has ended: this transaction writes nothing
+    /// for it.
     #[error(
         "token {} is no longer the right to job {} ({}): its token is {} and it is {}; roll back, and stop working on it",
         .0.shown.token, .0.shown.job, .0.reason.name(), .0.current, .0.state.name()
     )]
     Stale(Stale),
 
-    /// The store knows no such job, or no longer.
+    /// The store does not know the job, or no longer.
     #[error("there is no job {}, or no longer; roll back, and stop working on it", .0.job)]
-    Gone(Fence),
+    NotFound(Fence),
 
-    /// An earlier transaction has completed this attempt, as after a COMMIT whose answer was lost. There is nothing left to do.
+    /// An earlier transaction has completed this attempt, as after a COMMIT whose answer was lost.
+    /// There is nothing left to do.
     #[error("token {} has completed job {} before, in an earlier transaction; roll back: it is done", .0.token, .0.job)]
     AlreadyDone(Fence),
 
-    /// The request makes no sense; nothing was done.
+    /// The request is invalid; nothing was done.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 
@@ -43,25 +46,28 @@ pub enum Error {
     Driver(#[source] tokio_postgres::Error),
 }
 
-/// In words, with the causes: a program whose `main` returns it prints it so.
+/// The readable text with its causes, because a program whose `main` returns this error prints it
+/// with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_causes(self))
     }
 }
 
-/// What a refusal says: the database raises it as SQLSTATE `TN001`.
+/// The content of a refusal, which the database raises as SQLSTATE `TN001`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The job is somebody else's by now, or has ended.
+    /// Another worker holds the job by now, or the job has ended.
     Stale(Stale),
-    /// The store knows no such job, or no longer.
-    Gone(Fence),
+    /// The store does not know the job, or no longer.
+    NotFound(Fence),
 }
 
-/// Stores jobs, all or none, and answers each. Jobs with a key that is taken are not stored again.
+/// Stores jobs, all or none, and returns an answer for each. A job whose key is taken is not stored
+/// again.
 ///
-/// An open transaction that has taken a key makes others wait who ask for the same one; otherwise it blocks nobody.
+/// An open transaction that has taken a key makes other requests for the same key wait; it blocks
+/// nothing else.
 pub async fn enqueue(
     client: &impl GenericClient,
     schema: &str,
@@ -78,9 +84,10 @@ pub async fn enqueue(
     rows.and_then(|rows| lists.answers(&rows)).map_err(|cause| failure(cause, None))
 }
 
-/// Ends an attempt well, together with everything else in this transaction, or fails with [`Error::Stale`] and takes
-/// all of it down. From here on the job is locked until you commit. A transaction that is sent again after its COMMIT went
-/// through fails with [`Error::AlreadyDone`].
+/// Completes an attempt, together with everything else in this transaction, or fails with
+/// [`Error::Stale`], and then the transaction can only be rolled back. From here on the job is
+/// locked until you commit. A transaction that is sent again after it was committed fails with
+/// [`Error::AlreadyDone`].
 pub async fn complete(
     client: &impl GenericClient,
     schema: &str,
@@ -92,20 +99,21 @@ pub async fn complete(
     call(client, schema, sql, fence, &[(&result, Type::JSON)]).await
 }
 
-/// Lets this transaction commit only if the job is still held: for writes in the middle of a job. It looks at once, and again
-/// at COMMIT, which then fails with a [`refusal`]. Until then nothing is locked, and the lease may be renewed.
+/// Lets this transaction commit only if the job is still held: for writes in the middle of a job.
+/// It checks at once, and again at COMMIT, which then fails with a [`refusal`]. Until then nothing
+/// is locked, and the lease may be renewed.
 pub async fn fence(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
     call(client, schema, "SELECT tenure.fence($1, $2)", fence, &[]).await
 }
 
-/// Locks the job until the end of the transaction: nobody can take it, and its lease need not be renewed. For transactions
-/// at REPEATABLE READ and above, as the first call.
+/// Locks the job until the end of the transaction: no other worker can take it, and its lease need
+/// not be renewed. For transactions at REPEATABLE READ and above, as the first call.
 pub async fn hold(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
     call(client, schema, "SELECT tenure.hold($1, $2)", fence, &[]).await
 }
 
-/// Leaves the line in the job's timeline that a refusal has rolled back with everything else. Call it in a new transaction, or
-/// in none. It answers whether there was something to refuse.
+/// Writes the line in the job's timeline that a refusal has rolled back with everything else. Call
+/// it in a new transaction, or in none. Returns whether there was something to refuse.
 pub async fn refused(
     client: &impl GenericClient,
     schema: &str,
@@ -118,10 +126,10 @@ pub async fn refused(
     row.and_then(|row| row.try_get(0)).map_err(|cause| failure(cause, Some(fence)))
 }
 
-/// What a refusal says, if the error is one: for what COMMIT answers after [`fence`].
+/// The content of a refusal, if the error is one: for the error of a COMMIT after [`fence`].
 ///
-/// The words are the schema's. What a schema that is newer than this library says in other words is answered as a job that is
-/// gone, or with zeros.
+/// It is parsed from the texts of the schema. If a newer schema words them differently, the result
+/// is [`Refusal::NotFound`], or has zeros for the numbers.
 pub fn refusal(error: &tokio_postgres::Error) -> Option<Refusal> {
     let said = error.as_db_error().filter(|said| said.code().code() == "TN001")?;
     let shown = Fence {
@@ -131,7 +139,7 @@ pub fn refusal(error: &tokio_postgres::Error) -> Option<Refusal> {
     Some(understand(said.detail().unwrap_or_default(), shown))
 }
 
-/// A call of a function that proves a fence and answers nothing of interest.
+/// Calls a function that checks a fence and returns nothing of interest.
 async fn call(
     client: &impl GenericClient,
     schema: &str,
@@ -146,14 +154,14 @@ async fn call(
     answer.map(drop).map_err(|cause| failure(cause, Some(fence)))
 }
 
-/// What the database's answer means to somebody who has shown this fence.
+/// Turns a driver error into an error for a caller that presented this fence.
 fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
     if let Some(refusal) = refusal(&cause) {
         return match refusal {
             Refusal::Stale(stale) => {
                 Error::Stale(Stale { shown: shown.unwrap_or(stale.shown), ..stale })
             }
-            Refusal::Gone(fence) => Error::Gone(shown.unwrap_or(fence)),
+            Refusal::NotFound(fence) => Error::NotFound(shown.unwrap_or(fence)),
         };
     }
     if let Some(fence) = shown
@@ -167,12 +175,12 @@ fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
     }
 }
 
-/// Reads the detail of a refusal: a word for programs, then what the job holds instead.
+/// Parses the detail of a refusal: the reason's name, then what the job holds instead.
 fn understand(detail: &str, shown: Fence) -> Refusal {
     let (word, rest) = detail.split_once(':').unwrap_or_default();
     let reasons = [Reason::TokenMismatch, Reason::AlreadySettled, Reason::LeaseExpired];
     let Some(reason) = reasons.into_iter().find(|reason| reason.name() == word) else {
-        return Refusal::Gone(shown);
+        return Refusal::NotFound(shown);
     };
     let state = words(rest).find_map(|word| word.parse().ok()).unwrap_or(State::Running);
     let current = match reason {
@@ -191,7 +199,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()))
 }
 
-/// What was wrong at the port.
+/// Turns an error of the port's checks into an invalid request.
 fn invalid(error: store::Error) -> Error {
     match error {
         store::Error::Invalid(invalid) => Error::Invalid(invalid),
@@ -199,7 +207,7 @@ fn invalid(error: store::Error) -> Error {
     }
 }
 
-/// The server's words: by itself the driver's error prints as "db error".
+/// The server's message: the driver's error alone prints as "db error".
 fn said(cause: &tokio_postgres::Error) -> String {
     match cause.as_db_error() {
         Some(said) => format!("{} (SQLSTATE {})", said.message(), said.code().code()),

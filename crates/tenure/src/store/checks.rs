@@ -1,5 +1,6 @@
-//! What is checked at the port, before anything is touched. Every engine calls it, so that all refuse alike: a
-//! batch, a job, a settlement, an entry, a lease, a claim. Nothing here knows what is stored.
+//! Checks of arguments, before a call touches the store: batches, jobs, settlements, ledger
+//! entries, leases, claims. Every engine calls them, so that all engines refuse the same requests.
+//! Nothing here reads the store.
 
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use crate::job::{BATCH_LIMIT, Invalid, Json, Limits, NewJob, RETRY_LIMIT};
 use crate::ledger::{Entry, Resolution};
 use crate::lifecycle::Outcome;
 
-/// Checks a batch at the port.
+/// Checks the size of a batch.
 pub fn check_batch(size: usize) -> Result<()> {
     if size > BATCH_LIMIT { Err(Invalid::Batch { size }.into()) } else { Ok(()) }
 }
 
-/// Checks jobs at the port.
+/// Checks jobs to enqueue.
 pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
     check_batch(jobs.len())?;
     if jobs.iter().any(|job| !job.retry.is_reasonable()) {
@@ -31,7 +32,7 @@ pub fn check_jobs(jobs: &[NewJob], limits: &Limits) -> Result<()> {
     }
 }
 
-/// Checks settlements at the port.
+/// Checks settlements, with the jobs that they enqueue.
 pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<()> {
     check_batch(settlements.len())?;
     check_batch(settlements.iter().map(|settlement| settlement.then.len()).sum())?;
@@ -44,7 +45,7 @@ pub fn check_settlements(settlements: &[Settlement], limits: &Limits) -> Result<
     Ok(())
 }
 
-/// Checks entries of the ledger at the port.
+/// Checks entries of the ledger.
 pub fn check_entries(entries: &[Entry], limits: &Limits) -> Result<()> {
     check_batch(entries.len())?;
     entries
@@ -53,7 +54,7 @@ pub fn check_entries(entries: &[Entry], limits: &Limits) -> Result<()> {
         .try_for_each(|kept| check_kept(kept, limits))
 }
 
-/// Checks a person's decision at the port.
+/// Checks an operator's decision about an effect.
 pub fn check_resolution(how: &Resolution, limits: &Limits) -> Result<()> {
     match how {
         Resolution::Committed { result } => check_kept(result, limits),
@@ -69,10 +70,10 @@ fn check_kept(result: &Json, limits: &Limits) -> Result<()> {
     Err(Invalid::TooLarge { field: "result", size, limit: limits.result }.into())
 }
 
-/// The longest lease: a worker that is cut off for longer than this has lost its job.
+/// The longest lease. A worker that is cut off for longer than this has lost its job.
 pub const LEASE_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Checks the length of a lease at the port.
+/// Checks the length of a lease.
 pub fn check_lease(length: Duration) -> Result<()> {
     if (Duration::from_millis(1)..=LEASE_LIMIT).contains(&length) {
         return Ok(());
@@ -83,7 +84,7 @@ pub fn check_lease(length: Duration) -> Result<()> {
     Err(Invalid::Value { field: "lease", why }.into())
 }
 
-/// Checks the guard gap of an installation at the port.
+/// Checks a guard gap.
 pub fn check_guard_gap(gap: Duration) -> Result<()> {
     if (GUARD_GAP..=GUARD_GAP_LIMIT).contains(&gap) {
         return Ok(());
@@ -95,7 +96,7 @@ pub fn check_guard_gap(gap: Duration) -> Result<()> {
     Err(Invalid::Value { field: "guard_gap", why }.into())
 }
 
-/// Checks a claim at the port.
+/// Checks a claim.
 pub fn check_claim(ask: &Claim) -> Result<()> {
     check_batch(ask.n)?;
     check_lease(ask.lease)?;

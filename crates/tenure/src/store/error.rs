@@ -1,5 +1,4 @@
-//! What can go wrong between a caller and a store: what was being done, to what, and what to do
-//! next.
+//! The errors of a call to a store: what was being done, to what, and what to do next.
 
 use std::fmt;
 
@@ -9,26 +8,28 @@ use crate::job::{Invalid, JobId, with_causes};
 /// The result of a call to a store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A call that could not be answered.
+/// The error of a call to a store.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The request makes no sense; nothing was done.
+    /// The request is invalid; nothing was done.
     #[error(transparent)]
     Invalid(#[from] Invalid),
 
-    /// The store cannot be used as it is: the wrong file, no rights, a schema from the future.
+    /// The store cannot be used as it is: for example the wrong file, missing permissions, or a
+    /// schema of a newer release.
     #[error("{target}: {problem}; {next}")]
     #[allow(missing_docs)]
     Unusable { target: String, problem: String, next: String },
 
-    /// The store can be read, but not written to: the disk is full, or the file is read-only. Nothing was done.
+    /// The store can be read, but not written to: the disk is full, or the file is read-only.
+    /// Nothing was done.
     #[error("{target}: {problem}; {next}")]
     #[allow(missing_docs)]
     Unwritable { target: String, problem: String, next: String },
 
-    /// The role that is connected lacks a right, and nothing was done. It does not pass by itself: `next` has the
-    /// statement that mends it, as far as that is known.
+    /// The connected role lacks a right; nothing was done. Repeating the call does not help: `next`
+    /// has the statement that grants the right, if it is known.
     #[error("{target}: {problem}; {next}")]
     #[allow(missing_docs)]
     Forbidden { target: String, problem: String, next: String },
@@ -40,7 +41,7 @@ pub enum Error {
     #[allow(missing_docs)]
     Busy { doing: &'static str, target: String, source: Box<dyn std::error::Error + Send + Sync> },
 
-    /// The server is out of reach, is starting or stopping, or broke the call off. Whether the call
+    /// The server cannot be reached, is starting or stopping, or aborted the call. Whether the call
     /// was applied is unknown; repeat it.
     #[error("{target}: {problem} while trying to {doing}; {next}")]
     #[allow(missing_docs)]
@@ -59,24 +60,25 @@ pub enum Error {
     #[allow(missing_docs)]
     Conflict { owner: JobId },
 
-    /// Some of many jobs were not enqueued, and it says which.
+    /// Some of many jobs were not enqueued; the verdicts tell which.
     #[error(transparent)]
     Incomplete(Box<Incomplete>),
 
-    /// A user's own transaction did not keep to what one may do. Nothing of it was stored.
+    /// A user's own transaction did something that is not allowed in it. Everything in it was
+    /// rolled back.
     #[error("{target}: {problem}, so that everything in this transaction was undone; {next}")]
     #[allow(missing_docs)]
     Undone { target: String, problem: String, next: String },
 
-    /// The engine failed in a way that we do not expect.
+    /// The engine failed in an unexpected way.
     #[error("could not {doing}: {source}; `tenure doctor` looks for the cause")]
     #[allow(missing_docs)]
     Engine { doing: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl Error {
-    /// Whether the same call may succeed later. It is false for [`Error::Incomplete`], because the same call would store again
-    /// what has no key and was stored.
+    /// Whether the same call may succeed later. False for [`Error::Incomplete`]: the same call
+    /// would store jobs without a key a second time.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
     }
@@ -86,17 +88,17 @@ impl Error {
         matches!(self, Error::Invalid(_) | Error::Unwritable { .. } | Error::Forbidden { .. })
     }
 
-    /// Whether the store may be well as long as nothing is written.
+    /// Whether the store may work as long as nothing is written.
     pub(crate) fn is_about_writing(&self) -> bool {
         matches!(self, Error::Unwritable { .. } | Error::Busy { .. })
     }
 
-    /// Whether the role that is connected lacks a right.
+    /// Whether the connected role lacks a right.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Error::Forbidden { .. })
     }
 
-    /// The same for another caller whose request was part of the same call.
+    /// A copy, for another caller whose request was part of the same call.
     pub(crate) fn for_another(&self) -> Error {
         let said = |source: &(dyn std::error::Error + Send + Sync)| source.to_string().into();
         match self {
@@ -142,14 +144,14 @@ impl Error {
         }
     }
 
-    /// Whether the request itself was wrong, so that it will never succeed.
+    /// Whether the request itself was wrong, so that repeating it can never succeed.
     pub fn is_invalid(&self) -> bool {
         matches!(self, Error::Invalid(_))
     }
 }
 
-/// In words, with the causes: a program whose `main` returns it prints it so. Errors that are worded alike have their
-/// name behind them.
+/// The message with its causes, because this is what a program prints whose `main` returns the
+/// error. Variants whose messages look alike append their name.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_causes(self))?;
@@ -162,24 +164,24 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What became of many jobs of which some were not enqueued.
+/// The outcome of enqueueing many jobs, if some were not enqueued.
 #[derive(Debug)]
 pub struct Incomplete {
-    /// One for each job, in the order given.
+    /// One per job, in the order given.
     pub verdicts: Vec<Verdict>,
-    /// Why a part failed, if one did.
+    /// Why a part failed, if one failed.
     pub cause: Option<Error>,
 }
 
-/// What became of one of many jobs.
+/// The outcome for one of many jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The store answered: it is stored, or another job has its key.
+    /// The store answered: the job is stored, or another job has its key.
     Answered(Enqueued),
-    /// It was in the part that failed. A part is stored whole or not at all; if the cause
-    /// [is transient](Error::is_transient), it is not known which.
+    /// The job was in the part that failed. A part is stored whole or not at all; if the cause [is
+    /// transient](Error::is_transient), it is unknown which.
     Failed,
-    /// It was in a later part, and was not sent.
+    /// The job was in a later part, which was not sent.
     NotSent,
 }
 
@@ -255,7 +257,7 @@ mod tests {
             "tenure.db is busy while trying to enqueue; try again, and look for another program that holds it \
              locked: code 5"
         );
-        // Its cause is in its own words already.
+        // The message of this variant already contains its cause.
         let engine = Error::Engine { doing: "enqueue", source: "disk on fire".into() };
         assert_eq!(format!("{engine:?}"), engine.to_string());
         let invalid = Invalid::Batch { size: 1_001 };

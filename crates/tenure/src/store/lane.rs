@@ -1,9 +1,9 @@
-//! Where a job stands in the claim index.
+//! The lane of a job: its place in the claim index.
 //!
 //! A lane is a (queue, tenant, kind). Its number is computed from SHA-256 prefixes, the same on all
-//! engines, so that enqueueing writes no lane row and blocks nobody. The queue comes first: a
-//! worker reads only the ranges of its own queues. The tenant comes next: the lanes of one (queue,
-//! tenant) group are neighbours. Collisions cost time, never correctness, because names are
+//! engines, so that enqueueing writes no lane row and takes no lock for one. The queue comes first:
+//! a worker reads only the ranges of its own queues. The tenant comes next: the lanes of one
+//! (queue, tenant) group are neighbours. Collisions cost time, never correctness, because names are
 //! compared as well.
 //!
 //! ```text
@@ -11,9 +11,9 @@
 //!      0   limited  suspect  queue     tenant    kind
 //! ```
 //!
-//! Suspects have lanes of their own, because a claim may take only one of them. That bit is where it is stored
-//! whether a job is one.
-//! `limited` is kept free for lanes per limit key.
+//! Suspects have their own lanes, because a claim may take only one suspect. The suspect bit is the
+//! only place that stores whether a job is a suspect. `limited` is reserved for lanes per limit
+//! key.
 
 use sha2::{Digest, Sha256};
 
@@ -25,12 +25,12 @@ const QUEUE_BITS: u32 = 20;
 /// Set in the lanes of suspects.
 pub(crate) const SUSPECT: i64 = 1 << (KIND_BITS + TENANT_BITS + QUEUE_BITS);
 
-/// The lane of a job as it is now.
+/// The lane of a job in its current state.
 pub(crate) fn of(job: &JobRecord) -> i64 {
     of_names(&job.queue, &job.tenant, &job.kind, job.is_suspect)
 }
 
-/// The lane of a job with these names, which may be a suspect.
+/// The lane of a job with these names, suspect or not.
 pub(crate) fn of_names(queue: &Name, tenant: &Tenant, name: &Name, suspect: bool) -> i64 {
     let lane = first_in(group_of_names(queue, tenant)) | kind(name);
     if suspect { lane | SUSPECT } else { lane }
@@ -46,7 +46,7 @@ pub(crate) fn queue(name: &Name) -> i64 {
     prefix(name.as_str(), QUEUE_BITS)
 }
 
-/// The group of a queue's tenant: its place on the ring.
+/// The number of a (queue, tenant) group: its position on the ring.
 pub(crate) fn group_of_names(name: &Name, tenant: &Tenant) -> i64 {
     group(queue(name), prefix(tenant.as_str(), TENANT_BITS))
 }
@@ -55,7 +55,7 @@ fn group(queue: i64, tenant: i64) -> i64 {
     queue << TENANT_BITS | tenant
 }
 
-/// The groups of one queue, first to last.
+/// The range of one queue's groups.
 pub(crate) fn groups_of(queue: i64) -> std::ops::RangeInclusive<i64> {
     group(queue, 0)..=group(queue + 1, 0) - 1
 }
@@ -65,7 +65,7 @@ pub(crate) fn first_in(group: i64) -> i64 {
     group << KIND_BITS
 }
 
-/// The group of a lane, suspects or not.
+/// The group of a lane, whether or not it is a lane of suspects.
 pub(crate) fn group_of(lane: i64) -> i64 {
     (lane & !SUSPECT) >> KIND_BITS
 }

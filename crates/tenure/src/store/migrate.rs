@@ -84,6 +84,41 @@ pub(crate) fn is_from_before(applied: &[Applied]) -> bool {
     applied.iter().any(|applied| applied.version == 1 && applied.name == "kernel")
 }
 
+/// Why something is not done, and what to do instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) problem: String,
+    pub(crate) next: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(problem: impl Into<String>, next: impl Into<String>) -> Refusal {
+        Refusal { problem: problem.into(), next: next.into() }
+    }
+}
+
+/// Refuses a store whose tables this binary does not know: they need a newer binary, or they were
+/// made from another text. Its statements would fail later with a column that is not there, or do
+/// something else than they say.
+pub(crate) fn check_known(migrations: &[Migration], applied: &[Applied]) -> Result<(), Refusal> {
+    let newest = applied.iter().max_by_key(|applied| applied.min_client);
+    if let Some(Applied { version, name, .. }) = newest.filter(|newest| newest.min_client > CLIENT)
+    {
+        return Err(Refusal::new(
+            format!("its migration {version} ({name}) needs a newer tenure than this one"),
+            "upgrade this binary; nothing was changed",
+        ));
+    }
+    let differs = |status: &Status| matches!(status.standing, Standing::Differs(_));
+    match compare(migrations, applied).into_iter().find(differs) {
+        None => Ok(()),
+        Some(Status { version, name, .. }) => Err(Refusal::new(
+            format!("its migration {version} ({name}) differs from this binary's"),
+            "use the binary that this store was made with; nothing was changed",
+        )),
+    }
+}
+
 /// Compares what a store remembers with what this binary has.
 pub(crate) fn compare(migrations: &[Migration], applied: &[Applied]) -> Vec<Status> {
     let known = migrations.iter().map(|migration| {

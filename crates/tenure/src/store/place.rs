@@ -1,4 +1,4 @@
-//! Where a store is, as a person writes it, and a connection to it.
+//! Parses the address of a store, as a person writes it, and connects to it.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +10,11 @@ use super::sqlite::{self, Sqlite};
 use super::{Result, Store};
 use crate::job::Invalid;
 
-/// Where a store is.
+/// The place of a store.
 pub(crate) enum Place {
     /// In a file.
     File(PathBuf),
-    /// In memory: for as long as anybody has a connection.
+    /// In memory. The store lives as long as any connection to it.
     Memory(Box<Mutex<Sqlite>>),
     /// On a server.
     #[cfg(feature = "postgres")]
@@ -29,7 +29,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The connection, whatever it is to.
+    /// The connection, whichever engine it belongs to.
     pub(crate) fn store(&mut self) -> &mut dyn Store {
         match self {
             Engine::Sqlite(store) => store.as_mut(),
@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// From now on its enqueues and what it writes to the ledger wait for each lock so long at most. Where there are no
-    /// locks of rows, nothing changes.
+    /// Limits how long enqueues and ledger writes of this connection wait for each lock. No effect
+    /// on SQLite, which has no row locks.
     #[cfg_attr(
         not(feature = "postgres"),
         allow(unused_variables, reason = "only a server has such locks")
@@ -52,7 +52,8 @@ impl Engine {
         }
     }
 
-    /// Whether one row can be locked while others are free. Then a call that found a store busy has changed nothing.
+    /// Whether the engine locks single rows. Then a call that ends with
+    /// [`Error::Busy`](super::Error::Busy) has changed nothing.
     pub(crate) fn has_row_locks(&self) -> bool {
         match self {
             Engine::Sqlite(_) => false,
@@ -71,8 +72,8 @@ impl Engine {
 }
 
 impl Place {
-    /// Reads an address: a file, `sqlite:FILE`, `sqlite::memory:` or `postgres://…`. It connects to nothing. What is
-    /// wrong is said without repeating it, since an address may hold a password.
+    /// Parses an address: a file, `sqlite:FILE`, `sqlite::memory:` or `postgres://…`. Does not
+    /// connect. Errors do not repeat the address, since it may contain a password.
     pub(crate) fn parse(url: &str, options: &sqlite::Options) -> Result<Place> {
         let bad = |why: &str| Invalid::Value { field: "url", why: why.into() };
         if is_meant_as_a_server(url) {
@@ -92,7 +93,6 @@ impl Place {
         }
     }
 
-    /// Connects.
     pub(crate) fn connect(&self, options: &sqlite::Options) -> Result<Engine> {
         match self {
             Place::File(file) => Ok(Engine::Sqlite(Box::new(Sqlite::open(file, options)?))),
@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// The schema that holds the functions, where there are any.
+    /// The schema of Tenure's functions; `None` for SQLite.
     #[cfg(feature = "postgres")]
     pub(crate) fn schema(&self) -> Option<&str> {
         match self {
@@ -119,8 +119,8 @@ impl Place {
     }
 }
 
-/// Whether somebody means a server, be it misspelled. Taken for a file, it would be shown whole, and
-/// created.
+/// Whether the text is meant as the address of a server, even if it is misspelled. Taken for a file
+/// name, it would be shown in full (with its password), and a file of that name would be created.
 pub fn is_meant_as_a_server(text: &str) -> bool {
     let begins = |word: &str| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
     let is_setting = |word: &str| {

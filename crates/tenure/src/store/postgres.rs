@@ -1,10 +1,10 @@
-//! Jobs in a PostgreSQL database: many machines, one server.
+//! The PostgreSQL engine: jobs in one database, for many machines.
 //!
-//! The verbs live in the database: each is a function in the schema `tenure`, in `sql/postgres/verbs`, and
-//! psql, a trigger or any driver calls the same text. So this engine only carries values there and
-//! back. The files, in the order of a call: who is called (`address`), how it is kept secret
-//! (`tls`) and made (`dial`), what is said over it (`session`) and how it is kept (`link`);
-//! then the verbs, in the order of a job's life.
+//! The verbs live in the database: each is a function in the schema `tenure`, from
+//! `sql/postgres/verbs`, and psql, a trigger or any driver calls the same functions. So this engine
+//! only sends values there and reads the answers. The files, in the order of a call: the address
+//! (`address`), its encryption (`tls`), how a connection is made (`dial`), what is sent over it
+//! (`session`) and how it is kept (`link`); then the verbs, in the order of a job's life.
 
 mod address;
 mod claim;
@@ -70,34 +70,37 @@ use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 use crate::lifecycle::Verb;
 
-/// How a store is opened. There is no clock in it: only the database's counts.
+/// Options for opening a store. There is no clock among them: only the database's clock counts.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What it accepts.
+    /// The sizes that the store accepts.
     pub limits: Limits,
     /// How long the server may take.
     pub timeouts: Timeouts,
 }
 
-/// One connection to jobs in a PostgreSQL database. It blocks, so it belongs on a thread of its own,
-/// not on one that runs async code.
+/// One connection to a store in a PostgreSQL database. Its calls block, so use it on a thread of
+/// its own, not on one that runs async code.
 pub struct Postgres {
     link: Link,
     schema: Schema,
     limits: Limits,
-    /// Where claims go on while an old transaction keeps dead entries in their way.
+    /// Where claims continue while an old transaction keeps dead index entries in their way.
     marks: Option<String>,
-    /// How far the last beat saw the server: shown with the next, a server that was put back is noticed.
+    /// How far the server was at the last beat. The next beat sends it, so that a server that was
+    /// restored to an earlier state is noticed.
     seen: Option<String>,
     patience: Patience,
-    /// For how long enqueues and the ledger wait for a lock, if not for as long as the session does.
+    /// How long enqueues and ledger writes wait for a lock, if not as long as the session's setting
+    /// says.
     lock_wait: Option<Duration>,
     #[cfg(feature = "drill")]
     rehearsal: Rehearsal,
 }
 
 impl Postgres {
-    /// Connects to a database that has the schema. It makes nothing: `tenure migrate up` does.
+    /// Connects to a database that already has the schema. Creates nothing; `tenure migrate up`
+    /// does.
     pub fn open(address: &Address, options: &Options) -> Result<Postgres> {
         let mut link = Link::open(address, options.timeouts)?;
         let schema = Schema::new(address.schema());
@@ -115,24 +118,24 @@ impl Postgres {
         })
     }
 
-    /// What the promises of this store rest on.
+    /// The facts about the server that this store's guarantees depend on.
     pub fn facts(&self) -> &Facts {
         self.link.facts()
     }
 
-    /// From now on enqueues and what is written to the ledger wait for each lock so long at most.
+    /// Limits how long enqueues and ledger writes wait for each lock.
     pub(crate) fn wait_for_locks(&mut self, wait: Duration) {
         self.lock_wait = Some(wait);
     }
 
-    /// Leaves the line in a job's timeline that a refusal in a user's own transaction has rolled back.
+    /// Adds the timeline entry for a refusal that was rolled back with a user's own transaction.
     pub(crate) fn refused(&mut self, fence: Fence, verb: Verb) -> Result<()> {
         self.call("record a refusal", |session, schema| {
             settle::refused(session, schema, fence, verb)
         })
     }
 
-    /// Calls one function of the schema. What it does is committed when it answers.
+    /// Calls one function of the schema. Its work is committed when it returns.
     fn call<T>(
         &mut self,
         doing: &'static str,
@@ -359,7 +362,7 @@ impl Store for Postgres {
     }
 
     fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
-        // In one snapshot, so that the job and its timeline belong together.
+        // In one snapshot, so that the job and its timeline match.
         self.transact("look at a job", Isolation::Snapshot, |session, schema| {
             look::job(session, schema, id)
         })
@@ -405,9 +408,9 @@ impl Store for Postgres {
         self.call("check the store", |session, schema| look::check(session, schema, from, limit))
     }
 
-    /// A notification ends it at once. But notifications are only hints, some are left out on
-    /// purpose, and through a pooler none arrive: so it also ends after a pause that grows while
-    /// nothing is found.
+    /// A notification ends the wait at once. But notifications are only hints: some are left out on
+    /// purpose, and behind a pooler none arrive. So a wait also ends after a pause, which grows
+    /// while claims find nothing.
     fn wait(&mut self, until: Instant) -> Result<Wake> {
         if let Err(problem) = self.link.listen(self.schema.channel()) {
             let was_lost = !self.link.is_connected();
@@ -423,7 +426,8 @@ impl Store for Postgres {
             return match self.link.wait(until.min(look_again))? {
                 Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
                 Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
-                // What is said of queues that this connection's worker does not serve is not for it.
+                // Notices of queues that this connection's workers do not serve do not end the
+                // wait.
                 Heard::Notices(said) if !self.link.concerns(&said) => continue,
                 Heard::Notices(_) => {
                     self.patience = Patience::default();
@@ -434,12 +438,14 @@ impl Store for Postgres {
     }
 }
 
-/// How long a wait lasts at most. It begins with a few milliseconds, since most queues that had work
-/// have more soon, doubles, and ends at a second. A worker looks for more by itself: its connection
-/// waits once for what was enqueued soon after a notification and was not announced (`announce`).
+/// How long a wait lasts at most. Without workers, pauses start at 5 ms, since most queues that had
+/// work have more soon; they double up to 160 ms, and are one second from then on. With workers,
+/// the first pause is 60 ms, for jobs that were enqueued soon after a notification and therefore
+/// not announced (`tenure.announce`); the next ones are one second, because workers also claim
+/// without being woken.
 #[derive(Debug, Clone, Copy, Default)]
 struct Patience {
-    /// How many looks in a row found nothing.
+    /// How many pauses there were since a claim found jobs or a notification arrived.
     in_vain: u32,
 }
 
@@ -469,20 +475,4 @@ impl Patience {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_grows_from_five_milliseconds_to_a_second() {
-        let mut patience = Patience::default();
-        let pauses: Vec<_> = (0..8).map(|_| patience.next_pause(false).as_millis()).collect();
-        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 1_000, 1_000]);
-    }
-
-    #[test]
-    fn a_worker_is_told_to_look_once_more_after_a_notification() {
-        let mut patience = Patience::default();
-        let pauses: Vec<_> = (0..3).map(|_| patience.next_pause(true).as_millis()).collect();
-        assert_eq!(pauses, [60, 1_000, 1_000]);
-    }
-}
+mod tests;

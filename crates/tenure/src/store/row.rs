@@ -1,10 +1,11 @@
-//! How a job is spelled in tables, the same on every engine: states as numbers, policies as JSON, lists
-//! as words. The engines' own `row.rs` read and write columns; this file knows no driver.
+//! How values are stored in columns, the same on every engine: states as numbers, policies as JSON,
+//! lists as words. The engines' own `row.rs` files read and write columns; this file knows no
+//! driver.
 
 use crate::job::{Name, Progress, RetryPolicy, State};
 use crate::ledger::Standing;
 
-/// The number of a state. Queued is two numbers: ready, or waiting for its time.
+/// The number of a state. `Queued` has two numbers: ready, or waiting until its time.
 pub(crate) fn code(state: State, waiting: bool) -> i16 {
     match state {
         State::Queued if waiting => 1,
@@ -17,7 +18,7 @@ pub(crate) fn code(state: State, waiting: bool) -> i16 {
     }
 }
 
-/// The state of a number, and whether it waits for its time.
+/// The state with this number, and whether it waits until its time.
 pub(crate) fn state(code: i64) -> Option<(State, bool)> {
     Some(match code {
         0 => (State::Queued, false),
@@ -31,39 +32,40 @@ pub(crate) fn state(code: i64) -> Option<(State, bool)> {
     })
 }
 
-/// The default policy is not written down, so that the everyday job costs no parsing.
+/// The column of a retry policy. The default policy is stored as NULL, so that ordinary jobs need
+/// no parsing.
 pub(crate) fn retry_column(policy: &RetryPolicy) -> Option<String> {
     if *policy == RetryPolicy::default() { None } else { serde_json::to_string(policy).ok() }
 }
 
-/// The policy of a column. One that only a newer release knows is read as the default one: the job runs all the same, and
-/// the column stays as it is.
+/// The retry policy in a column. A policy that only a newer release knows is read as the default
+/// policy: the job still runs, and the column stays as it is.
 pub(crate) fn retry(column: Option<&str>) -> RetryPolicy {
     column.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// How far a job has come, from its two columns.
+/// The progress in its two columns.
 pub(crate) fn progress(permille: Option<i16>, note: Option<String>) -> Option<Progress> {
     permille.map(|permille| Progress::kept(permille.unsigned_abs(), note))
 }
 
-/// The two columns of how far a job has come.
+/// The two columns of a progress.
 pub(crate) fn progress_columns(progress: Option<&Progress>) -> (Option<i16>, Option<&str>) {
     let permille = progress.and_then(|progress| i16::try_from(progress.permille()).ok());
     (permille, progress.and_then(Progress::note))
 }
 
-/// A list of names that may be empty.
+/// The column of a list of names, which may be empty.
 pub(crate) fn names_column(names: &[Name]) -> String {
     names.iter().map(Name::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// The names of a column.
+/// The names in a column.
 pub(crate) fn names(column: &str) -> Vec<Name> {
     column.split_whitespace().map(|name| Name::trusted(name.into())).collect()
 }
 
-/// The number of where an effect stands.
+/// The number of an effect's standing.
 pub(crate) fn standing_code(standing: Standing) -> i16 {
     match standing {
         Standing::Open => 0,
@@ -73,7 +75,7 @@ pub(crate) fn standing_code(standing: Standing) -> i16 {
     }
 }
 
-/// Where an effect stands, by its number.
+/// The standing with this number.
 pub(crate) fn standing(code: i64) -> Option<Standing> {
     Standing::ALL.into_iter().find(|standing| i64::from(standing_code(*standing)) == code)
 }

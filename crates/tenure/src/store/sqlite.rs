@@ -1,9 +1,9 @@
-//! Jobs in one SQLite file: nothing to install, many processes on one machine.
+//! The SQLite engine: jobs in one file, nothing to install, many processes on one machine.
 //!
-//! Every write goes through the process's one writer, which commits many callers' work at once;
-//! reads have a connection of their own. The verbs are one file each, in the order of a job's life:
-//! enqueue, claim, renew, progress, settle, lapse, then operate and look. No policy here, and no time but the
-//! clock's.
+//! All writes of a process go through its one writer, which commits the work of many callers at
+//! once; each connection reads with its own reader. The verbs are one file each, in the order of a
+//! job's life: enqueue, claim, renew, progress, settle, lapse, then operate and look. There is no
+//! policy here, and the time always comes from the clock.
 
 mod check;
 mod claim;
@@ -25,6 +25,8 @@ mod renew;
 mod row;
 mod settle;
 mod statements;
+#[cfg(test)]
+mod tests;
 mod transact;
 mod turn;
 mod tx;
@@ -62,12 +64,12 @@ use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where it reads the time.
+    /// Where the store reads the time.
     pub clock: Clock,
-    /// What it accepts.
+    /// The sizes that the store accepts.
     pub limits: Limits,
 }
 
@@ -77,35 +79,35 @@ impl Default for Options {
     }
 }
 
-/// How SQLite keeps a store.
+/// The settings and version of SQLite that a store runs with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The version of SQLite in this process.
     pub version: &'static str,
-    /// `wal`, unless somebody has changed it.
+    /// `wal`, unless it was changed by hand.
     pub journal_mode: String,
     /// Whether a commit is on disk before it is acknowledged.
     pub is_synced: bool,
 }
 
-/// One connection to jobs in a SQLite file. Connections of one process to one file share its
+/// One connection to a store in a SQLite file. The connections of one process to one file share one
 /// writer.
 pub struct Sqlite {
     writer: Arc<Writer>,
-    /// None for a store in memory, where everything goes through the writer.
+    /// `None` for a store in memory, where everything goes through the writer.
     reader: Option<Connection>,
     sql: Arc<Statements>,
     clock: Clock,
     limits: Limits,
-    /// What the last claim or wait saw; a change since then wakes the next wait.
+    /// The version that the last claim or wait saw; a change since then ends the next wait.
     seen: Version,
-    /// The locks of the workers that this connection guards, and a look at those of others.
+    /// The worker locks that this connection holds; also checks the locks of other workers.
     guards: Guards,
-    /// When something last changed, for how often to look.
+    /// When the last change was seen; decides how often `wait` polls.
     active: Instant,
 }
 
-/// How far a store has come: commits of this process, and of others.
+/// The version of a store: commits of this process, and of other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Version {
     ours: u64,
@@ -113,30 +115,32 @@ struct Version {
 }
 
 impl Sqlite {
-    /// Opens a file, and creates and migrates it where there is none. The file is readable by its
-    /// owner only.
+    /// Opens a file; creates and migrates it if it does not exist. Only the file's owner can read
+    /// it.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Refuse)
     }
 
-    /// The same for a database that has other tables: Tenure's are added beside them.
+    /// Like [`Sqlite::open`], for a database that has other tables: Tenure's tables are added to
+    /// them.
     pub fn adopt(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Adopt)
     }
 
-    /// A store that lives as long as the value: for tests and simulations.
+    /// A store that lives as long as its connections: for tests and simulations.
     pub fn in_memory(options: &Options) -> Result<Sqlite> {
         Sqlite::in_memory_with(options, embedded(), |_, text| text.to_owned())
     }
 
-    /// Another connection to the same store, in a file or in memory. They share the writer.
+    /// Another connection to the same store, in a file or in memory. Both share the writer.
     pub fn share(&self) -> Result<Sqlite> {
         let reader = match self.guards.database() {
             None => None,
             Some(path) => {
                 self.writer.check_place()?;
                 let reader = file::open_reader(path, &self.writer.target)?;
-                // Else the reader would look at another file.
+                // Check again: otherwise the reader could have opened a file that replaced the
+                // first one.
                 self.writer.check_place()?;
                 Some(reader)
             }
@@ -153,7 +157,7 @@ impl Sqlite {
         })
     }
 
-    /// What the promises of this store rest on.
+    /// The settings that this store's guarantees depend on.
     pub fn facts(&self) -> Result<Facts> {
         self.writer.write("look at the settings", Urgency::Normal, |connection| {
             let synchronous =
@@ -164,7 +168,7 @@ impl Sqlite {
         })
     }
 
-    /// Where a file's schema stands, without changing anything.
+    /// The state of a file's schema. Changes nothing.
     pub fn status(path: impl AsRef<Path>) -> Result<Vec<migrate::Status>> {
         file::status(path.as_ref())
     }
@@ -218,7 +222,8 @@ impl Sqlite {
         verb: impl Fn(&Tx<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         self.writer.write(doing, urgency, |connection| {
-            // The time is read inside, so that waiting for the lock does not make it old.
+            // Read the time here, inside the transaction: it would be old after waiting for the
+            // lock.
             verb(&Tx { connection, sql: &self.sql, now: self.clock.now() })
         })
     }
@@ -239,7 +244,7 @@ impl Sqlite {
             Ok(answer)
         };
         let answer = answer().map_err(|cause| self.writer.error(doing, cause))?;
-        // Nothing is said of a file that is not the one at its path any more.
+        // Return nothing from a file that is no longer the one at its path.
         self.writer.check_place()?;
         Ok(answer)
     }
@@ -255,7 +260,7 @@ impl Sqlite {
         Ok(Version { ours: self.writer.commits(), others })
     }
 
-    /// Notes that time broke, if it did: before anything is decided by it.
+    /// Records a jump of the clock, if there was one, before any decision depends on the time.
     fn notice_break(&self) -> Result<()> {
         if let Some(ahead) = self.writer.notices_break() {
             self.write("note a jump of the clock", Urgency::First, |tx| tx.break_time())?;
@@ -264,8 +269,8 @@ impl Sqlite {
         Ok(())
     }
 
-    /// The answer to a claim that finds nothing; `None` if it could find something. What is looked at is
-    /// remembered, so that a change after it wakes a wait.
+    /// The answer to a claim that finds nothing; `None` if the claim might find something.
+    /// Remembers the version that it looked at, so that a later change ends a wait.
     fn finds_nothing(&mut self, ask: &Claim) -> Result<Option<Claimed>> {
         self.seen = self.version()?;
         self.read("look for due jobs", |tx| tx.finds_nothing(ask))
@@ -427,7 +432,8 @@ impl Store for Sqlite {
         self.write("prune", Urgency::Normal, |tx| {
             let pruned = tx.prune(limit)?;
             if pruned.jobs < limit {
-                // With the last step: who is known cannot change meanwhile.
+                // In the same transaction as the last step, so that no worker can register
+                // meanwhile.
                 tx.sweep_guards(guards)?;
             }
             Ok(pruned)
@@ -494,8 +500,8 @@ impl Store for Sqlite {
         ))
     }
 
-    /// Other processes cannot signal us, so their commits are looked for: often while there is
-    /// traffic, seldom when idle.
+    /// Other processes cannot notify this one, so this polls for their commits: often while there
+    /// is traffic, seldom when idle.
     fn wait(&mut self, until: Instant) -> Result<Wake> {
         const BRISK: Duration = Duration::from_millis(5);
         const CALM: Duration = Duration::from_millis(25);
@@ -522,8 +528,8 @@ fn embedded() -> Arc<Statements> {
     Arc::clone(EMBEDDED.get_or_init(|| Arc::new(Statements::embedded())))
 }
 
-/// The writers of this process, by what their files are, not by their names: a file that was deleted and made anew is
-/// another one.
+/// The writers of this process, by the identity of their files, not by path: a file that was
+/// deleted and created again is another file.
 type Writers = HashMap<FileIdentity, Weak<Writer>>;
 
 fn writers() -> MutexGuard<'static, Writers> {
@@ -531,7 +537,8 @@ fn writers() -> MutexGuard<'static, Writers> {
     WRITERS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The writer of this process for a file. Two of them in one process would only wait for each other.
+/// The one writer of this process for a file. Two writers in one process would only wait for each
+/// other.
 fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc<Writer>> {
     let mut writers = writers();
     writers.retain(|_, writer| writer.strong_count() > 0);

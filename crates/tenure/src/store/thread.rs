@@ -1,8 +1,9 @@
-//! Connections on threads of their own, so that async code need not block: requests in, answers out.
+//! Connections on their own threads, so that async code does not block: requests in, answers out.
 //!
-//! A program has a thread for each sort of call. A call that waits for a lock holds up calls of its own sort only, and
-//! those only for a moment: see `contended.rs`. What arrives while a call is under way goes out together in the next one:
-//! many callers that each enqueue one job cost one statement and one commit (`serve.rs`).
+//! A program has one thread for each sort of call. A call that waits for a lock delays only calls
+//! of its own sort, and those only briefly: see `contended.rs`. Requests that arrive while a call
+//! is under way are sent together in the next call: many callers that each enqueue one job cost one
+//! statement and one commit (`serve.rs`).
 
 mod contended;
 mod request;
@@ -23,26 +24,27 @@ use super::{Enqueued, Error, Result};
 use crate::job::NewJob;
 use crate::ledger::{Answer, Entry};
 
-/// How long a call that stands for many callers waits for a lock.
+/// How long a call that serves many callers waits for a lock.
 const BRIEFLY: Duration = Duration::from_millis(100);
 
-/// Sends calls to the store's threads. They stop when it is dropped.
+/// Sends calls to the store's threads. The threads stop when this is dropped.
 pub(crate) struct Link {
-    /// Enqueues without a key: they wait for no other transaction.
+    /// Enqueues without a key: these wait for no other transaction.
     plain: Thread,
-    /// Enqueues with a key: they wait for a transaction that has taken it.
+    /// Enqueues with a key: these wait for an open transaction that has taken the key.
     keyed: Thread,
-    /// What the holders of jobs write: it waits for a transaction that has locked the job.
+    /// Writes under a job's token: these wait for an open transaction that has locked the job.
     ledger: Thread,
-    /// What only reads.
+    /// Calls that only read.
     look: Thread,
-    /// Anything else, for however long it takes.
+    /// All other calls, however long they take.
     other: Thread,
 }
 
 impl Link {
-    /// Connects, and answers what `first` finds on that connection. The connection goes to the first thread that needs
-    /// one; the others connect when they have something to do.
+    /// Connects, and returns what `first` finds on that connection. On PostgreSQL, the first thread
+    /// that needs a connection gets this one, and the others connect when they get their first
+    /// request. On SQLite, all threads get connections that share its writer.
     pub(crate) async fn open<T: Send + 'static>(
         connect: impl Fn() -> Result<Engine> + Send + Sync + 'static,
         first: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
@@ -53,7 +55,7 @@ impl Link {
                 let found = first(&mut engine)?;
                 Ok((Source { connect: Box::new(connect), first: Mutex::new(Some(engine)) }, found))
             });
-            // If the caller has gone, the connection is closed here.
+            // If the caller has gone, this closes the connection.
             let _ = opened.send(connected);
         };
         spawn(work)?;
@@ -93,7 +95,7 @@ impl Link {
         self.ledger.ask(|reply| Request::Ledger(entry, reply)).await
     }
 
-    /// Does something by the right of a job's holder that waits for no lock.
+    /// Runs a call under a job's token that waits for no lock.
     pub(crate) async fn as_holder<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
@@ -101,7 +103,7 @@ impl Link {
         self.ledger.call(work).await
     }
 
-    /// Looks at something.
+    /// Runs a call that only reads.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
@@ -109,7 +111,7 @@ impl Link {
         self.look.call(work).await
     }
 
-    /// Does anything else.
+    /// Runs any other call.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,
@@ -121,7 +123,8 @@ impl Link {
 /// Where connections come from.
 struct Source {
     connect: Box<dyn Fn() -> Result<Engine> + Send + Sync>,
-    /// The connection that was made first.
+    /// The first connection. On PostgreSQL a thread takes it; on SQLite it stays here, and is
+    /// shared.
     first: Mutex<Option<Engine>>,
 }
 
@@ -129,7 +132,8 @@ impl Source {
     fn connect(&self) -> Result<Engine> {
         let mut first = locked(&self.first);
         match first.take() {
-            // Shared, so that all threads have the file that was opened, even if another one has its name by now.
+            // Shared, so that all threads use the file that was opened, even if its path now names
+            // another file.
             Some(Engine::Sqlite(store)) => {
                 let another = store.share();
                 *first = Some(Engine::Sqlite(store));
@@ -146,7 +150,8 @@ impl Source {
 }
 
 impl Drop for Source {
-    /// Closing a connection blocks, and the last owner may be a task of an async runtime.
+    /// Closes the connection on its own thread: closing blocks, and the last owner may be a task of
+    /// an async runtime.
     fn drop(&mut self) {
         if let Some(engine) = locked(&self.first).take() {
             let _ = spawn(move || drop(engine));
@@ -154,11 +159,11 @@ impl Drop for Source {
     }
 }
 
-/// A connection that is not made yet.
+/// How to make a connection.
 #[derive(Clone)]
 struct Connection {
     source: Arc<Source>,
-    /// For how long its calls wait for a lock, if not for as long as usual.
+    /// How long its calls wait for a lock, if not the usual time.
     lock_wait: Option<Duration>,
 }
 
@@ -189,10 +194,11 @@ impl Lazy {
     }
 }
 
-/// Sends requests to a thread, which starts when the first one comes, and stops when this is dropped.
+/// Sends requests to a thread. The thread starts at the first request and stops when this is
+/// dropped.
 struct Thread {
     requests: Sender<Request>,
-    /// The other end, until the thread has it.
+    /// The receiving end, until the thread takes it.
     inbox: Arc<Mutex<Option<Receiver<Request>>>>,
     serve: Arc<dyn Fn(Receiver<Request>) + Send + Sync>,
 }
@@ -208,7 +214,8 @@ impl Thread {
             let (inbox, serve) = (Arc::clone(&self.inbox), Arc::clone(&self.serve));
             spawn(move || {
                 let inbox = locked(&inbox).take();
-                // If there is none, two requests were the first at once, and the other one's thread has it.
+                // If it is gone, two first requests came at once, and the thread of the other one
+                // has it.
                 if let Some(inbox) = inbox {
                     serve(inbox);
                 }
@@ -223,7 +230,8 @@ impl Thread {
         answer.await.map_err(no_thread)?
     }
 
-    /// Does something with the connection. If it panics, so does the caller, and the thread goes on.
+    /// Runs a call on the connection. If the call panics, the caller panics too, and the thread
+    /// goes on.
     async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<T> + Send + 'static,

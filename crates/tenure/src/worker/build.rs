@@ -1,4 +1,4 @@
-//! What a program says of its worker, and how it starts.
+//! The settings of a worker, and how it starts.
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::lifecycle::Fault;
 use crate::store::{Error, Result, check_lease};
 use crate::telemetry::{Event, Exit, Observer};
 
-/// Runs jobs: claims them, keeps their leases, calls their handlers, and settles what they come to.
+/// Runs jobs: claims them, keeps their leases, calls their handlers, and settles the attempts.
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};
@@ -60,12 +60,13 @@ pub struct Worker {
     observer: Observer,
     #[cfg(feature = "drill")]
     stalled: bool,
-    /// The first thing that makes no sense; it is told when the worker is run.
+    /// The first invalid setting. It is returned when the worker is started.
     problem: Option<Invalid>,
 }
 
 impl Worker {
-    /// A worker for the queue `default` with room for as many jobs at a time as the machine has cores, at least 4.
+    /// A worker for the queue `default` that runs as many jobs at a time as the machine has cores,
+    /// at least 4.
     pub fn new(tenure: &Tenure) -> Worker {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Worker {
@@ -84,8 +85,9 @@ impl Worker {
         }
     }
 
-    /// Runs jobs of this type with an async function. What it returns is kept as the job's result; if it fails or panics, the
-    /// attempt has failed. It should not block its thread for long.
+    /// Runs jobs of this type with an async function. Its return value is stored as the job's
+    /// result; if it fails or panics, the attempt has failed. It should not block its thread for
+    /// long.
     pub fn handle<J, F, Fut>(self, handler: F) -> Worker
     where
         J: Job,
@@ -95,8 +97,8 @@ impl Worker {
         self.with(|worker| worker.handlers.add(J::KIND, handler::typed(handler)))
     }
 
-    /// Runs jobs of this type with a function that blocks, on a thread of its own. It cannot be stopped from outside: it
-    /// should look at [`Context::is_cancelled`] now and then.
+    /// Runs jobs of this type with a blocking function, on a thread of its own. The worker cannot
+    /// interrupt it: it should check [`Context::is_cancelled`] now and then.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -125,7 +127,7 @@ impl Worker {
         self.with(|worker| worker.handlers.add(J::KIND, handler::blocking(handler)))
     }
 
-    /// Runs jobs of all kinds that have no handler of their own; [`Worker::kinds`] may name some.
+    /// Runs jobs of all kinds that have no handler of their own. [`Worker::kinds`] can limit them.
     ///
     /// ```
     /// # use tenure::Worker;
@@ -156,9 +158,10 @@ impl Worker {
         })
     }
 
-    /// The same with a handler that is not dropped when it is to stop: it hears so by [`Context::cancelled`], ends what it has
-    /// begun outside of this process, and returns. If that takes longer than a few seconds, its job is given back
-    /// without it.
+    /// Like [`Worker::handle_any`], but the handler is not dropped when it must stop.
+    /// [`Context::cancelled`] notifies it, so that it can end what it started outside of this
+    /// process, and return. If that takes longer than a few seconds, the worker gives its job back
+    /// without waiting for it.
     pub fn handle_any_patiently<F, Fut>(self, handler: F) -> Worker
     where
         F: Fn(AnyJob, Context) -> Fut + Send + Sync + 'static,
@@ -170,7 +173,7 @@ impl Worker {
         })
     }
 
-    /// What handlers share: they get it with [`Context::state`]. One value of each type.
+    /// A value that handlers share: they get it with [`Context::state`]. One value of each type.
     pub fn state<T: Send + Sync + 'static>(self, state: T) -> Worker {
         self.with(|worker| {
             worker.handlers.add_state(state);
@@ -178,7 +181,7 @@ impl Worker {
         })
     }
 
-    /// The queues it works from.
+    /// The queues that it claims from.
     pub fn queues<'a>(self, queues: impl IntoIterator<Item = &'a str>) -> Worker {
         self.with(|worker| {
             let names = queues.into_iter().map(|queue| Name::check("queue", queue));
@@ -187,7 +190,7 @@ impl Worker {
         })
     }
 
-    /// Only these kinds, of those it has handlers for.
+    /// Runs only these kinds, of those it has handlers for.
     pub fn kinds<'a>(self, kinds: impl IntoIterator<Item = &'a str>) -> Worker {
         self.with(|worker| {
             let names = kinds.into_iter().map(|kind| Name::check("kind", kind));
@@ -208,8 +211,9 @@ impl Worker {
         })
     }
 
-    /// For how long it takes a job; it renews for as long as it lives. A worker that is cut off loses its jobs after this
-    /// long; one that dies loses them within a second, whatever this is. 30 seconds unless said, and 1 second at least.
+    /// The length of a lease. The worker renews its leases for as long as it lives. A worker that
+    /// is cut off from the store loses its jobs after this time; a worker that dies loses them
+    /// within a second, whatever the lease. The default is 30 seconds, the minimum 1 second.
     pub fn lease(self, lease: Duration) -> Worker {
         self.with(|worker| {
             worker.lease = lease;
@@ -219,8 +223,9 @@ impl Worker {
 
     /// Whether a worker can keep leases of this length.
     pub fn check_lease(lease: Duration) -> Result<(), Invalid> {
-        // The store takes shorter ones from callers that renew nothing. A worker renews every third of a lease, and a
-        // busy machine or a slow commit can take longer than a third of less than this.
+        // The store accepts shorter leases from callers that renew nothing. A worker renews every
+        // third of a lease, and on a busy machine or with a slow commit a renewal can take longer
+        // than a third of less than a second.
         const SHORTEST: Duration = Duration::from_secs(1);
         if lease < SHORTEST {
             let why = format!(
@@ -234,24 +239,27 @@ impl Worker {
         }
     }
 
-    /// How long jobs may go on when the worker is to end, before they are given back. 25 seconds unless said.
+    /// How long jobs may continue after the worker was asked to end, before it gives them back. The
+    /// default is 25 seconds.
     pub fn grace(self, grace: Duration) -> Worker {
         Worker { grace, ..self }
     }
 
-    /// Ends when nothing is due and nothing runs. What is due later stays, also a retry that is a second away.
+    /// Ends when nothing is due and nothing runs. Jobs that are due later stay in the queue, even a
+    /// retry that is a second away.
     pub fn drain(self) -> Worker {
         Worker { drain: true, ..self }
     }
 
-    /// Calls this for each event of this worker, besides `tracing` and what the store was opened with. It may be said more
-    /// than once, and all are called.
+    /// Calls this for each event of this worker, in addition to `tracing` and to the observers of
+    /// the [`Tenure`]. It can be called several times; all observers are called.
     pub fn observe(self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Worker {
         Worker { observer: self.observer.and(observe), ..self }
     }
 
-    /// Takes no care of its leases, as a process that stood still and does not know it. For the proof alone: it shows that
-    /// the store refuses such a worker, which in this state does nothing to refuse itself.
+    /// Makes the worker neglect its leases, like a process that was suspended and does not know it.
+    /// Only for tests: it shows that the store refuses such a worker even if the worker does
+    /// nothing to stop itself.
     #[cfg(feature = "drill")]
     pub fn stalled(self) -> Worker {
         Worker { stalled: true, ..self }
@@ -273,16 +281,17 @@ impl Worker {
         self.run_until(std::future::pending()).await
     }
 
-    /// Runs until `stop` is ready. Then it claims nothing more, lets jobs go on for its [grace](Worker::grace), and
-    /// gives back what is left.
+    /// Runs until `stop` is ready. Then it claims nothing more, lets jobs continue for its
+    /// [grace](Worker::grace), and gives back the rest.
     ///
     /// # Errors
     ///
-    /// If it cannot begin; if the store refuses it a right that it needs, and then it gives back what it has and ends; or if
-    /// it ended and could not give everything back.
+    /// If it cannot start; if the store refuses it a right that it needs (then it gives back its
+    /// jobs and ends); or if it ended and could not give everything back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Exit> {
         let (mut stop, mut start) = (std::pin::pin!(stop), std::pin::pin!(self.start()));
-        // It is listened to before the first job can be taken: a signal that nobody has asked for ends the process.
+        // Poll `stop` before the first job can be claimed: a signal without a handler kills the
+        // process.
         let mut running = tokio::select! {
             biased;
             () = &mut stop => {
@@ -300,7 +309,7 @@ impl Worker {
         running.verdict(exit)
     }
 
-    /// Starts it in the background, for whoever wants to end it in steps of their own.
+    /// Starts it in the background, for a caller that wants to end it step by step.
     ///
     /// ```
     /// # use tenure::Worker;
@@ -335,7 +344,7 @@ impl Worker {
                 Ok(threads) => threads,
                 Err(error) => return drop(tell_start.send(Err(error))),
             };
-            // Whoever started it may have gone; then its desk tells it to end.
+            // The caller may be gone already. Then dropping `Running` has told the desk to release.
             let _ = tell_start.send(Ok(()));
             let exit = threads.join();
             plan.observer.of_worker(&plan.worker, desk.tally().at_exit(exit));
@@ -361,7 +370,7 @@ impl Worker {
         if self.stalled { Desk::stalled(self.slots) } else { Desk::new(self.slots) }
     }
 
-    /// What the machines are to do.
+    /// The settings for the machines.
     pub(crate) fn plan(&self) -> Result<Plan> {
         if let Some(invalid) = &self.problem {
             return Err(invalid.clone().into());
@@ -386,7 +395,7 @@ impl Worker {
             let why = "a worker works from at least one queue".into();
             return Err(Invalid::Value { field: "queues", why }.into());
         }
-        // A caller that waits for a job which ends here is woken before anything else is told.
+        // Wakes a caller that waits for a job of this worker before any other observer runs.
         let inner = Arc::clone(&self.tenure.0);
         let observer = Observer::new(move |event| inner.waiters.hear(event));
         let observer = observer.and_all_of(&self.tenure.0.observer).and_all_of(&self.observer);
@@ -424,7 +433,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// A worker whose events go nowhere looks as if it did nothing.
+/// Warns once on stderr: a worker whose events go nowhere looks as if it did nothing.
 fn say_once_that_nothing_listens() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

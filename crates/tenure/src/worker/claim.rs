@@ -1,14 +1,15 @@
-//! The dispatcher: one per process. It settles what has ended and claims for the slots that are free, both in
-//! one call where it can.
+//! The dispatcher: one per process. It settles attempts that have ended and claims jobs for the
+//! free slots, both in one call where it can.
 //!
-//! While one call is under way, what ends gathers for the next: a busy worker settles in batches, and an idle one
-//! waits for nobody. After a call whose answer was lost it repeats the settlements, asks what that claim got,
-//! and takes it up. The claim may still be on its way then, and lease jobs when it arrives; so the dispatcher asks for it
-//! again now and then, for as long as a lease.
+//! Attempts that end while a call is under way are settled with the next one: a busy worker settles
+//! in batches, and an idle one does not wait. After a call whose answer was lost, the dispatcher
+//! repeats the settlements, asks the store which jobs that claim leased, and starts them. The lost
+//! claim may reach the store even later and lease jobs then; so the dispatcher asks about it again
+//! from time to time, for as long as one lease.
 //!
-//! One claim does not always look at everything: it asks for some of the worker's queues at a time, and it
-//! may stop midway around the ring. The claims that have looked at everything between them are a round. Only a
-//! round tells that there is nothing to do.
+//! One claim does not always check everything: it asks for some of the worker's queues at a time,
+//! and it may stop midway around the ring. The claims that together have checked everything are a
+//! round. Only a complete round shows that there is nothing to do.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,26 +24,27 @@ use crate::lifecycle::Outcome;
 use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Store};
 use crate::telemetry::{Exit, Fact};
 
-/// How long what ends may gather while other jobs still run, counted from the last call.
+/// How long ended attempts may gather while other jobs still run, counted from the last call.
 const GATHER: Duration = Duration::from_millis(1);
-/// How long an idle worker goes without a look of its own, if nothing wakes it.
+/// How long an idle worker waits before it checks the store if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
-/// How much longer for each worker that is woken when something changes: together they look some thirty times a
-/// second, however many they are.
+/// How much longer it waits for each worker that is woken by changes: together they check the store
+/// about thirty times a second, however many they are.
 const SHARE: Duration = Duration::from_millis(30);
-/// How long at most: a wake-up may be lost.
+/// The longest wait, because a wake-up may be lost.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How long it waits for a job that is due and that it could not get.
+/// How long it waits if a job is due but could not be claimed.
 const BUSY: Duration = Duration::from_millis(50);
-/// How many queues one claim asks for: each costs the store a look of its own.
+/// How many queues one claim asks for: each costs the store a lookup of its own.
 const QUEUES: usize = 32;
-/// How long the pause after a failed call is at most.
+/// The longest pause after a failed call.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a worker that is to end goes on trying to give back what it has. After that, the end of its process
-/// tells.
+/// How long a worker that must end keeps trying to give back its jobs. After that it exits, and
+/// other workers notice the end of its process.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// How long until the next look: a queue that had work often has more soon, and nobody need tell.
+/// How long until the next check. It starts short, because a queue that had work often has more
+/// soon, without a wake-up.
 fn pause(in_vain: u32, company: usize) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const DOUBLINGS: u32 = 6;
@@ -50,57 +52,60 @@ fn pause(in_vain: u32, company: usize) -> Duration {
     if in_vain < DOUBLINGS { FIRST * 2_u32.pow(in_vain) } else { idle.clamp(IDLE, LONGEST) }
 }
 
-/// Whoever runs the handlers.
+/// Runs the handlers.
 pub trait Crew {
-    /// Begins to run a job. When it has returned, the desk is told.
+    /// Starts to run a job. When the handler has returned, the crew calls [`Desk::returned`].
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>);
 }
 
-/// How long it waits before it asks again for a claim whose answer was lost, and which the store had not heard of.
+/// How long it waits before it asks again about a claim whose answer was lost and that had leased
+/// nothing so far.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A claim that was sent, and whose answer has not come.
+/// A claim that was sent and whose answer was lost.
 struct Lost {
     request: i64,
     sent: Moment,
-    /// When to ask what it got.
+    /// When to ask the store what it leased.
     ask: Moment,
-    /// Whether that was asked before.
+    /// Whether the store was asked before.
     was_asked: bool,
 }
 
-/// The machine.
+/// The dispatcher's state.
 pub struct Dispatcher<C> {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
     crew: C,
     settler: Settler,
     ask: Claim,
-    /// The worker's other queues, in the order of their turns, and where the last claim on them ended.
+    /// The worker's other queues, in the order of their turns, each with the position where its
+    /// last claim ended.
     others: VecDeque<(Vec<Name>, Cursor)>,
     /// How many turns are left in this round.
     turns: usize,
-    /// Whether it goes through a round without a rest: something has changed, or nothing would tell.
+    /// Whether it goes through a round without a pause: something has changed, or nothing would
+    /// wake it.
     hurries: bool,
-    /// The last round found less than there was room for.
+    /// The last round leased fewer jobs than there were free slots.
     dry: bool,
-    /// It goes on with its round at the next look.
+    /// It pauses, and continues its round at the next check.
     rests: bool,
     /// Claims whose answers were lost.
     lost: Vec<Lost>,
-    /// When to look though nothing has happened.
+    /// When to check the store even if nothing has happened.
     look: Moment,
-    /// How many claims in a row found nothing.
+    /// How many times in a row it found nothing.
     in_vain: u32,
     last_call: Moment,
-    /// Whether the store has written something in that call.
+    /// Whether the store wrote something in that call.
     wrote: bool,
     failures: u32,
-    /// Not before this, after a failure.
+    /// No call before this time, after a failure.
     pause: Moment,
-    /// When it was to be called again.
+    /// When it expected to be called again.
     expected: Moment,
-    /// When it ends although the store has not heard everything.
+    /// When it ends even if the store has not answered everything.
     give_up: Option<Moment>,
     exit: Option<Exit>,
 }
@@ -145,7 +150,7 @@ impl<C: Crew> Dispatcher<C> {
         }
     }
 
-    /// Does what is due, and tells when to be called again.
+    /// Does what is due, and returns when to call it again.
     pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
         let grace = self.grace(now);
         let revoke = self.desk.revoke(now);
@@ -174,7 +179,7 @@ impl<C: Crew> Dispatcher<C> {
             self.hurries = found.poked || found.company == 0;
         }
         if found.poked {
-            // What has changed may be behind.
+            // The change may be in a part that this round has already passed.
             self.turns = self.others.len() + 1;
             self.ask.cursor = Cursor::after(self.ask.cursor.group);
         }
@@ -211,15 +216,15 @@ impl<C: Crew> Dispatcher<C> {
         }
     }
 
-    /// Whether it ends although the store has not answered, once it has tried for [`GIVE_UP`]: when it gives back what still
-    /// runs, and when all that is left is a claim of which it does not know what it got.
+    /// Whether it may end without the store's answer once it has tried for [`GIVE_UP`]: when it
+    /// gives back running jobs, and when all that is left is a claim whose result is unknown.
     fn may_give_up(&self, found: Found) -> bool {
         found.stage >= Stage::Releasing
             || found.stage == Stage::Finishing && self.settler.is_empty() && self.is_done(found)
     }
 
-    /// Whether what has ended waits a moment for company: only while the last call was a moment ago, so that the
-    /// first to end is settled at once.
+    /// Whether ended attempts wait a moment for others to be settled with them. Only while the last
+    /// call was a moment ago, so that the first to end is settled at once.
     fn may_gather(&self, now: Moment, found: Found) -> bool {
         let alone = !self.settler.has_pending() || found.busy == 0;
         !alone
@@ -284,17 +289,17 @@ impl<C: Crew> Dispatcher<C> {
         Ok(())
     }
 
-    /// Whether a claim was sent of which it is not known what it got, nor that it had not arrived.
+    /// Whether there is a lost claim that the store has not been asked about yet.
     fn is_unsure(&self) -> bool {
         self.lost.iter().any(|lost| !lost.was_asked)
     }
 
-    /// When to ask for a claim whose answer was lost.
+    /// When to ask about a claim whose answer was lost.
     fn next_question(&self) -> Option<Moment> {
         self.lost.iter().map(|lost| lost.ask).min()
     }
 
-    /// The earliest of this moment and of those at which there is something to ask.
+    /// `rest`, or earlier if there is something to ask the store before that.
     fn earliest(&self, rest: Moment) -> Moment {
         [self.settler.next_look(), self.next_question()]
             .into_iter()
@@ -302,14 +307,15 @@ impl<C: Crew> Dispatcher<C> {
             .fold(rest, Moment::min)
     }
 
-    /// What claims got whose answers were lost is asked for, and begun. One that got nothing may still arrive: it is asked
-    /// for again, until a lease is over.
+    /// Asks which jobs the lost claims leased, and starts them. A claim that leased nothing may
+    /// still reach the store: the dispatcher asks about it again, until a lease has passed.
     fn take_up(&mut self, store: &mut dyn Store, now: Moment, found: Found) -> Result<()> {
         let mut free = if found.stage == Stage::Working { found.free } else { 0 };
         while let Some(place) = self.lost.iter().position(|lost| now >= lost.ask) {
             let Lost { request, sent, .. } = self.lost[place];
             let mut got = store.held(&self.plan.worker, Some(request))?;
-            // A claim that arrives late may find that its slots have been filled since, or that the worker is about to end.
+            // When a late claim arrives, its slots may have been filled since, or the worker may be
+            // about to end.
             let surplus = got.split_off(free.min(got.len()));
             if !surplus.is_empty() {
                 let release =
@@ -339,7 +345,8 @@ impl<C: Crew> Dispatcher<C> {
             self.in_vain = self.in_vain.saturating_add(1);
         }
         let due = claimed.next_due.unwrap_or(LONGEST);
-        // What is due and could not be had is somebody else's at this moment: at once, it still would be.
+        // A job that is due but was not leased is locked by another worker or transaction right
+        // now. An immediate retry would find it still locked.
         let is_taken = due.is_zero() && claimed.attempts.is_empty();
         self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain, company)) };
         for lapse in &claimed.lapsed {
@@ -348,7 +355,8 @@ impl<C: Crew> Dispatcher<C> {
         self.start(claimed.attempts, now);
     }
 
-    /// Whether all queues have been looked at since the last claim that had no room left.
+    /// Whether this claim completes a round: all queues were checked since the last claim that
+    /// filled all its slots.
     fn ends_round(&mut self, has_room: bool) -> bool {
         if has_room && self.ask.cursor.is_midway() {
             return false;
@@ -385,7 +393,8 @@ impl<C: Crew> Dispatcher<C> {
     fn well(&mut self, now: Moment, found: Found) -> Next {
         self.plan.tell_answered(&self.desk, self.wrote);
         self.failures = 0;
-        // A worker that drains looks at once whether that was all. What was looked up may have to be settled.
+        // A draining worker checks at once whether that was all. Attempts that were looked up may
+        // have to be settled.
         let rests = self.dry || self.rests;
         if !rests || self.drains(found) || self.settler.has_pending() {
             return Next::Again;
@@ -398,7 +407,7 @@ impl<C: Crew> Dispatcher<C> {
         self.plan.tell_of_store(&self.desk, error);
         if error.is_forbidden() {
             self.settler.abandon(&self.desk);
-            // What runs is given back, unless that is what was refused.
+            // Running jobs are given back, unless giving back is what the store refused.
             return if found.stage >= Stage::Releasing { Next::Done } else { Next::Again };
         }
         self.failures = self.failures.saturating_add(1);
@@ -407,7 +416,8 @@ impl<C: Crew> Dispatcher<C> {
         Next::At(self.pause)
     }
 
-    /// Who comes late, because the machine stood still, lets others wake up before taking their jobs.
+    /// If this step runs late (the machine was suspended), give other workers one lease of grace
+    /// before lapsing their jobs.
     fn grace(&self, now: Moment) -> Duration {
         let late = now.since(self.expected);
         if late > self.plan.lease / 2 { self.plan.lease } else { Duration::ZERO }
@@ -422,12 +432,13 @@ impl<C: Crew> Dispatcher<C> {
         match found.stage {
             Stage::Working => self.drains(found) && self.dry && found.busy == 0 && settled,
             Stage::Finishing => settled && found.busy == 0,
-            // Whoever does not return now will never be heard: its attempt is settled without it.
+            // A handler that has not returned by now is not waited for: its attempt is settled
+            // without it.
             Stage::Releasing | Stage::Over => settled,
         }
     }
 
-    /// Whether it gives up, and leaves something behind.
+    /// Whether it would leave something unsettled behind.
     fn leaves_something(&self, found: Found) -> bool {
         !self.settler.is_empty()
             || self.settler.has_abandoned

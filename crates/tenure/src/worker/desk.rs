@@ -1,9 +1,9 @@
-//! What a worker process knows of its own work: which leases it has, what has ended and is not settled yet,
-//! and whether it is to go on. The machines meet here, and nowhere else.
+//! What a worker process knows about its own work: which leases it has, which attempts have ended
+//! and are not settled yet, and whether it should continue. The machines share state only here.
 //!
-//! Everything is under one lock that is held for moments, and nothing here calls a store, asks the time or
-//! waits, but for the two places where a thread rests. So a simulation steps the same machines on one
-//! thread.
+//! Everything is behind one mutex that is held only briefly. Nothing here calls a store, reads the
+//! time or waits, except for the two functions in which a thread rests. So a simulation can step
+//! the same machines on one thread.
 
 mod failure;
 mod outcomes;
@@ -25,60 +25,60 @@ use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
 use crate::telemetry::{Fact, Tally};
 
-/// How far a worker is from its end.
+/// How far a worker is in its shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// It claims and works.
     Working,
-    /// It claims nothing more, and lets what runs come to its end.
+    /// It claims nothing more, and lets running jobs finish.
     Finishing,
-    /// It gives back what still runs.
+    /// It stops running jobs and gives them back.
     Releasing,
-    /// It is over.
+    /// It has ended.
     Over,
 }
 
-/// Why a handler is to stop.
+/// Why a handler must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// The job is somebody else's by now.
+    /// The job belongs to another worker by now.
     Lost,
     /// The job was cancelled.
     Cancelled,
-    /// It has run for as long as it may.
+    /// It has run for as long as it may (`max_runtime`).
     TimedOut,
-    /// The worker ends.
+    /// The worker shuts down.
     Shutdown,
 }
 
-/// How an execution came back.
+/// What an execution returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Returned {
-    /// To be settled so.
+    /// Settle the attempt with this outcome.
     Settle(Outcome),
-    /// It was completed in a transaction of the handler's own, which is committed.
+    /// The handler completed the job in its own transaction, which is committed.
     Committed,
-    /// It was completed in a transaction of the handler's own, and whether that was committed is to be
-    /// looked up.
+    /// The handler completed the job in its own transaction, and the store must be asked whether
+    /// that was committed.
     PerhapsCommitted,
-    /// There is nothing to settle: the job is not ours any more.
+    /// There is nothing to settle: this worker does not hold the job any more.
     Lost,
 }
 
-/// A lease that this process has, as the handler and the machines share it.
+/// A lease of this process, shared by the handler and the machines.
 #[derive(Debug)]
 pub struct Hold {
-    /// What to show.
+    /// What to present to the store.
     pub fence: Fence,
     trust: watch::Sender<Trust>,
 }
 
-/// For how long a lease may be trusted.
+/// How long a lease may be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trust {
-    /// Until then nobody can have taken the job, unless it was cancelled.
+    /// Before this time no other worker can have taken the job, unless it was cancelled.
     pub(crate) until: Moment,
-    /// The handler is to stop.
+    /// Why the handler must stop, if it must.
     pub(crate) stopped: Option<Cause>,
 }
 
@@ -87,29 +87,29 @@ impl Hold {
         Hold { fence, trust: watch::Sender::new(Trust { until, stopped: None }) }
     }
 
-    /// Whether its handler is to stop.
+    /// Whether its handler must stop.
     pub fn is_stopped(&self) -> bool {
         self.trust().stopped.is_some()
     }
 
-    /// Why its handler is to stop, if it is: for handlers that are stepped.
+    /// Why its handler must stop, if it must: for simulated handlers.
     #[cfg(feature = "drill")]
     pub fn stopped_for(&self) -> Option<Cause> {
         self.trust().stopped
     }
 
-    /// Whether something may be begun by its right: for handlers that are stepped.
+    /// Whether a handler may start something under this lease: for simulated handlers.
     #[cfg(feature = "drill")]
     pub fn is_trusted(&self, now: Moment) -> bool {
         now < self.trust().until
     }
 
-    /// How it stands now.
+    /// The current trust.
     pub(crate) fn trust(&self) -> Trust {
         *self.trust.borrow()
     }
 
-    /// To hear when that changes.
+    /// Notifies of changes of the trust.
     pub(crate) fn watch(&self) -> watch::Receiver<Trust> {
         self.trust.subscribe()
     }
@@ -137,11 +137,11 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub struct Desk {
     state: Mutex<State>,
-    /// For the dispatcher: something to settle, or perhaps something to claim.
+    /// Wakes the dispatcher: there is something to settle, or perhaps something to claim.
     poked: Condvar,
-    /// For everyone else: the stage has changed.
+    /// Wakes the other threads: the stage has changed.
     staged: Condvar,
-    /// For a sandbox, which has no machines: an outcome was answered.
+    /// For a sandbox, which has no machines: the store has answered the outcome of an effect.
     answered: Notify,
 }
 
@@ -149,23 +149,23 @@ pub struct Desk {
 struct State {
     stage: Stage,
     slots: usize,
-    /// Executions that have not returned, also those whose attempt is over.
+    /// Executions that have not returned, including those whose attempt is over.
     busy: usize,
     held: BTreeMap<Fence, Held>,
     ended: Vec<Ended>,
-    /// Outcomes of effects that the store has not answered yet, by attempt and effect.
+    /// Outcomes of effects that the store has not confirmed yet, by attempt and effect.
     unwritten: Outcomes,
-    /// What is being renewed at this moment, and since when.
+    /// The leases that are being renewed right now, and since when.
     renewing: (BTreeSet<Fence>, Moment),
     poked: bool,
     failure: Failure,
     leaves_nothing: bool,
-    /// How often something that a handler wanted to write was refused.
+    /// How often the store refused a write of a handler.
     refused: u64,
-    /// What the store has heard.
+    /// The settlements that the store has applied.
     tally: Tally,
     drains: bool,
-    /// How many workers share the store and are woken when something changes; 0 if nothing wakes this one.
+    /// How many workers share the store and are woken by changes; 0 if this one is not.
     company: usize,
     #[cfg(feature = "drill")]
     stalled: bool,
@@ -179,25 +179,26 @@ struct Held {
     started: Moment,
     /// When its lease was last granted, or a little before.
     granted: Moment,
-    /// For how long its job may run.
+    /// How long its job may run.
     max_runtime: Option<Duration>,
-    /// When it is to be stopped, because it may not run for longer.
+    /// When to stop it, because it may not run longer.
     revoke_at: Option<Moment>,
-    /// Its handler was asked to stop, and if it has not returned by then, its attempt ends without it.
+    /// Its handler was asked to stop. If it has not returned by this time, its attempt ends without
+    /// it.
     patience_ends: Option<Moment>,
-    /// When its attempt ended; it is not settled yet.
+    /// When its attempt ended, if it has; it is not settled yet.
     ended: Option<Moment>,
 }
 
 impl Held {
-    /// For how long it may be trusted, if it was granted at `granted`: never for longer than its handler may run.
+    /// Until when a lease granted at `granted` may be trusted: no longer than its handler may run.
     fn trusted(&self, granted: Moment, lease: Duration) -> Moment {
         let until = granted + trusted(lease);
         self.revoke_at.map_or(until, |revoke| revoke.min(until))
     }
 
-    /// Whether to keep its lease. What is about to be settled needs it no more, unless the store has not heard of it for
-    /// a while; what was stopped is on its way back.
+    /// Whether to renew its lease. An attempt that is about to be settled does not need it, unless
+    /// its settlement has been waiting for a while. A stopped one is about to return.
     fn is_to_be_kept(&self, now: Moment) -> bool {
         const SETTLING: Duration = Duration::from_secs(1);
         match self.ended {
@@ -213,29 +214,31 @@ pub(crate) struct Found {
     pub(crate) stage: Stage,
     pub(crate) free: usize,
     pub(crate) busy: usize,
-    /// Leases that are not settled yet, also those whose attempt has ended and that wait here for their renewal.
+    /// Leases that are not settled yet, including those of ended attempts that wait here for a
+    /// renewal to finish.
     pub(crate) held: usize,
-    /// Attempts with an outcome of an effect that the store has not answered yet.
+    /// Attempts with an outcome of an effect that the store has not confirmed yet.
     pub(crate) unwritten: usize,
-    /// How often something that a handler wanted to write was refused.
+    /// How often the store refused a write of a handler.
     pub(crate) refused: u64,
     pub(crate) poked: bool,
-    /// Whether it ends when nothing is due and nothing runs.
+    /// Whether the worker ends when nothing is due and nothing runs.
     pub(crate) drains: bool,
-    /// How many workers share the store and are woken when something changes; 0 if nothing wakes this one.
+    /// How many workers share the store and are woken by changes; 0 if this one is not.
     pub(crate) company: usize,
 }
 
-/// A lease is not trusted to its very end: what is begun shortly before would be done after it.
+/// A lease is not trusted to its very end: work that starts shortly before would finish after it.
 pub(crate) fn trusted(length: Duration) -> Duration {
     length - (length / 10).min(Duration::from_secs(1))
 }
 
-/// Longer than any worker lives.
+/// Longer than any worker runs.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How long a handler may really run: a fifth less than its job may, at most 500 ms. At the end of `max_runtime` the store
-/// takes the job back and counts a crash, so the worker must have settled the attempt by then.
+/// How long a handler may really run: less than `max_runtime` by a fifth of it, at most 500 ms. At
+/// the end of `max_runtime` the store takes the job back and counts a crash, so the worker must
+/// have settled the attempt by then.
 fn patience(max_runtime: Duration) -> Duration {
     max_runtime - (max_runtime / 5).min(Duration::from_millis(500))
 }
@@ -268,8 +271,9 @@ impl Desk {
         }
     }
 
-    /// The desk of a worker that takes no care of its leases: it does not renew them, trusts them for ever, and takes
-    /// nothing back. So a process behaves that stood still and does not know it, but this one can be told when to wake.
+    /// The desk of a worker that neglects its leases: it does not renew them, trusts them for ever,
+    /// and takes back no jobs of others. A process that was suspended and does not know it behaves
+    /// like this, but a test can control when this one continues.
     #[cfg(feature = "drill")]
     pub fn stalled(slots: usize) -> Desk {
         let desk = Desk::new(slots);
@@ -277,52 +281,57 @@ impl Desk {
         desk
     }
 
-    /// Whether nobody takes care of its leases.
+    /// Whether this worker neglects its leases.
     pub(crate) fn is_stalled(&self) -> bool {
         self.state().is_stalled()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing under this lock can panic half-way.
+        // No code under this lock can panic halfway through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ── for whoever runs the worker
+    // ── for the caller that runs the worker
 
-    /// How far it is.
+    /// The current stage.
     pub fn stage(&self) -> Stage {
         self.state().stage
     }
 
-    /// Goes on to a later stage; there is no way back.
+    /// Advances to a later stage; there is no way back.
     pub fn advance(&self, stage: Stage) {
         let mut state = self.state();
         state.stage = state.stage.max(stage);
-        state.poked = true;
-        drop(state);
-        self.poked.notify_all();
+        self.wake(state);
         self.staged.notify_all();
     }
 
-    /// From now on it ends when nothing is due and nothing runs.
+    /// From now on the worker ends when nothing is due and nothing runs.
     #[cfg(feature = "drill")]
     pub fn drain(&self) {
         self.state().drains = true;
         self.poke();
     }
 
-    /// Something may have changed in the store.
+    /// Tells the dispatcher that something may have changed in the store.
     pub fn poke(&self) {
-        self.state().poked = true;
+        self.wake(self.state());
+    }
+
+    /// Wakes the dispatcher after a change of this state.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        state.poked = true;
+        // Unlocked first, so that the dispatcher does not have to wait for the lock.
+        drop(state);
         self.poked.notify_all();
     }
 
-    /// So many workers share the store and are woken when something changes.
+    /// Sets how many workers share the store and are woken when something changes.
     pub(super) fn set_company(&self, workers: usize) {
         self.state().company = workers;
     }
 
-    /// Whether the dispatcher has something to look at.
+    /// Whether the dispatcher has been poked.
     #[cfg(feature = "drill")]
     pub fn is_poked(&self) -> bool {
         self.state().poked
@@ -335,35 +344,32 @@ impl Desk {
         let mut state = self.state();
         state.busy = state.busy.saturating_sub(1);
         state.end(fence, returned, now);
-        state.poked = true;
-        drop(state);
-        self.poked.notify_all();
+        self.wake(state);
     }
 
-    /// Something that a handler wanted to write was refused: the job is somebody else's by now.
+    /// The store refused a write of a handler: the job belongs to another worker by now.
     pub(crate) fn refused(&self, fence: Fence) {
         self.state().refused += 1;
         self.lose(fence, Cause::Lost);
     }
 
-    /// A handler has completed its job by itself, and goes on: for its worker the attempt is over.
+    /// A handler has completed its job itself, and continues: for its worker the attempt is over.
     pub(crate) fn committed(&self, fence: Fence, now: Moment) {
         let mut state = self.state();
         state.end(fence, Returned::Committed, now);
-        state.poked = true;
-        drop(state);
-        self.poked.notify_all();
+        self.wake(state);
     }
 
     // ── for the dispatcher
 
-    /// Takes up to a batch of what has ended, and tells how things stand.
+    /// Takes up to a batch of ended attempts, and returns the state of the desk.
     pub(crate) fn take(&self, ended: &mut Vec<Ended>, now: Moment) -> Found {
-        /// For how long a renewal is waited for, so that it does not find its job settled.
+        /// How long a settlement waits for a renewal of the same lease, so that the renewal is not
+        /// refused.
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut state = self.state();
         let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = &mut *state;
-        let renewing_now = !renewing.is_empty() && now.since(*since) < PATIENCE;
+        let renewing_now = now.since(*since) < PATIENCE;
         let room = BATCH_LIMIT.saturating_sub(ended.len());
         let mut taken = 0;
         waiting.retain(|one| {
@@ -389,7 +395,7 @@ impl Desk {
         }
     }
 
-    /// Notes a lease that was granted at `granted` or later. None if it is known already.
+    /// Records a lease granted at `granted` or later. Returns `None` if it is known already.
     pub(crate) fn hold(
         &self,
         attempt: &Attempt,
@@ -424,23 +430,24 @@ impl Desk {
         Some(hold)
     }
 
-    /// An attempt is settled, or was never ours to settle.
+    /// Forgets an attempt that is settled, or that is not this worker's to settle.
     pub(crate) fn forget(&self, fence: Fence) {
         self.state().held.remove(&fence);
     }
 
-    /// The store has heard a settlement.
+    /// Counts a settlement that the store has applied.
     pub(crate) fn count(&self, fact: &Fact) {
         self.state().tally.count(fact);
     }
 
-    /// How many settlements the store has heard.
+    /// How many settlements the store has applied.
     pub(crate) fn tally(&self) -> Tally {
         self.state().tally
     }
 
-    /// The worker is over. If it leaves nothing behind, it may say good-bye; else the end of its connection tells. Answers
-    /// the outcomes that the store has not heard.
+    /// The worker has ended. If it leaves nothing behind, it may retire; otherwise other workers
+    /// notice the end of its connection. Returns the outcomes of effects that the store has not
+    /// confirmed.
     pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Fence, Name, Unwritten)> {
         let mut state = self.state();
         state.leaves_nothing = leaves_nothing;
@@ -450,19 +457,19 @@ impl Desk {
         outcomes::each(unwritten)
     }
 
-    /// Whether the worker may say good-bye.
+    /// Whether the worker may retire: it leaves nothing behind.
     pub(crate) fn leaves_nothing(&self) -> bool {
         self.state().leaves_nothing
     }
 
-    /// The dispatcher rests until somebody pokes it, or for `length`.
+    /// The dispatcher rests until it is poked, or for `length`.
     pub(crate) fn rest(&self, length: Duration) {
         let state = self.state();
-        // Whether it was poked or the time is up, it looks.
+        // The result does not matter: the dispatcher checks the desk either way.
         let _ = self.poked.wait_timeout_while(state, length, |state| !state.poked);
     }
 
-    /// Others rest until the stage changes, or for `length`.
+    /// The other threads rest until the stage changes, or for `length`.
     pub(crate) fn rest_unless_staged(&self, length: Duration) {
         let state = self.state();
         let before = state.stage;
@@ -471,8 +478,9 @@ impl Desk {
 
     // ── for the renewer
 
-    /// The leases that were granted at `before` or earlier, those that end first at the beginning. Until [`Desk::renewed`] they are not settled, if
-    /// that does not take long: a renewal that comes after its own settlement would be refused for nothing.
+    /// The leases that were granted at `before` or earlier, oldest grant first. They are not
+    /// settled until [`Desk::renewed`], unless that takes long: a renewal that arrives after its
+    /// own settlement would be refused for nothing.
     pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
         let mut state = self.state();
         let is_stalled = state.is_stalled();
@@ -488,7 +496,8 @@ impl Desk {
         fences
     }
 
-    /// The renewal of `asked` has been answered, or failed: these hold on, by the word of a call that was sent at `sent`.
+    /// The renewal of `asked` was answered, or failed. The leases in `held` were extended by a call
+    /// that was sent at `sent`.
     pub(crate) fn renewed(&self, asked: &[Fence], held: &[Fence], sent: Moment, lease: Duration) {
         let mut state = self.state();
         for fence in asked {
@@ -500,13 +509,13 @@ impl Desk {
                 held.hold.trust_until(held.trusted(sent, lease));
             }
         }
-        state.poked |= !state.ended.is_empty();
-        drop(state);
-        self.poked.notify_all();
+        if !state.ended.is_empty() {
+            self.wake(state);
+        }
     }
 
-    /// A job is somebody else's by now, or was cancelled: its handler stops, and nothing is settled. Tells
-    /// whether it was still at work.
+    /// The job belongs to another worker by now, or was cancelled: its handler stops, and nothing
+    /// is settled. Returns whether its attempt was still open.
     pub fn lose(&self, fence: Fence, cause: Cause) -> bool {
         let mut state = self.state();
         let Some(held) = state.held.get(&fence).filter(|held| held.ended.is_none()) else {
@@ -517,11 +526,12 @@ impl Desk {
         true
     }
 
-    /// Stops what has run for as long as it may, and in the last stage everything; ends the attempts of those
-    /// that do not stop. Answers when to look again. The dispatcher asks, because it knows at once of a new job, and so
-    /// does the renewer, because the dispatcher may be waiting for a store that does not answer.
+    /// Stops handlers that have run for as long as they may, and all handlers from
+    /// [`Stage::Releasing`] on; ends the attempts of handlers that do not stop. Returns when to
+    /// check again. The dispatcher calls it, because it knows of new jobs first, and so does the
+    /// renewer, because the dispatcher may be waiting for a store that does not answer.
     pub(crate) fn revoke(&self, now: Moment) -> Option<Moment> {
-        /// For how long a handler that is asked to stop may take to do so.
+        /// How long a handler may take to stop after it was asked to.
         const PATIENCE: Duration = Duration::from_secs(6);
         let mut state = self.state();
         let releasing = state.stage >= Stage::Releasing;
@@ -529,7 +539,7 @@ impl Desk {
         for held in state.held.values_mut().filter(|held| held.ended.is_none()) {
             if held.revoke_at.is_some_and(|at| at <= now) {
                 held.hold.stop(Cause::TimedOut);
-                // At once, without waiting for the handler.
+                // Ended at once, without waiting for the handler.
                 let (ran, limit) = (now.since(held.started), held.max_runtime.unwrap_or_default());
                 let outcome = timed_out(&held.standing, ran, limit);
                 over.push((held.hold.fence, Returned::Settle(outcome)));
@@ -544,14 +554,10 @@ impl Desk {
         for (fence, returned) in over {
             state.end(fence, returned, now);
         }
-        state.poked |= ended_some;
         let open = state.held.values().filter(|held| held.ended.is_none());
-        let next =
-            open.filter_map(|held| held.revoke_at.into_iter().chain(held.patience_ends).min());
-        let next = next.min();
-        drop(state);
+        let next = open.flat_map(|held| held.revoke_at.into_iter().chain(held.patience_ends)).min();
         if ended_some {
-            self.poked.notify_all();
+            self.wake(state);
         }
         next
     }
@@ -577,7 +583,8 @@ impl State {
     }
 }
 
-/// How an attempt ends that took too long. There is no chance in it: who takes too long does so alone.
+/// The outcome of an attempt that took too long. The delay is not random: jobs that time out do not
+/// do so together.
 fn timed_out(standing: &Standing, ran: Duration, limit: Duration) -> Outcome {
     let ran = Duration::from_millis(u64::try_from(ran.as_millis()).unwrap_or(u64::MAX));
     let end = if ran < limit { "was about to end" } else { "was over" };

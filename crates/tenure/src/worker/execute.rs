@@ -1,4 +1,4 @@
-//! One attempt, from the claimed job to what is to be settled.
+//! One attempt, from the claimed job to the outcome to settle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
 use crate::telemetry::Fact;
 
-/// Runs handlers on the runtime of whoever started the worker.
+/// Runs handlers on the tokio runtime that the worker was started on.
 pub(super) struct Tasks {
     pub(super) runtime: Handle,
     pub(super) surroundings: Arc<Surroundings>,
@@ -25,7 +25,7 @@ impl Crew for Tasks {
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         let around = Arc::clone(&self.surroundings);
         let jitter = self.chance.jitter();
-        // Made here, so that the slot is given back even if the task never begins.
+        // Created here, so that the slot is given back even if the task never starts.
         let mut slot = Slot(Some((Arc::clone(&around.desk), hold.fence)));
         self.runtime.spawn(async move {
             let returned = execute(&around, attempt, hold, jitter).await;
@@ -34,7 +34,7 @@ impl Crew for Tasks {
     }
 }
 
-/// A slot that is taken.
+/// An occupied slot.
 struct Slot(Option<(Arc<super::Desk>, crate::lease::Fence)>);
 
 impl Slot {
@@ -46,13 +46,14 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// Something of the handler's panicked while it was dropped; or the runtime ends, and takes its tasks down with it.
+    /// Reached if the handler's future panicked while it was dropped, or if the runtime shuts down
+    /// and drops its tasks.
     fn drop(&mut self) {
         let Some((desk, _)) = &self.0 else { return };
         let outcome = if std::thread::panicking() {
             Outcome::Retry { after: Duration::from_secs(1), error: "the handler panicked".into() }
         } else {
-            // Without a runtime it would claim and give back for ever.
+            // Without a runtime the worker would claim and give back for ever.
             desk.advance(Stage::Releasing);
             Outcome::Release
         };
@@ -69,14 +70,14 @@ pub(crate) async fn execute(
 ) -> Returned {
     let standing = attempt.standing();
     let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
-        // Only what can be run is claimed; so this is for somebody else.
+        // Only kinds that can be run are claimed, so this job is for another worker.
         return Returned::Settle(Outcome::Release);
     };
     let started = Fact::ExecutionStarted { kind: attempt.kind.clone(), attempt: attempt.attempt };
     around.observer.of_job(&around.worker, hold.fence, started);
     let args = attempt.args.clone();
     let cx = Context::new(around, attempt, Arc::clone(&hold));
-    // A panic while the args are decoded is one of the handler's, too.
+    // A panic while the args are decoded counts as the handler's, too.
     let begun = catch_unwind(AssertUnwindSafe(|| handler(&args, cx.clone())));
     let answer = match begun.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
         Err(fault) => Err(fault),
@@ -84,14 +85,14 @@ pub(crate) async fn execute(
             let mut watch = hold.watch();
             tokio::select! {
                 biased;
-                // What is done in the same moment is done.
+                // If the handler is done at the same moment, its answer counts.
                 answer = Caught(run) => answer,
                 stop = watch.wait_for(|trust| trust.stopped.is_some()) => {
                     return stopped(stop.ok().and_then(|trust| trust.stopped));
                 }
             }
         }
-        // It hears that it is to stop, and ends what it has begun elsewhere before it returns.
+        // It is notified that it must stop, and ends what it started elsewhere before it returns.
         Ok(Execution::Patient(run)) => Caught(run).await,
         Ok(Execution::Blocking(run)) => match tokio::task::spawn_blocking(run).await {
             Ok(answer) => answer,
@@ -104,8 +105,8 @@ pub(crate) async fn execute(
     decide(&standing, &cx, answer, hold.trust().stopped, jitter)
 }
 
-/// What becomes of an attempt that was stopped. What is not ours any more, or was settled when it was stopped, needs
-/// nothing.
+/// The result of an attempt that was stopped. A lost job needs no settlement, and a timed-out
+/// attempt was settled when it was stopped.
 fn stopped(cause: Option<Cause>) -> Returned {
     match cause {
         Some(Cause::Shutdown) => Returned::Settle(Outcome::Release),
@@ -124,7 +125,8 @@ fn decide(
         (_, Some(Committed::Yes)) => Returned::Committed,
         (Ok(_), Some(Committed::Perhaps)) => Returned::PerhapsCommitted,
         (Ok(result), None) => Returned::Settle(Outcome::Complete { result }),
-        // It was asked to stop and did, in its own way or at its next step: that is no failure of the job's.
+        // The handler was asked to stop and did, in its own way or at its next step: that is not a
+        // failure of the job.
         (Err(Fault::Retry { .. }), _) if stopped == Some(Cause::Shutdown) => {
             Returned::Settle(Outcome::Release)
         }
@@ -138,6 +140,7 @@ fn settle(standing: &Standing, fault: Fault, jitter: Jitter) -> Returned {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use tokio::sync::mpsc::UnboundedSender;
@@ -146,7 +149,8 @@ mod tests {
     use crate::lifecycle::Fault;
     use crate::{Context, Tenure, Worker};
 
-    /// Starts a worker whose one job tells that it has begun, ends the worker without any grace, and looks at the job.
+    /// Starts a worker whose one job reports that it has begun, ends the worker without any grace,
+    /// and returns the job's state and attempts.
     async fn job_after_shutdown(with: impl FnOnce(Worker) -> Worker) -> (State, u16) {
         let tenure = Tenure::open("sqlite::memory:").await.unwrap();
         let job = tenure.enqueue_kind("work", &()).await.unwrap();
@@ -168,7 +172,7 @@ mod tests {
         let with = |worker: Worker| {
             worker.handle_any(|_, cx| async move {
                 has_begun(&cx);
-                // It is in the middle of something, and is stopped before it comes to its next await.
+                // The handler is busy, and is stopped before it reaches its next await.
                 tokio::task::block_in_place(|| cx.block_on(cx.cancelled()));
                 cx.step("next", || async { Ok(()) }).await?;
                 Ok(None)
@@ -199,6 +203,45 @@ mod tests {
             })
         };
         assert_eq!(job_after_shutdown(with).await, (State::Dead, 1));
+    }
+
+    /// Panics when it is dropped.
+    struct Brittle;
+
+    impl Drop for Brittle {
+        fn drop(&mut self) {
+            panic!("it breaks");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_handler_that_panics_while_it_is_stopped_has_failed() {
+        let with = |worker: Worker| {
+            worker.handle_any(|_, cx| async move {
+                let _brittle = Brittle;
+                has_begun(&cx);
+                std::future::pending().await
+            })
+        };
+        let (_, attempts) = job_after_shutdown(with).await;
+        assert_eq!(attempts, 1, "it was not given back as if nothing had happened");
+    }
+
+    #[tokio::test]
+    async fn the_start_of_a_handler_is_reported_after_the_lease_and_before_the_end() {
+        let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+        let job = tenure.enqueue_kind("work", &()).await.unwrap();
+        let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+        let tell = Arc::clone(&told);
+        let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).drain();
+        let worker = worker.observe(move |event| {
+            if event.job == Some(job.id()) {
+                tell.lock().unwrap().push(event.fact.name());
+            }
+        });
+        worker.run().await.unwrap();
+        let told = told.lock().unwrap();
+        assert_eq!(*told, ["lease_acquired", "execution_started", "job_succeeded"]);
     }
 
     #[derive(serde::Serialize, serde::Deserialize)]

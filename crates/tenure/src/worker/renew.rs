@@ -1,7 +1,9 @@
-//! The renewer: keeps the leases of the process, a thousand with one call, and stops what is not to go on.
+//! The renewer: renews the leases of the process, up to a thousand with one call, and stops
+//! handlers that must not continue.
 //!
-//! It has a thread and a connection of its own, so that neither a busy runtime nor a slow claim ever costs a
-//! lease. The worker's guard hangs on this connection too: it is the one that is used most steadily.
+//! It has a thread and a connection of its own, so that neither a busy runtime nor a slow claim
+//! ever costs a lease. This connection also holds the worker's guard, because it is the one that is
+//! used most steadily.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +17,14 @@ use crate::lifecycle::Verb;
 use crate::store::{Error, Guarded, Registration, Renewed, Result, Store};
 use crate::telemetry::Fact;
 
-/// The machine.
+/// The renewer's state.
 #[derive(Debug)]
 pub struct Renewer {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
     registered: Option<Guarded>,
     next: Moment,
-    /// What it has last told of a store that is not well.
+    /// The caution about the store that it reported last.
     caution: Option<String>,
 }
 
@@ -32,10 +34,11 @@ impl Renewer {
         Renewer { plan, desk, registered: None, next: Moment::default(), caution: None }
     }
 
-    /// Does what is due, and tells when to be called again.
+    /// Does what is due, and returns when to call it again.
     pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
-            // Who leaves jobs behind says nothing: that its lock is free without a word is how others notice.
+            // A worker that leaves jobs behind does not retire: other workers notice it because its
+            // guard is released while it is still registered.
             if self.desk.leaves_nothing() {
                 let _ = store.retire(&self.plan.worker);
             }
@@ -45,7 +48,7 @@ impl Renewer {
         if now >= self.next {
             let round = self.round(store, now);
             match &round {
-                // A round that asked nothing does not know whether the store is back.
+                // A round without a call does not show whether the store is back.
                 Ok(false) => {}
                 Ok(true) => self.plan.tell_answered(&self.desk, true),
                 Err(error) => self.plan.tell_of_store(&self.desk, error),
@@ -56,8 +59,9 @@ impl Renewer {
         Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
     }
 
-    /// A worker that cannot be made known, say because its lock's file cannot be written, keeps its leases all the same.
-    /// Only if the store is out of reach there is no use in asking it twice. Answers whether the store was asked.
+    /// Registers the worker if needed, and renews. A worker that cannot be registered, for example
+    /// because its guard file cannot be written, still renews its leases. Only if the store is out
+    /// of reach is the second call pointless. Returns whether the store was asked.
     fn round(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
         let registers = self.registered.is_none();
         match self.register(store) {
@@ -69,14 +73,15 @@ impl Renewer {
         }
     }
 
-    /// The store has not answered a wait. What will not pass by itself is told at once, the rest if it lasts.
+    /// A wait failed. Reports at once an error that does not pass by itself. Other errors are
+    /// reported by the next round, if they last.
     pub(super) fn unheard(&self, error: &Error) {
         if !error.is_transient() {
             self.plan.tell_of_store(&self.desk, error);
         }
     }
 
-    /// Tells what is not well with the store, once.
+    /// Reports what is wrong with the store, once.
     fn pass_on(&mut self, caution: Option<String>) {
         if let Some(problem) = caution.as_ref().filter(|_| caution != self.caution) {
             let fact = Fact::StoreCaution { problem: problem.clone() };
@@ -85,7 +90,7 @@ impl Renewer {
         self.caution = caution;
     }
 
-    /// Makes the worker known, once; the guard is kept by the connection itself.
+    /// Registers the worker, once. The connection itself keeps the guard.
     pub(super) fn register(&mut self, store: &mut dyn Store) -> Result<()> {
         if self.registered.is_none() {
             let known = Registration {
@@ -98,18 +103,19 @@ impl Renewer {
         Ok(())
     }
 
-    /// Renews what is older than half a round: what is younger has time until the next, and most jobs end
-    /// before they need it.
+    /// Renews the leases that are older than half a round. Younger ones can wait for the next
+    /// round, and most jobs end before they need it.
     fn renew(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
         let renewal = self.plan.renewal();
         let begun = Moment::default() + now.since(Moment::default() + renewal / 2);
         let fences = self.desk.to_renew(begun, now);
         let mut answered = Ok(!fences.is_empty());
-        // There may be more than one call takes: what has ended and cannot be settled yet is held beside what runs.
+        // There may be more than one call accepts: ended attempts that cannot be settled yet keep
+        // their leases beside the running ones.
         for part in fences.chunks(BATCH_LIMIT) {
             let gone = answered.as_ref().is_err_and(Error::is_transient);
             if gone {
-                // The store is out of reach: there is no use in asking once more.
+                // The store is out of reach: another call is pointless.
                 self.desk.renewed(part, &[], now, self.plan.lease);
             } else if let Err(error) = self.renew_part(store, part, now) {
                 answered = Err(error);
@@ -118,14 +124,14 @@ impl Renewer {
         answered
     }
 
-    /// Renews as many as one call takes.
+    /// Renews a part that one call accepts.
     fn renew_part(&self, store: &mut dyn Store, fences: &[Fence], now: Moment) -> Result<()> {
         let answers = store.renew(fences, self.plan.lease);
         let answered = || fences.iter().zip(answers.iter().flatten());
         let is_held = |(fence, answer): (&Fence, &Renewed)| {
-            matches!(answer, Renewed::Held(_)).then_some(*fence)
+            matches!(answer, Renewed::Extended(_)).then_some(*fence)
         };
-        // First of all, because whoever is told takes their time.
+        // First of all, because observers take their time.
         self.desk.renewed(
             fences,
             &answered().filter_map(is_held).collect::<Vec<_>>(),
@@ -134,12 +140,13 @@ impl Renewer {
         );
         for (fence, answer) in answered() {
             match answer {
-                Renewed::Held(until) => {
+                Renewed::Extended(until) => {
                     self.plan.tell(*fence, Fact::LeaseRenewed { until: *until });
                 }
-                Renewed::Lost(stale) => self.lost(*fence, Some(stale), now),
-                Renewed::Gone => self.lost(*fence, None, now),
-                // An open transaction has the row, so nobody can take the job: the next round asks again.
+                Renewed::Stale(stale) => self.lost(*fence, Some(stale), now),
+                Renewed::NotFound => self.lost(*fence, None, now),
+                // An open transaction has locked the row, so no other worker can take the job: the
+                // next round asks again.
                 Renewed::Busy => {}
             }
         }
@@ -151,7 +158,7 @@ impl Renewer {
             stale.reason == Reason::AlreadySettled && stale.state == State::Succeeded
         };
         if stale.is_some_and(by_itself) {
-            // Its handler has completed it in a transaction of its own, and goes on.
+            // Its handler has completed the job in its own transaction, and continues.
             return self.desk.committed(fence, now);
         }
         let cancelled = stale.is_some_and(|stale| stale.state == State::Cancelled);
@@ -164,14 +171,14 @@ impl Renewer {
 }
 
 impl Plan {
-    /// How often leases are renewed: several times within each, and often enough that a cancelled job stops
-    /// soon.
+    /// How often leases are renewed: several times within each lease, and often enough that a
+    /// cancelled job stops soon.
     pub(crate) fn renewal(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(5);
         (self.lease / 3).min(LONGEST)
     }
 
-    /// How soon it is tried again when the store did not answer.
+    /// How soon to retry when the store did not answer.
     pub(crate) fn hurry(&self) -> Duration {
         (self.lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500))
     }
@@ -209,7 +216,7 @@ mod tests {
             drain: false,
             observer: Observer::new(|_| ()),
         });
-        // Where its lock should be, something else is in the way.
+        // A directory is in the way where its guard file should be.
         let hash: String = Sha256::digest("ann")[..8].iter().map(|b| format!("{b:02x}")).collect();
         std::fs::create_dir(directory.path().join(format!("jobs.db-guard-{hash}"))).unwrap();
         let desk = Arc::new(Desk::new(1));
@@ -229,7 +236,8 @@ mod tests {
         assert_eq!(kept, attempt.lease.until() + later);
     }
 
-    /// More than one call takes: as many as run at most, and attempts beside them that have ended and are locked.
+    /// More than one call accepts: as many as can run at most, and beside them attempts that have
+    /// ended and are locked.
     #[test]
     fn every_lease_is_renewed_however_many_there_are() {
         const HELD: usize = 2 * BATCH_LIMIT + 1;
@@ -281,9 +289,11 @@ mod tests {
         assert!(desk.to_renew(start, start + plan.lease).is_empty(), "all were renewed");
     }
 
-    /// Ann holds a job, `meanwhile` happens to it, and her renewer comes to renew it. Answers what it told, and what is to be
-    /// settled.
-    fn renewed_after(meanwhile: impl Fn(&mut Sqlite, &Clock, Fence)) -> (Vec<&'static str>, usize) {
+    /// Ann holds a job, `meanwhile` happens to it, and her renewer renews. Returns the reported
+    /// events, why her handler was stopped, and how many attempts are left to settle.
+    fn renewed_after(
+        meanwhile: impl Fn(&mut Sqlite, &Clock, Fence),
+    ) -> (Vec<&'static str>, Option<Cause>, usize) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
@@ -308,12 +318,13 @@ mod tests {
         let mut renewer = Renewer::new(plan, Arc::clone(&desk));
         let later = start + Duration::from_secs(10);
         renewer.step(&mut store, later);
-        // Its handler returns, as if nothing had happened.
+        let stopped = hold.trust().stopped;
+        // Its handler returns as if nothing had happened.
         let done = Returned::Settle(Outcome::Complete { result: None });
         desk.returned(hold.fence, done, later);
         let mut ended = Vec::new();
         desk.take(&mut ended, later);
-        (told.lock().unwrap().drain(..).collect(), ended.len())
+        (told.lock().unwrap().drain(..).collect(), stopped, ended.len())
     }
 
     fn ask(who: &str) -> Claim {
@@ -331,7 +342,7 @@ mod tests {
 
     fn complete(store: &mut Sqlite, fence: Fence) {
         let settlement = Settlement::new(fence, Outcome::Complete { result: None });
-        assert!(matches!(store.settle(&[settlement]).unwrap()[..], [Settled::Yes(_)]));
+        assert!(matches!(store.settle(&[settlement]).unwrap()[..], [Settled::Applied(_)]));
     }
 
     #[test]
@@ -339,7 +350,7 @@ mod tests {
         let cancel = |store: &mut Sqlite, _: &Clock, fence: Fence| {
             store.cancel(&[fence.job]).unwrap();
         };
-        assert_eq!(renewed_after(cancel), (vec!["job_cancelled"], 0));
+        assert_eq!(renewed_after(cancel), (vec!["job_cancelled"], Some(Cause::Cancelled), 0));
     }
 
     #[test]
@@ -350,9 +361,16 @@ mod tests {
             assert!(theirs.job == fence.job && theirs.token > fence.token);
             complete(store, theirs);
         };
-        assert_eq!(renewed_after(by_another), (vec!["stale_write_blocked"], 0));
-        // Its own completion, in a transaction of its handler's, is settled as such.
+        let blocked = (vec!["stale_write_blocked"], Some(Cause::Lost), 0);
+        assert_eq!(renewed_after(by_another), blocked);
+        // Its own completion, in its handler's transaction, is settled as such.
         let by_itself = |store: &mut Sqlite, _: &Clock, fence: Fence| complete(store, fence);
-        assert_eq!(renewed_after(by_itself), (vec![], 1));
+        assert_eq!(renewed_after(by_itself), (vec![], None, 1));
+        // If its own token buried the job, its handler has nothing left to complete.
+        let buried = |store: &mut Sqlite, _: &Clock, fence: Fence| {
+            let settlement = Settlement::new(fence, Outcome::Bury { reason: "never".into() });
+            assert!(matches!(store.settle(&[settlement]).unwrap()[..], [Settled::Applied(_)]));
+        };
+        assert_eq!(renewed_after(buried), blocked);
     }
 }

@@ -1,9 +1,11 @@
-//! The sweeper: takes back what other workers cannot finish, and clears away what nobody needs any more.
+//! The sweeper: takes back jobs that other workers cannot finish, and deletes what is no longer
+//! needed.
 //!
-//! Any worker sweeps for all, so that nothing else need be running. A few times a second it asks the store whether
-//! it is its turn: the worker that advances the store's pulse looks for leases that are over and for lost
-//! processes, and a moment later for lost processes once more. So the cost of looking does not grow with the number
-//! of workers. Every minute, or less often where there are many workers, it deletes what need not be kept.
+//! Every worker sweeps for all, so that no other process has to run. A few times a second it asks
+//! the store whether it is its turn. The worker that advances the store's pulse looks for leases
+//! that are over and for lost processes, and a moment later for lost processes once more. So the
+//! cost does not grow with the number of workers. Every minute, or less often where there are many
+//! workers, it deletes what need not be kept.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -15,44 +17,46 @@ use crate::clock::Moment;
 use crate::job::BATCH_LIMIT;
 use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Store};
 
-/// How often it asks whether it is its turn to look. Two looks, [`GUARD_GAP`] apart, find a lost process, so this
-/// and that stay well below a second.
+/// How often it asks whether it is its turn. It takes two checks, [`GUARD_GAP`] apart, to find a
+/// lost process, so this and the gap together stay well below a second.
 const LOOK: Duration = Duration::from_millis(250);
-/// How much longer it rests between two such questions for each worker that is known: together they ask 40 times
-/// a second.
+/// How much longer it rests between two such questions for each registered worker: together they
+/// ask 40 times a second.
 const SHARE: Duration = Duration::from_millis(25);
-/// How long it rests at most: where all but a few of a large fleet die together, this is how long the others may take to
-/// notice.
+/// The longest rest. If all but a few workers of a large fleet die together, the others may take
+/// this long to notice.
 const LONGEST: Duration = Duration::from_secs(20);
-/// How often it wakes when its own leases are not to be kept, which only the proof wants.
+/// How often it wakes if it must neglect leases, which only tests want.
 const STALLED: Duration = Duration::from_secs(1);
 /// How often it looks for what may be deleted.
 const PRUNE: Duration = Duration::from_secs(60);
-/// How much longer it rests between two such looks for each worker that is known: together they look once a second.
+/// How much longer it rests between two such checks for each registered worker: together they check
+/// once a second.
 const PRUNE_SHARE: Duration = Duration::from_secs(1);
-/// How long it lets others have the store between two steps of deleting, while there is more.
+/// The pause between two deletions, while there is more to delete, so that others can use the
+/// store.
 const BREATH: Duration = Duration::from_millis(10);
 
-/// The machine.
+/// The sweeper's state.
 #[derive(Debug)]
 pub struct Sweeper {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
     look: Moment,
-    /// When it looks for lost processes once more, after it has advanced the pulse.
+    /// When to look for lost processes once more, after it has advanced the pulse.
     again: Option<Moment>,
-    /// When it last looked for what may be deleted, and whether there was more than one call deletes.
+    /// When it last deleted, and whether there was more than one call deletes.
     pruned: Moment,
     has_more: bool,
-    /// How many workers are known.
+    /// How many workers are registered.
     workers: u32,
-    /// By how many thousandths it rests longer or shorter than others, so that they do not all look in the same
-    /// moment.
+    /// Its rests are multiplied by this many thousandths (500 to 1,499), so that the workers do not
+    /// all check at the same time.
     pace: u32,
 }
 
 impl Sweeper {
-    /// The sweeper of the worker at this desk, which begins at `now`.
+    /// The sweeper of the worker at this desk, starting at `now`.
     pub fn new(plan: Arc<Plan>, desk: Arc<Desk>, now: Moment) -> Sweeper {
         let mut hash = DefaultHasher::new();
         plan.worker.hash(&mut hash);
@@ -69,7 +73,7 @@ impl Sweeper {
         }
     }
 
-    /// Does what is due, and tells when to be called again.
+    /// Does what is due, and returns when to call it again.
     pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
             return Next::Done;
@@ -77,7 +81,7 @@ impl Sweeper {
         if self.desk.is_stalled() {
             return Next::At(now + STALLED);
         }
-        // What failed is tried again in the next round; nobody waits for it.
+        // A failed call is tried again in the next round; nothing waits for it.
         if now >= self.look {
             let grace = self.grace(now);
             let rest = self.look_for_all(store, now, grace);
@@ -97,7 +101,8 @@ impl Sweeper {
             self.has_more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
             self.pruned = now;
             if !self.has_more {
-                // Lost workers that held nothing are forgotten too, though no lease is out and no worker leads.
+                // Lost workers that held no jobs are forgotten too, even if no lease is out and so
+                // no worker leads.
                 self.again.get_or_insert(now + GUARD_GAP);
                 let _ = self.look(store);
             }
@@ -106,20 +111,22 @@ impl Sweeper {
         Next::At(self.again.map_or(next, |again| again.min(next)))
     }
 
-    /// An outage is told by the other machines. A right that is missing may be missing for this one alone.
+    /// The other machines report an outage. A missing right is reported here, since it may be
+    /// missing for the sweeper's calls alone.
     fn note(&self, error: Option<&Error>) {
         if let Some(error) = error.filter(|error| error.is_forbidden()) {
             self.plan.tell_of_store(&self.desk, error);
         }
     }
 
-    /// A sweeper that comes late, because the machine stood still, lets other workers wake up first.
+    /// If this sweep runs late (the machine was suspended), give other workers one lease of grace
+    /// before lapsing their jobs.
     fn grace(&self, now: Moment) -> Duration {
         let late = now.since(self.look);
         if late > self.plan.lease / 2 { self.plan.lease } else { Duration::ZERO }
     }
 
-    /// Looks, if it is this worker's turn, and answers how long to rest.
+    /// Sweeps if it is this worker's turn, and returns how long to rest.
     fn look_for_all(
         &mut self,
         store: &mut dyn Store,
@@ -141,7 +148,7 @@ impl Sweeper {
         self.pruned + if self.has_more { BREATH } else { self.share(PRUNE_SHARE).max(PRUNE) }
     }
 
-    /// How long this worker rests if each that is known adds so much.
+    /// How long this worker rests if each registered worker adds `each`.
     fn share(&self, each: Duration) -> Duration {
         each * self.workers * self.pace / 1_000
     }
@@ -164,7 +171,7 @@ impl Sweeper {
         }
         let answers = store.lapse(&over)?;
         for answer in &answers {
-            if let Lapsed::Yes(lapse) = answer {
+            if let Lapsed::TakenBack(lapse) = answer {
                 self.plan.tell_lapsed(lapse);
             }
         }
@@ -244,7 +251,7 @@ mod tests {
             assert!(at > now, "others have the store in between");
             now = at;
         }
-        // Besides what the deleting itself takes.
+        // In addition to the time that the deletions take.
         assert!(now.since(begun) <= Duration::from_millis(200), "{:?}", now.since(begun));
     }
 }

@@ -1,6 +1,7 @@
-//! The machines on threads: each has one of its own, and a connection of its own.
+//! The machines on threads: each has its own thread and its own connection.
 //!
-//! This is all that production adds to the machines: it opens connections, asks the time, and rests in between.
+//! This is all that production adds to the machines: it opens connections, reads the time, and
+//! rests between steps.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -21,7 +22,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a worker at this desk. All its connections are made first, so that what cannot begin says so here.
+    /// Starts a worker at this desk. All its connections are opened first, so that a worker that
+    /// cannot start fails here.
     pub(crate) fn start(
         plan: &Arc<Plan>,
         desk: &Arc<Desk>,
@@ -30,7 +32,7 @@ impl Threads {
     ) -> Result<Threads> {
         let now = Moment::now();
         let mut stores = [connect()?, connect()?, connect()?];
-        // The guard stands before the first job is taken.
+        // The guard is in place before the first job is claimed.
         let mut renewer = Renewer::new(Arc::clone(plan), Arc::clone(desk));
         renewer.register(stores[0].as_mut())?;
         plan.tell_started();
@@ -53,11 +55,11 @@ impl Threads {
         Ok(Threads { dispatcher, others })
     }
 
-    /// Waits until the worker has ended, and tells why.
+    /// Waits until the worker has ended, and returns why.
     pub(crate) fn join(self) -> Exit {
         let exit = self.dispatcher.join().unwrap_or(Exit::Error);
         for thread in self.others {
-            // Whatever became of it, the worker is over.
+            // Even if this thread panicked, the worker has ended.
             let _ = thread.join();
         }
         exit
@@ -84,7 +86,7 @@ fn dispatch<C: Crew>(
     mut store: Box<dyn Store>,
     desk: &Desk,
 ) -> Exit {
-    // Even if it panics, the others end with it.
+    // Even if the dispatcher panics, the other threads end with it.
     let _over = AtTheEnd(desk, Stage::Over);
     while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
         let left = until.since(Moment::now());
@@ -103,11 +105,12 @@ impl Drop for AtTheEnd<'_> {
     }
 }
 
-/// Between its rounds the renewer listens: whatever changes in the store may be work for the dispatcher.
+/// Between its rounds the renewer waits for changes in the store, which may be work for the
+/// dispatcher.
 fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
-    /// It must hear soon that the worker is to end.
+    /// Short, so that it notices soon that the worker must end.
     const LONGEST: std::time::Duration = std::time::Duration::from_millis(250);
-    // Nobody works on without renewals.
+    // Without renewals no job may continue.
     let _release = AtTheEnd(desk, Stage::Releasing);
     while let Some(until) = rest(renewer.step(store.as_mut(), Moment::now())) {
         let left = until.since(Moment::now()).min(LONGEST);
@@ -139,7 +142,7 @@ mod tests {
     use crate::telemetry::{Fact, Observer};
     use crate::worker::desk::{Hold, Returned};
 
-    /// Runs nothing, and says that it is done.
+    /// Runs nothing, and reports each job as done.
     struct Idle(Arc<Desk>);
 
     impl Crew for Idle {

@@ -1,4 +1,5 @@
-//! The user's own transaction on SQLite: their rows and our jobs, both or neither, whatever becomes of it.
+//! The user's own transaction on SQLite: their rows and our jobs, both or neither, whatever happens
+//! to it.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -23,11 +24,11 @@ use tenure::store::{Attempt, Claim, Cursor, Enqueued, Error, Store};
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A store with a table of the user's own beside the jobs, and a clock that stands still.
+/// A store with a user's table beside the jobs, and a clock that stands still.
 struct Shop {
     store: Sqlite,
     clock: Clock,
-    /// Of a store in a file.
+    /// The directory of a store in a file.
     directory: Option<TempDir>,
 }
 
@@ -53,7 +54,7 @@ impl Shop {
         Shop { store, clock, directory }
     }
 
-    /// Tells the same story of a store in memory and of one in a file.
+    /// Runs the same test on a store in memory and on one in a file.
     fn each(story: impl Fn(Shop)) {
         story(Shop::in_memory());
         story(Shop::in_file());
@@ -68,7 +69,7 @@ impl Shop {
         (orders, self.store.jobs(&Filter::default(), 1_000).unwrap().len())
     }
 
-    /// A job that is held for a minute.
+    /// A job that is leased for a minute.
     fn attempt(&mut self) -> Attempt {
         self.store.enqueue(&[job()]).unwrap();
         self.claim()
@@ -78,19 +79,19 @@ impl Shop {
         self.store.claim(&ask()).unwrap().attempts.remove(0)
     }
 
-    /// Takes the job over, as somebody else does once the lease is over.
+    /// Claims the job again, as another worker does once the lease is over.
     fn take_over(&mut self) -> Attempt {
         self.clock.advance(Duration::from_secs(61));
         self.claim()
     }
 
-    /// What the timeline shows to have been refused.
+    /// The verbs that the timeline shows as refused.
     fn refusals(&mut self, job: JobId) -> Vec<Verb> {
         let timeline = self.store.job(job).unwrap().unwrap().timeline;
         timeline.iter().filter(|line| line.refused).map(|line| line.verb).collect()
     }
 
-    /// Everything works as before: nothing of what a transaction did to the connection is left.
+    /// Everything works as before: no change that a transaction made to the connection is left.
     fn still_works(&mut self) {
         let (orders, jobs) = self.counts();
         self.store.enqueue(&[job()]).unwrap();
@@ -119,7 +120,7 @@ fn ask() -> Claim {
     }
 }
 
-/// The usual thing to do in a transaction: a row, and the job about it.
+/// The usual transaction: a row, and a job about it.
 fn both(tx: &Transaction<'_>) -> Vec<Enqueued> {
     tx.execute("INSERT INTO orders DEFAULT VALUES", []).unwrap();
     tx.enqueue(&[job()]).unwrap()
@@ -129,7 +130,7 @@ fn order_and_job(store: &mut Sqlite) -> Result<Result<Vec<Enqueued>, ()>, Error>
     store.transact(LONG, |tx| Ok(both(tx)))
 }
 
-/// The words in which a transaction was undone.
+/// The text of the error with which a transaction was undone.
 fn undone<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
     match answer {
         Err(error @ Error::Undone { .. }) => {
@@ -220,7 +221,7 @@ fn a_write_beyond_the_limit_is_undone_even_if_the_work_goes_on_after_it() {
                 ENDLESS.replace("count(*)", "x")
             );
             assert!(tx.execute(&fill, []).is_err());
-            // SQLite has rolled everything back. What comes now would be a transaction of its own.
+            // SQLite has rolled everything back. A statement now would be a transaction of its own.
             assert!(tx.execute("INSERT INTO orders DEFAULT VALUES", []).is_err());
             assert!(tx.enqueue(&[job()]).is_err());
             Ok::<_, ()>(())

@@ -1,4 +1,5 @@
-//! A refusal is visible in the job's timeline, whatever becomes of the transaction that it was part of.
+//! A refusal is visible in the job's timeline, whatever happens to the transaction that it was part
+//! of.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tenure::store::{Settled, Store};
 use crate::settle::{bury, complete, order_and_settle};
 use crate::{LONG, Shop};
 
-/// A job that somebody else took over, and the right that its first holder had.
+/// A job that another worker took over, and the fence of its first holder.
 fn lost(shop: &mut Shop) -> Fence {
     let fence = shop.attempt().lease.fence();
     shop.take_over();
@@ -100,6 +101,6 @@ fn but_not_when_only_the_transactions_own_settlement_stood_in_the_way_and_was_un
         });
         assert!(matches!(answer.unwrap(), Err(Settled::Stale(_))));
         assert_eq!(shop.refusals(fence.job), [], "the job is still held under this token");
-        assert!(matches!(shop.store.settle(&[bury(fence)]).unwrap()[..], [Settled::Yes(_)]));
+        assert!(matches!(shop.store.settle(&[bury(fence)]).unwrap()[..], [Settled::Applied(_)]));
     });
 }

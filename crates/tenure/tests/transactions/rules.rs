@@ -1,4 +1,4 @@
-//! What the work may not do to the connection, and that nothing is left of it if it does.
+//! What the closure may not do to the connection, and that no trace is left if it tries.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A settlement beside the user's own writes.
+//! A settlement together with the user's own writes.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub(crate) fn bury(fence: Fence) -> Settlement {
     Settlement::new(fence, Outcome::Bury { reason: "no".into() })
 }
 
-/// An order, and the end of the attempt; or nothing, if it is refused.
+/// Inserts an order and settles the attempt; inserts nothing if the settlement is refused.
 pub(crate) fn order_and_settle(
     tx: &Transaction<'_>,
     settlement: &Settlement,
 ) -> Result<State, Settled> {
     tx.execute("INSERT INTO orders DEFAULT VALUES", []).unwrap();
     match tx.settle(settlement).unwrap() {
-        Settled::Yes(became) => Ok(became),
+        Settled::Applied(became) => Ok(became),
         refused => Err(refused),
     }
 }
@@ -53,7 +53,7 @@ fn a_settlement_that_is_undone_leaves_the_job_running_for_its_holder() {
         assert_eq!(shop.counts(), (0, 1));
         assert_eq!(shop.store.job(fence.job).unwrap().unwrap().job.state, State::Running);
         let settled = shop.store.settle(&[complete(fence)]).unwrap();
-        assert_eq!(settled, [Settled::Yes(State::Succeeded)]);
+        assert_eq!(settled, [Settled::Applied(State::Succeeded)]);
     });
 }
 
@@ -85,7 +85,10 @@ fn a_transaction_that_is_sent_again_writes_nothing_twice() {
             assert_eq!(stale.reason, Reason::AlreadySettled);
             assert_eq!(shop.counts().0, before + 1);
             let plain = shop.store.settle(&[settlement]).unwrap();
-            assert!(matches!(plain[..], [Settled::Yes(_)]), "alone it may be repeated: {plain:?}");
+            assert!(
+                matches!(plain[..], [Settled::Applied(_)]),
+                "alone it may be repeated: {plain:?}"
+            );
         }
     });
 }
@@ -129,6 +132,6 @@ fn a_job_that_is_not_there_is_gone() {
     let mut fence = shop.attempt().lease.fence();
     fence.job.0 += 1;
     let answer = shop.store.transact(LONG, |tx| order_and_settle(tx, &complete(fence)));
-    assert_eq!(answer.unwrap(), Err(Settled::Gone));
+    assert_eq!(answer.unwrap(), Err(Settled::NotFound));
     assert_eq!(shop.counts(), (0, 1));
 }

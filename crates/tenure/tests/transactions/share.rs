@@ -68,13 +68,13 @@ fn a_worker_is_guarded_by_one_connection_and_lives_for_all_of_them() {
     Shop::each(|shop| {
         let (mut one, mut two) = (shop.store.share().unwrap(), shop.store.share().unwrap());
         let ann = ann();
-        assert_eq!(one.register(&ann).unwrap(), Guarded::Yes);
-        assert_eq!(two.register(&ann).unwrap(), Guarded::No, "another has the lock");
-        assert_eq!(one.register(&ann).unwrap(), Guarded::Yes);
+        assert_eq!(one.register(&ann).unwrap(), Guarded::ByLock);
+        assert_eq!(two.register(&ann).unwrap(), Guarded::ByLeaseAlone, "another has the lock");
+        assert_eq!(one.register(&ann).unwrap(), Guarded::ByLock);
         assert_eq!(two.workers().unwrap()[0].is_alive, Some(true));
         one.retire(&ann.worker).unwrap();
         assert_eq!(two.workers().unwrap(), []);
-        assert_eq!(two.register(&ann).unwrap(), Guarded::Yes);
+        assert_eq!(two.register(&ann).unwrap(), Guarded::ByLock);
     });
 }
 

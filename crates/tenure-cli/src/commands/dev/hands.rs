@@ -1,4 +1,4 @@
-//! The workers of `tenure dev`: what the sample jobs do.
+//! The workers of `tenure dev`: the handlers of the sample jobs.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Job for Slow {
     type Output = Vec<u64>;
 }
 
-/// Three steps; a worker that dies between two of them costs only the one that was under way.
+/// Three steps; if a worker dies between two of them, only the step that was under way is repeated.
 async fn slow(job: Slow, cx: Context) -> Result<Vec<u64>, Fault> {
     let mut pages = Vec::new();
     for page in 1..=3 {
@@ -81,7 +81,7 @@ impl Job for Crashing {
     type Output = ();
 }
 
-/// Takes its process down, as a bug in a C library or the system's memory killer would.
+/// Kills its process, as a bug in a C library or the kernel's OOM killer would.
 async fn crashing(job: Crashing, cx: Context) -> Result<(), Fault> {
     if cx.crashes() < job.times {
         std::process::abort();
@@ -117,7 +117,7 @@ pub(crate) fn work(session: &Session) -> Result<Answer> {
     })
 }
 
-/// What simply succeeds is in the counts; the rest is the story.
+/// A plain success only shows in the counts; all other events get a line.
 fn is_worth_a_line(event: &Event) -> bool {
     match &event.fact {
         Fact::JobSucceeded { kind, .. } => kind.as_str() != "quick",

@@ -22,7 +22,7 @@ kill -9 PROCESS                            a worker: its jobs run elsewhere with
     say(try_next);
 }
 
-/// A line of counts a second, when they have changed, for as long as it is let.
+/// Shows a line of counts once a second, if they have changed, until it is cancelled.
 pub(super) async fn counts(tenure: &Tenure) -> Result<()> {
     let mut rhythm = tokio::time::interval(Duration::from_secs(1));
     let mut shown = String::new();
@@ -59,7 +59,7 @@ fn line(overview: &Overview) -> String {
     )
 }
 
-/// What is left when it ends.
+/// Shows what is left at the end.
 pub(super) async fn farewell(tenure: &Tenure, session: &mut Session) -> Result<Answer> {
     let overview = tenure.with_store(|store| store.overview()).await?;
     session.out.line(&line(&overview))?;

@@ -1,5 +1,5 @@
-//! `tenure doctor --check`, the reconciler: goes through all jobs and holds what is stored against what must be true of it.
-//! It changes nothing, and should find nothing, ever.
+//! `tenure doctor --check`, the reconciler: goes through all jobs and checks what is stored against
+//! the rules. It changes nothing, and should never find anything.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
         if session.out.is_json() {
             view.wrong.extend(window.wrong);
         } else {
-            // As it is found, so that a broken store of any size can be told.
+            // Printed as it is found, so that a broken store of any size can be reported.
             tell(&window.wrong, &bar, &mut session.out)?;
         }
         from = window.next;
@@ -60,8 +60,8 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
     }
 }
 
-/// What to do. Two rules are also broken where nobody went around the fence: no worker runs, or a handler completed its
-/// job and never wrote what became of an effect.
+/// What to do. Two rules are also broken without any write around the fence: if no worker runs, or
+/// if a handler completed its job without recording the outcome of an effect.
 fn next(rules: &BTreeSet<Rule>) -> String {
     let mut steps = Vec::new();
     if rules.iter().any(|rule| *rule != Rule::I11) {
@@ -84,7 +84,7 @@ fn tell(wrong: &[Wrong], bar: &ProgressBar, out: &mut Output) -> Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    // The bar makes room, so that lines on the same terminal do not run into it.
+    // The progress bar is suspended, so that lines on the same terminal do not overwrite it.
     bar.suspend(|| {
         for Wrong { job, rule, what } in wrong {
             out.line(&format!("job {job} breaks {}: {what}", rule.name()))?;

@@ -1,4 +1,4 @@
-//! Whether commits wait for the disk: how a person says so for a whole installation.
+//! Whether commits wait for the disk: how an operator sets this for a whole installation.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,5 @@
-//! Whether the store has gone back in time, as after a restore, and how a person says that it has.
+//! Whether the store has gone back in time, as after a restore, and how an operator reports that it
+//! has.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -24,7 +25,7 @@ pub(super) fn look(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
     Ok(Finding::well("epoch", format!("{epoch}: {times} {when}: {}", last.reason)))
 }
 
-/// A reason that says something.
+/// A reason that is not empty.
 pub(super) fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("say why, or leave it out".into()),

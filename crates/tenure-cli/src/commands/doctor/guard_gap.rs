@@ -1,5 +1,5 @@
-//! How long a worker's lock must have been free before its process counts as gone: how a person says so for a whole
-//! installation, and how it is shown.
+//! How long a worker's lock must have been free before its process counts as gone: how an operator
+//! sets this for a whole installation, and how it is shown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Whether the store's schema is this binary's.
+//! Whether the store's schema matches this binary.
 
 use tenure::store::migrate::{Standing, Status};
 

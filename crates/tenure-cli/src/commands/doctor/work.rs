@@ -27,7 +27,8 @@ pub(super) fn leases(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
     let over = store.overdue(BATCH_LIMIT, Duration::ZERO)?.into_iter().map(|fence| fence.job);
     let mut overdue: Vec<JobId> = over.collect();
     if overdue.is_empty() {
-        // Where no worker is there, a stall is thought to end now, and leases are pardoned; but not for ever.
+        // If no worker runs, a stall seems to end only now, and leases are extended by their
+        // length; but not for ever.
         let leases = store.leases(BATCH_LIMIT)?.into_iter();
         overdue.extend(leases.filter(|it| it.until + Rule::OVERDUE <= now).map(|it| it.job));
     }
@@ -49,8 +50,8 @@ pub(super) fn leases(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
     Ok(Finding::ill("leases", found, next))
 }
 
-/// The next attempt of a job that goes on decides by the effect's policy. What a job left that does not go on waits for a
-/// person.
+/// If a job continues, its next attempt decides by the effect's policy. If it does not continue,
+/// its effects in doubt wait for an operator.
 pub(super) fn effects(store: &mut dyn Store) -> Result<Finding> {
     let filter = EffectFilter { in_doubt: true, ..EffectFilter::default() };
     let doubtful = store.effects(&filter, BATCH_LIMIT)?;

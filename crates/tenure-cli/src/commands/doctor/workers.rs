@@ -1,4 +1,4 @@
-//! Who works, and whether anybody takes what is due.
+//! Which workers there are, and whether one of them takes what is due.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn look(workers: &[WorkerView], now: Timestamp) -> Finding {
         relative(first.since, now)
     );
     if alive > 0 {
-        // Their jobs are taken back within a second; the rest is forgotten when a worker next clears away.
+        // Their jobs are taken back within a second; the next cleanup of a worker removes the rest.
         return Finding::well("workers", found);
     }
     let next =
@@ -39,11 +39,11 @@ pub(super) fn look(workers: &[WorkerView], now: Timestamp) -> Finding {
     Finding::ill("workers", found, next)
 }
 
-/// Due jobs that somebody should take.
+/// Due jobs that a worker should take.
 #[derive(Debug)]
 pub(super) struct Demand {
     queue: Name,
-    /// Not known where this role may not look at the jobs.
+    /// Unknown if this role may not read the jobs.
     kind: Option<Name>,
     jobs: u64,
 }
@@ -71,8 +71,8 @@ pub(super) fn demand(
     demand.into_iter().filter(|demand| !is_paused(&demand.queue)).collect()
 }
 
-/// The kinds that somebody is running at this moment, whether or not they have made themselves known: who works through
-/// SQL functions need not.
+/// The kinds that are running at this moment, whether or not their workers have registered: clients
+/// of the SQL functions need not register.
 pub(super) fn holders(store: &mut dyn Store) -> Result<BTreeSet<Name>> {
     let over = store.overdue(BATCH_LIMIT, Duration::ZERO)?;
     let leases = store.leases(BATCH_LIMIT)?.into_iter();

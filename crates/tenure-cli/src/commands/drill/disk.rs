@@ -51,7 +51,7 @@ struct Seen {
     held: bool,
     power_cuts: Vec<Report>,
     other_programs: Option<Encounters>,
-    /// How many calls were told that another file had taken the place of theirs.
+    /// How many calls failed because another file had taken the place of theirs.
     replaced: Option<usize>,
     violation: Option<Box<Violation>>,
 }
@@ -114,7 +114,7 @@ fn cut(report: Report, session: &mut Session, seen: &mut Seen) -> Result<(), Sto
     Ok(())
 }
 
-/// For people, as it comes.
+/// Prints a line for people as soon as it is known.
 fn line(session: &mut Session, text: &str) -> Result<(), Stop> {
     if !session.out.is_json() {
         session.out.line(text)?;

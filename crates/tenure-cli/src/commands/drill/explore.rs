@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     if args.replay.is_some() && scopes.len() != 1 {
         return Err(BadInput("--replay: name the one scope that the schedule is of".into()).into());
     }
-    // For as long as the drill lasts.
+    // Kept for as long as the drill runs.
     let _server = match engines {
         Engines::Sqlite => None,
         Engines::Postgres | Engines::Both => Some(Server::find(session)?),
@@ -160,16 +160,16 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     }
 }
 
-// ── all schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── all schedules ────────────────────────────────────────────────────────────────────────────────
 
-/// What a thread tells of its search.
+/// What a thread reports about its search.
 enum News {
     Passing(&'static str, usize),
     Ended(Box<Report>),
     Broken(&'static str, Box<Violation>),
 }
 
-/// All that was seen, for programs.
+/// All results, for programs.
 #[derive(Serialize)]
 struct Verdict {
     engine: &'static str,
@@ -210,7 +210,7 @@ fn go_through(scopes: Vec<Scope>, ways: Ways, session: &mut Session) -> Result<A
     Ok(judge(&verdict, ways.most))
 }
 
-/// Goes through one scope after the other until none is left, or somebody has found something.
+/// Explores one scope after the other until none is left, or a thread has found a violation.
 fn work(left: &Mutex<VecDeque<Scope>>, ways: Ways, teller: &Sender<News>) {
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
@@ -224,7 +224,7 @@ fn work(left: &Mutex<VecDeque<Scope>>, ways: Ways, teller: &Sender<News>) {
                 News::Broken(scope.name, Box::new(violation))
             }
         };
-        // Nobody listens any more only if the answer cannot be written.
+        // The receiver is gone only if the answer cannot be written.
         drop(teller.send(ended));
     }
 }
@@ -294,7 +294,8 @@ fn searches(reports: &[Report]) -> Table {
     table
 }
 
-/// How often each invariant was looked at, and how often its premise was true: in all, and in each scope.
+/// How often each invariant was evaluated, and how often its premise was true: in total, and in
+/// each scope.
 fn premises(reports: &[Report]) -> Table {
     let mut columns = vec![
         Column::Text("INVARIANT"),
@@ -335,7 +336,7 @@ fn judge(verdict: &Verdict, most: usize) -> Answer {
     }
 }
 
-// ── one schedule ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── one schedule ─────────────────────────────────────────────────────────────────────────────────
 
 fn again(
     scope: &Scope,

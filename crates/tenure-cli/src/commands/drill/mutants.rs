@@ -1,4 +1,4 @@
-//! `tenure drill mutants`: each safeguard taken out, and what noticed.
+//! `tenure drill mutants`: each safeguard removed, and what noticed.
 
 mod machine;
 
@@ -120,7 +120,7 @@ fn wanted(args: &Args) -> Result<Vec<Hunt>> {
     Ok(hunts)
 }
 
-/// Two at a time: the searches are on one thread each, and those on PostgreSQL wait for the server.
+/// Two at a time: each search has one thread, and those on PostgreSQL wait for the server.
 fn hunt_all(hunts: &[Hunt]) -> Vec<Fate> {
     let next = AtomicUsize::new(0);
     let fates = Mutex::new(Vec::new());
@@ -151,7 +151,7 @@ fn hunt_all(hunts: &[Hunt]) -> Vec<Fate> {
     fates.into_iter().map(|(_, fate)| fate).collect()
 }
 
-/// Mutant, what was removed, killed by which level and invariant, after how much.
+/// Mutant, what was removed, which level and invariant killed it, and after how much work.
 fn matrix(fates: &[Fate]) -> Table {
     use Column::{Number, Text};
     let mut table = Table::new(&[

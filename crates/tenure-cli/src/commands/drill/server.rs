@@ -1,4 +1,5 @@
-//! The PostgreSQL that a drill runs on: the one that `--db` names, or one that is started for it and thrown away.
+//! The PostgreSQL that a drill runs on: the one that `--db` names, or a throw-away one that is
+//! started for it.
 
 use anyhow::{Context, Result};
 use tenure_cluster::{Binaries, Cluster, Settings};
@@ -10,13 +11,13 @@ use crate::target::Target;
 /// A server, for as long as this value lives.
 pub(crate) struct Server {
     url: String,
-    /// Ours, and gone with us.
+    /// A server that we started, and stop with this value.
     cluster: Option<Cluster>,
 }
 
 impl Server {
-    /// The server that `--db` names, or else a throw-away one of this machine's PostgreSQL. All drills of this process
-    /// run on it.
+    /// The server that `--db` names, or else a throw-away one of this machine's PostgreSQL. All
+    /// drills of this process run on it.
     pub(crate) fn find(session: &mut Session) -> Result<Server> {
         let named = session.db.as_ref().filter(|_| is_server(session));
         let server = match named.and_then(|db| db.to_str()) {
@@ -38,7 +39,7 @@ impl Server {
         Ok(Server { url: cluster.url(), cluster: Some(cluster) })
     }
 
-    /// Its address, with the right to make databases.
+    /// Its address, for a role that may create databases.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -57,7 +58,7 @@ impl Drop for Server {
     }
 }
 
-/// Whether `--db` names a server. A file says nothing to a drill, which makes its own.
+/// Whether `--db` names a server. A file is ignored: a drill makes its own.
 pub(crate) fn is_server(session: &Session) -> bool {
     matches!(session.target(), Ok(Target::Server(_)))
 }

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     }
 }
 
-/// What is to be simulated.
+/// The scenario to simulate.
 fn scenario(args: &Args) -> Result<Scenario> {
     let usual = Scenario::default();
     let lease = args.lease.unwrap_or(usual.lease);
@@ -129,7 +129,7 @@ fn scenario(args: &Args) -> Result<Scenario> {
     })
 }
 
-/// All seeds that were run, together.
+/// The totals of all seeds.
 #[derive(Serialize, Default)]
 struct Sum {
     seeds: u64,
@@ -156,7 +156,7 @@ impl Sum {
 struct View<'a> {
     #[serde(flatten)]
     sum: &'a Sum,
-    /// The only run, if it was one.
+    /// The run, if there was only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     run: Option<&'a Report>,
     /// The smallest run that breaks the promise.
@@ -229,7 +229,7 @@ fn show(sum: &Sum, run: Option<&Report>, session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// One run in which one call was lost.
+/// Reports one run in which one call was lost.
 fn tell(report: &Report, session: &mut Session) -> Result<()> {
     let Report { jobs, turns, calls, hash, .. } = report;
     session.out.line(&format!("{jobs} jobs, {turns} turns, {calls} calls"))?;
@@ -239,7 +239,7 @@ fn tell(report: &Report, session: &mut Session) -> Result<()> {
     session.out.line(&format!("trace hash {hash}"))
 }
 
-/// Each call in turn.
+/// Loses each call in turn.
 fn fail_all(session: &mut Session) -> Result<Answer> {
     let nth = fail_each(|call| {
         if call.is_multiple_of(50) {

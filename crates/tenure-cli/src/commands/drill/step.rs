@@ -47,18 +47,18 @@ pub(crate) struct Args {
     list: bool,
 }
 
-/// The levels that are gone through if none is named.
+/// The levels that run if none is named.
 const LEVELS: [Isolation; 3] =
     [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable];
 
-/// What is answered to a program.
+/// The answer for programs.
 #[derive(Serialize)]
 struct View<'a> {
     levels: &'a [Level],
     violation: Option<&'a Violation>,
 }
 
-/// What one level came to.
+/// The result of one level.
 #[derive(Serialize)]
 struct Level {
     isolation: Isolation,

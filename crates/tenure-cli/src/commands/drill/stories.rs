@@ -1,7 +1,8 @@
 //! `tenure drill race` and the other stories: what real workers do when the worst happens.
 //!
-//! The stories themselves are in `tenure-drill`. Here is where they are played (on a [`ground`] of their own), by whom (this
-//! same program, under a hidden word), and how they look.
+//! The stories themselves are in `tenure-drill`. This file decides where they run (on a [`ground`]
+//! of their own), which processes run them (this same program, with a hidden argument), and how
+//! they are shown.
 
 mod ground;
 
@@ -93,11 +94,11 @@ const AFTER_HELP: &str = "\
 It makes a store of its own and removes it: in a temporary directory, or with --db postgres://… in a
 new schema of that database. Exit code 1 means that a claim of the verdict does not hold.";
 
-/// The hidden word by which this program becomes a process of a story.
+/// The hidden argument that makes this program a process of a story.
 pub(crate) const WORK: &str = "__drill";
 
-/// Becomes a worker, or whatever the words say. Workers of a story may lack a safeguard, so they touch no store but
-/// a story's.
+/// Becomes a worker, or whatever the arguments say. Workers of a story may lack a safeguard, so
+/// they refuse any store but a story's.
 pub(crate) fn work(words: &[String], session: &Session) -> Result<Answer> {
     if !ground::is_of_a_story(&session.target()?) {
         let why =
@@ -167,7 +168,7 @@ pub(crate) fn poison(args: &Poison, session: &mut Session) -> Result<Answer> {
     })
 }
 
-/// Plays a story on its ground, and shows it: the trace as it happens, then the verdict.
+/// Runs a story on its ground, and shows it: the trace as it happens, then the verdict.
 fn tell(
     name: &str,
     title: &str,
@@ -184,7 +185,7 @@ fn tell(
     let story = play(&mut ground, &mut seat);
     let problem = seat.problem;
     let on = ground.on();
-    // Before the verdict: who reads it may look whether anything is left.
+    // Before the verdict, so that its reader can check that nothing is left.
     drop(ground);
     let story = story?;
     problem.map_or(Ok(()), Err)?;
@@ -192,12 +193,12 @@ fn tell(
     Ok(if story.held { Answer::Yes } else { Answer::NoAsSaid })
 }
 
-/// Where whoever asked for the story sits.
+/// Shows a story on the terminal.
 struct Seat<'a> {
     out: &'a mut Output,
     interrupt: Interrupt,
     has_left: bool,
-    /// The answer could not be written.
+    /// Set if the answer could not be written.
     problem: Option<anyhow::Error>,
 }
 

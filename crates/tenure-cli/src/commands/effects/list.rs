@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let filter = EffectFilter { in_doubt: args.in_doubt, job: args.job, before: args.before };
     let mut store = session.open()?;
     let limit = usize::from(args.limit);
-    // One more than asked for tells whether there are more, as far as a store answers so many.
+    // One more than asked for shows whether there are more, up to the store's limit.
     let page = store.effects(&filter, BATCH_LIMIT.min(limit + 1))?;
     let (effects, more) = whole_jobs(page, limit);
     if session.out.is_json() {
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
             "there may be more; see them with the same command and --before {job}"
         ))?,
     }
-    // Of a job that is running, its holder decides.
+    // If the job is running, its holder decides.
     let doubtful = effects.iter().find(|view| view.in_doubt && view.state != State::Running);
     if let (Some(EffectView { effect, .. }), false) = (doubtful, session.out.is_json()) {
         let (job, name) = (effect.job, &effect.name);
@@ -92,8 +92,8 @@ enum More {
     Before(JobId),
 }
 
-/// The page without a job whose effects may not all be on it: the next page begins with another job, and would leave
-/// the rest of them out.
+/// The page without a job whose effects may not all be on it: the next page begins with another
+/// job, and would leave the rest of them out.
 fn whole_jobs(mut page: Vec<EffectView>, limit: usize) -> (Vec<EffectView>, Option<More>) {
     let is_cut = page.len() > limit || page.len() == BATCH_LIMIT;
     let Some(last) = page.last().map(|view| view.effect.job).filter(|_| is_cut) else {
@@ -113,7 +113,7 @@ pub(crate) fn of_job(store: &mut dyn Store, job: JobId) -> Result<Vec<EffectView
     Ok(store.effects(&filter, BATCH_LIMIT)?)
 }
 
-/// Effects for programs. The store is asked who it is, for that is part of their keys.
+/// Effects for programs. The store's identity is read too, because it is part of their keys.
 pub(crate) fn views<'a>(
     effects: &'a [EffectView],
     store: &mut dyn Store,

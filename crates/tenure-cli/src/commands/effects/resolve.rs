@@ -1,4 +1,5 @@
-//! `tenure effects resolve`: a person has asked the other side, and says how an effect in doubt is to be taken.
+//! `tenure effects resolve`: an operator has asked the outside system, and says how to treat an
+//! effect in doubt.
 
 use anyhow::Result;
 use clap::ArgGroup;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let resolved = store.resolve(*job, effect, &how)?;
     let stands = match resolved {
-        Resolved::No(_) => {
+        Resolved::NotInDoubt(_) => {
             let only = EffectFilter { job: Some(*job), ..EffectFilter::default() };
             let found = store.effects(&only, BATCH_LIMIT)?;
             found.into_iter().map(|view| view.effect).find(|found| found.name == *effect)
@@ -101,14 +102,14 @@ fn answer(
     resolved: Resolved,
 ) -> Result<String, String> {
     match resolved {
-        Resolved::Yes(state) => {
+        Resolved::Applied(state) => {
             let taken = match how {
                 Resolution::Committed { .. } => "counts as committed",
                 Resolution::Resend => "will be sent again",
             };
             Ok(format!("effect {effect} of job {job} {taken}; {}", next(job, state)))
         }
-        Resolved::No(standing) => Err(format!(
+        Resolved::NotInDoubt(standing) => Err(format!(
             "effect {effect} of job {job} is not in doubt: {}",
             match standing {
                 Standing::Committed => "it is committed, and that is final",
@@ -117,18 +118,18 @@ fn answer(
                 Standing::Open => "its outcome is on its way",
             }
         )),
-        Resolved::Held => Err(format!(
+        Resolved::Running => Err(format!(
             "job {job} is running, so its holder decides about effect {effect}; wait for it with: \
              tenure jobs wait {job}; or take it away with: tenure jobs cancel {job}"
         )),
-        Resolved::Over => Err(format!(
+        Resolved::Succeeded => Err(format!(
             "job {job} has succeeded, so nobody would send effect {effect} again; if it happened, say so with: \
              tenure effects resolve {job} {effect} --committed JSON"
         )),
-        Resolved::Unknown => Err(format!(
+        Resolved::NoSuchEffect => Err(format!(
             "job {job} has no effect {effect}; see what it has with: tenure effects list --job {job}"
         )),
-        Resolved::Gone => Err(changes::unknown(job)),
+        Resolved::NotFound => Err(changes::unknown(job)),
     }
 }
 
@@ -149,7 +150,7 @@ fn with_what_stands(why: String, stands: Option<&Effect>) -> String {
     }
 }
 
-/// What comes of it for the job.
+/// What this means for the job.
 fn next(job: JobId, state: State) -> String {
     match state {
         State::Queued => format!("job {job} is queued, and its next attempt goes on from there"),
@@ -174,18 +175,18 @@ mod tests {
         let effect = tenure::ledger::effect_name("charge").unwrap();
         let said = |resolved| answer(JobId(7), &effect, &Resolution::Resend, resolved);
         for state in State::ALL {
-            let words = said(Resolved::Yes(state)).unwrap();
+            let words = said(Resolved::Applied(state)).unwrap();
             assert!(
                 words.contains("will be sent again") && words.contains(state.name()),
                 "{words}"
             );
         }
         for standing in Standing::ALL {
-            assert!(said(Resolved::No(standing)).unwrap_err().contains("not in doubt: it"));
+            assert!(said(Resolved::NotInDoubt(standing)).unwrap_err().contains("not in doubt: it"));
         }
-        assert!(said(Resolved::Over).unwrap_err().contains("--committed JSON"));
-        assert!(said(Resolved::Held).unwrap_err().contains("tenure jobs cancel 7"));
-        assert!(said(Resolved::Unknown).unwrap_err().contains("tenure effects list --job 7"));
-        assert!(said(Resolved::Gone).unwrap_err().contains("tenure jobs list"));
+        assert!(said(Resolved::Succeeded).unwrap_err().contains("--committed JSON"));
+        assert!(said(Resolved::Running).unwrap_err().contains("tenure jobs cancel 7"));
+        assert!(said(Resolved::NoSuchEffect).unwrap_err().contains("tenure effects list --job 7"));
+        assert!(said(Resolved::NotFound).unwrap_err().contains("tenure jobs list"));
     }
 }

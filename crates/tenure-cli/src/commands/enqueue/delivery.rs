@@ -1,5 +1,4 @@
-//! Many jobs on their way into the store: sent in parts, counted, and their ids printed as they are
-//! stored.
+//! Sends many jobs to the store in batches, counts them, and prints their ids as they are stored.
 
 use anyhow::Result;
 use indicatif::ProgressBar;
@@ -16,17 +15,17 @@ pub(super) struct Delivery<'a> {
     out: &'a mut Output,
     bar: ProgressBar,
     log: Log,
-    /// How many there will be, where that is known.
+    /// The total number of jobs, if known.
     total: Option<u64>,
     stored: u64,
-    /// How many were in the part that failed.
+    /// The number of jobs in the batch that failed.
     failed: u64,
-    /// Kept only where the answer is one document.
+    /// Kept only if the answer is one document.
     views: Vec<View>,
 }
 
 impl<'a> Delivery<'a> {
-    /// `total` is how many there will be, where that is known.
+    /// `total` is the total number of jobs, if known.
     pub(super) fn new(
         store: Box<dyn Store>,
         total: Option<u64>,
@@ -37,12 +36,12 @@ impl<'a> Delivery<'a> {
         Delivery { store, out, bar, log, total, stored: 0, failed: 0, views: Vec::new() }
     }
 
-    /// How many were stored so far.
+    /// The number of jobs stored so far.
     pub(super) fn stored(&self) -> u64 {
         self.stored
     }
 
-    /// Stores a part, whole or not at all.
+    /// Stores a batch, as a whole or not at all.
     pub(super) fn send(&mut self, jobs: &[NewJob]) -> Result<()> {
         if jobs.is_empty() {
             return Ok(());
@@ -66,7 +65,7 @@ impl<'a> Delivery<'a> {
             self.views.extend(views);
             return Ok(());
         }
-        // The bar makes room, so that ids on the same terminal do not run into it.
+        // The progress bar is suspended, so that ids on the same terminal do not overwrite it.
         let (bar, out) = (&self.bar, &mut *self.out);
         bar.suspend(|| {
             views
@@ -77,12 +76,12 @@ impl<'a> Delivery<'a> {
         })
     }
 
-    /// How many came after the part that failed, where that is known.
+    /// The number of jobs after the batch that failed, if known.
     fn not_sent(&self) -> Option<u64> {
         self.total.map(|total| total.saturating_sub(self.stored + self.failed))
     }
 
-    /// What became of all, if a part failed and was not the only one.
+    /// A summary, if a batch failed and was not the only one.
     fn sentence(&self) -> Option<String> {
         let (stored, failed) = (self.stored, self.failed);
         match self.not_sent() {
@@ -97,7 +96,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    /// Ends the answer, also after a failure: what was stored is told either way.
+    /// Ends the answer, also after a failure: what was stored is reported in either case.
     pub(super) fn finish(mut self, sent: Result<()>) -> Result<Answer> {
         self.bar.finish_and_clear();
         if self.out.is_json() {

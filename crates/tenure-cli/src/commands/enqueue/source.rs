@@ -1,7 +1,7 @@
 //! Where args are read from: stdin as a whole, or a file or stdin line by line.
 //!
-//! Nothing here holds more than one job's args: what is above the limit is counted, so that the
-//! error can name its size, and dropped.
+//! At most one job's args are kept in memory: what exceeds the limit is counted, so that the error
+//! can name the size, and dropped.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ use crate::output::say;
 /// Room for white space around args that are just within the limit.
 const SLACK: usize = 1024;
 
-/// Reads all of stdin, as one value of at most so many bytes.
+/// Reads all of stdin, as one value of at most `limit` bytes.
 pub(crate) fn all_of_stdin(field: &'static str, limit: usize) -> Result<String> {
     invite();
     let mut stdin = io::stdin().lock();
@@ -34,14 +34,14 @@ pub(crate) fn all_of_stdin(field: &'static str, limit: usize) -> Result<String> 
     Ok(text(field, limit, &bytes, size)?)
 }
 
-/// A person who typed `-` by mistake would otherwise face silence.
+/// Tells a person who typed `-` by mistake that the program waits for input.
 fn invite() {
     if io::stdin().is_terminal() {
         say("reading from stdin; end with Ctrl-D");
     }
 }
 
-/// The text of `bytes`, which are the beginning of something of this size.
+/// The text of `bytes`, which are the beginning of an input of this size.
 fn text(field: &'static str, limit: usize, bytes: &[u8], size: usize) -> Result<String, BadInput> {
     if size > bytes.len() {
         return Err(BadInput(Invalid::TooLarge { field, size, limit }.to_string()));
@@ -58,7 +58,7 @@ fn text(field: &'static str, limit: usize, bytes: &[u8], size: usize) -> Result<
 pub(super) struct Source {
     name: String,
     reader: BufReader<File>,
-    /// Where reading began, if one can go back there.
+    /// Where reading began, if the source can be rewound.
     start: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Source {
         self.start.is_some()
     }
 
-    /// Back to where reading began.
+    /// Goes back to where reading began.
     pub(super) fn rewind(&mut self) -> Result<()> {
         let start = SeekFrom::Start(self.start.unwrap_or(0));
         let sought = self.reader.seek(start);
@@ -132,8 +132,7 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// Reads one line and answers with its size, zero at the end. `kept` gets no more than a job may
-/// have.
+/// Reads one line and returns its size, zero at the end. `kept` gets no more than a job may have.
 fn read_line(reader: &mut impl BufRead, kept: &mut Vec<u8>) -> io::Result<usize> {
     let keep = Limits::default().args + SLACK;
     let mut size = 0;

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
 /// There are more jobs than were asked for.
 pub(crate) struct More;
 
-/// Up to a limit of the newest jobs, however many pages that takes, and whether there are more.
+/// Up to a limit of the newest jobs, in as many pages as needed, and whether there are more.
 pub(crate) fn newest(
     store: &mut dyn Store,
     mut filter: Filter,
@@ -78,7 +78,7 @@ pub(crate) fn newest(
 ) -> Result<(Vec<JobRecord>, Option<More>)> {
     let limit = *limit as usize;
     let mut jobs: Vec<JobRecord> = Vec::new();
-    // One more than asked for is looked up, for it tells whether there are more.
+    // One more than asked for is read, because it shows whether there are more.
     while jobs.len() <= limit {
         let page = store.jobs(&filter, BATCH_LIMIT.min(limit + 1 - jobs.len()))?;
         let Some(last) = page.last() else { break };
@@ -118,7 +118,7 @@ fn table(jobs: &[JobRecord], paused: &BTreeMap<Name, Timestamp>) -> Table {
     table
 }
 
-/// What one wants to know next about a job in its state.
+/// The most useful next fact about a job in this state.
 fn note(job: &JobRecord, paused: &BTreeMap<Name, Timestamp>, now: Timestamp) -> String {
     match job.state {
         State::Queued => {

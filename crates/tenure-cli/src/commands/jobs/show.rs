@@ -1,4 +1,4 @@
-//! `tenure jobs show`: all that is known of one job, and its story in order.
+//! `tenure jobs show`: everything known about one job, and its timeline.
 
 use std::borrow::Cow;
 
@@ -56,14 +56,14 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// One fact on a line of its own; a text of several lines keeps them, below each other.
+/// One fact on a line of its own; a text of several lines keeps its lines.
 fn fact(name: &str, text: &str, out: &mut Output) -> Result<()> {
     let mut lines = text.lines();
     out.line(format!("{name:<14}{}", lines.next().unwrap_or_default()).trim_end())?;
     lines.try_for_each(|line| out.line(&format!("{:<14}{line}", "")))
 }
 
-/// What there is to say, in the order in which one asks. What a job does not have is not said.
+/// The facts, in the order in which an operator asks for them. Missing values are left out.
 fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
     let when = |at: Timestamp| format!("{}  ({at})", relative(at, now));
     let tags: Vec<&str> = job.extras.tags.iter().map(|tag| tag.as_str()).collect();
@@ -98,9 +98,9 @@ fn facts(job: &JobRecord, now: Timestamp) -> Vec<(&'static str, String)> {
     facts.into_iter().filter_map(|(name, text)| Some((name, text?))).collect()
 }
 
-/// The story, and the whole note to each of its lines, of which the table has the first line. The
-/// store keeps nothing of what every job goes through, so its beginning, and an end that went well,
-/// are told from the job's own times.
+/// The timeline as a table, and the whole note of each entry, of which the table shows the first
+/// line. The store records no entry for what every job goes through, so the enqueue and a
+/// successful end are taken from the job's own times.
 fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, Vec<String>) {
     use Column::{Number, Text};
     let mut table = Table::new(&[
@@ -113,7 +113,7 @@ fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, 
         Text("WORKER"),
         Text("NOTE"),
     ]);
-    let mut notes = vec![String::new()]; // the headings have none
+    let mut notes = vec![String::new()]; // the heading has none
     for moment in story(job, timeline) {
         let Moment { at, event, attempt, became, from, worker, note } = moment;
         table.row(vec![
@@ -131,7 +131,7 @@ fn timeline(JobDetail { job, timeline }: &JobDetail, now: Timestamp) -> (Table, 
     (table, notes)
 }
 
-/// One thing that happened.
+/// One event.
 struct Moment<'a> {
     at: Timestamp,
     event: &'static str,
@@ -155,7 +155,7 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
     story.extend(timeline.iter().map(|entry| Moment {
         at: entry.at,
         event: entry.event(),
-        // Of a refusal it is not always known which attempt it was.
+        // For a refusal the attempt is not always known.
         attempt: Some(entry.attempt).filter(|attempt| !entry.refused || *attempt > 0),
         became: entry.became,
         from: entry.from,
@@ -177,7 +177,7 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
         _ => None,
     };
     if let Some(untold) = untold {
-        // What was refused in the same millisecond came after it, and what was taken back came before it.
+        // A refusal in the same millisecond came after it, and a lapse came before it.
         let is_before =
             |line: &TimelineEntry| line.at < untold.at || line.at == untold.at && !line.refused;
         let place = timeline.iter().rposition(is_before).map_or(1, |last| last + 2);
@@ -186,7 +186,7 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
     story
 }
 
-/// What is noted of a line; and before the first one of its verb, how many are not there any more.
+/// The note of an entry; the first entry of its verb also says how many earlier ones were dropped.
 fn noted<'a>(entry: &'a TimelineEntry, timeline: &'a [TimelineEntry]) -> Cow<'a, str> {
     let note = told(entry);
     let like =
@@ -205,7 +205,7 @@ fn noted<'a>(entry: &'a TimelineEntry, timeline: &'a [TimelineEntry]) -> Cow<'a,
     }
 }
 
-/// What is noted of a line; of a refusal also what was wanted, and with which token.
+/// The note of an entry; for a refusal also the verb, and its token.
 fn told(entry: &TimelineEntry) -> Cow<'_, str> {
     let note = entry.note.as_deref().unwrap_or_default();
     if entry.refused {
@@ -264,7 +264,8 @@ mod tests {
         assert_eq!(noted(&snooze(1, 0), &[snooze(1, 0)]), "");
     }
 
-    /// A job that `ann` had first; then `bob` took it over at 2,000 and completed it at 3,000; then `ann` woke up.
+    /// A job that `ann` had first; then `bob` took it over at 2,000 and completed it at 3,000; then
+    /// `ann` woke up.
     fn late() -> (JobRecord, Vec<TimelineEntry>) {
         let clock = tenure::clock::Clock::manual(Timestamp::from_millis(0));
         let options = tenure::store::sqlite::Options { clock: clock.clone(), ..Default::default() };
@@ -321,7 +322,7 @@ mod tests {
             "3000 stale_write_blocked 1 ann",
         ];
         assert_eq!(told(&job, &timeline), ended);
-        // While it ran.
+        // The same while it ran.
         (job.state, job.finished_at) = (State::Running, None);
         timeline.pop();
         let running = [

@@ -61,10 +61,10 @@ enum Waited {
     Gone,
 }
 
-/// Looks, and waits for a change, in turns. A change between the two wakes the wait at once, so
-/// none is missed.
+/// Reads the job and waits for a change, in turns. A change between the two ends the wait at once,
+/// so none is missed.
 fn until_ended(store: &mut dyn Store, args: &Args) -> Result<Waited> {
-    /// Without a timeout the wait is as long; a wait may wake for nothing.
+    /// The length of one wait if there is no timeout; a wait may return spuriously.
     const LONG: Duration = Duration::from_secs(60 * 60);
     let start = clock::monotonic();
     let deadline: Option<Instant> = args.timeout.and_then(|timeout| start.checked_add(timeout));
@@ -80,7 +80,7 @@ fn until_ended(store: &mut dyn Store, args: &Args) -> Result<Waited> {
     }
 }
 
-/// The result needs no more than the right to wait. The whole job, as JSON, needs a reader's.
+/// The result needs only the right to wait. The whole job, as JSON, needs a reader's right.
 fn answer(
     id: JobId,
     outcome: &JobOutcome,
@@ -94,7 +94,7 @@ fn answer(
         };
         session.out.document(&view::Job::of(&found.job))?;
     } else if *state == State::Succeeded {
-        // A job that returned nothing still ended: its reader gets JSON.
+        // A job without a result has ended too: the reader gets JSON.
         session.out.json_text(result.as_ref().map_or("null", |result| result.as_str()))?;
     }
     if *state == State::Succeeded {

@@ -1,4 +1,5 @@
-//! Ctrl-C, heard on a thread of its own: the store blocks the main one, and must not be called from a runtime.
+//! Ctrl-C, received on a thread of its own: the store blocks the main thread, and must not be
+//! called from a runtime.
 
 use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,13 +13,13 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) struct Interrupt(Receiver<()>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C, or TERM, is an event. The second one ends the process: the store may not answer for
-    /// long.
+    /// From now on the first Ctrl-C or TERM is an event. The second one ends the process, because
+    /// the store may not answer for a long time.
     pub(crate) fn listen() -> Result<Interrupt> {
         const ENDED_BY_HAND: i32 = 130;
         let runtime = Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot listen for Ctrl-C")?;
-        // Here and not on the thread, so that none is missed once this returns.
+        // Registered here and not on the thread, so that no signal is missed once this returns.
         let entered = runtime.enter();
         let mut int = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let mut term = signal(SignalKind::terminate()).context("cannot listen for TERM")?;
@@ -35,7 +36,7 @@ impl Interrupt {
                     if !is_first {
                         process::exit(ENDED_BY_HAND);
                     }
-                    // Nobody listens any more only when it is over anyway.
+                    // The receiver is gone only when the command is over.
                     let _ = sender.send(());
                 }
             });
@@ -43,7 +44,7 @@ impl Interrupt {
         Ok(Interrupt(receiver))
     }
 
-    /// Waits this long, and tells whether somebody wants it to stop.
+    /// Waits this long, and returns whether the command should stop.
     pub(crate) fn within(&self, pause: Duration) -> bool {
         !matches!(self.0.recv_timeout(pause), Err(RecvTimeoutError::Timeout))
     }

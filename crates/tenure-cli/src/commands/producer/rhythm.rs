@@ -1,17 +1,18 @@
-//! When how many are due. It knows no clock: the time comes in.
+//! How many jobs are due at which time. It has no clock: the time is an argument.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// So many a second, evenly. Whoever falls behind by more than a second, because the store was slow or gone, does not
-/// make up for it in one burst: the rhythm begins anew from there.
+/// A steady rate per second. A producer that falls behind by more than a second, because the store
+/// was slow or unreachable, does not make up for it in one burst: the rhythm starts again from
+/// there.
 pub(super) struct Rhythm {
     rate: u64,
     begin: Duration,
     before: u64,
 }
 
-/// More often than this is not worth a commit: what is due goes together.
+/// A shorter pause is not worth a commit: what is due is sent together.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 impl Rhythm {

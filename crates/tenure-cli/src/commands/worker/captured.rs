@@ -1,5 +1,5 @@
-//! What is kept of a command's output. A command may write without end, so what is kept has a limit, and the rest is
-//! counted or let go.
+//! What is kept of a command's output. A command may write without end, so what is kept has a
+//! limit, and the rest is counted or dropped.
 
 use serde::de::IgnoredAny;
 use tenure::job::Json;
@@ -16,21 +16,21 @@ pub(crate) enum ResultFrom {
 /// What a command wrote to stdout: its result, if it is JSON.
 pub(crate) struct Stdout {
     from: ResultFrom,
-    /// All of it, or the line that is being written.
+    /// All of it, or the current line.
     text: Text,
-    /// The last whole line that was not blank, where lines matter.
+    /// The last complete line that was not blank, if the result is a line.
     last_line: Option<Text>,
 }
 
-/// What stdout says about the result.
+/// The result in stdout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Result(Json),
-    /// Nothing was written but space.
+    /// Nothing but white space was written.
     Nothing,
-    /// It is not JSON, so it is no result.
+    /// It is not JSON, so there is no result.
     NotJson,
-    /// It is JSON as far as it was kept, and too large.
+    /// It is JSON as far as it was kept, but too large.
     TooLarge {
         size: usize,
     },
@@ -65,11 +65,11 @@ impl Stdout {
 /// The beginning of a text of any length.
 struct Text {
     limit: usize,
-    /// From the first byte that is not space, up to the limit.
+    /// From the first byte that is not white space, up to the limit.
     begin: Vec<u8>,
-    /// All that came since then.
+    /// The number of bytes since then.
     seen: usize,
-    /// The same, without the space at its end.
+    /// The same, without trailing white space.
     size: usize,
 }
 
@@ -110,24 +110,24 @@ impl Text {
         }
     }
 
-    /// Whether what was kept may be the beginning of a longer JSON text.
+    /// Whether the kept part may be the beginning of a longer JSON text.
     fn begins_as_json(&self) -> bool {
         match serde_json::from_slice::<IgnoredAny>(&self.begin) {
-            // Only a number can go on where it could have ended.
+            // Of the complete JSON values, only a number may continue.
             Ok(_) => self.begin.last().is_some_and(u8::is_ascii_digit),
             Err(error) => error.is_eof(),
         }
     }
 }
 
-/// What a command wrote to stderr: its end is the error, and each line is shown as it comes.
+/// What a command wrote to stderr: its end becomes the error, and each line is shown as it arrives.
 pub(crate) struct Stderr<Show> {
     end: Vec<u8>,
     line: Vec<u8>,
     show: Show,
 }
 
-/// So much of stderr becomes the error.
+/// This much of the end of stderr becomes the error.
 pub(crate) const END: usize = 4 * 1024;
 /// Longer lines are shown in parts.
 const LINE: usize = 4 * 1024;
@@ -145,12 +145,12 @@ impl<Show: FnMut(&str)> Stderr<Show> {
             }
         }
         self.end.extend_from_slice(bytes);
-        // One byte more is kept, to tell whether something was cut off.
+        // One byte more is kept, to show whether something was cut off.
         let beyond = self.end.len().saturating_sub(END + 1);
         self.end.drain(..beyond);
     }
 
-    /// The end of it, from a whole character on.
+    /// The end of it, beginning with a whole character.
     pub(crate) fn finish(mut self) -> String {
         if !self.line.is_empty() {
             self.show_line();
@@ -236,7 +236,7 @@ mod tests {
             pieces.extend([rest; 100]);
             assert_eq!(output(64, &pieces), Output::TooLarge { size }, "{begin}");
         }
-        // A value that is whole at the limit cannot go on behind it.
+        // A value that is complete at the limit cannot continue after it.
         assert_eq!(output(2, &["{}{}"]), Output::NotJson);
     }
 

@@ -1,5 +1,6 @@
-//! A command that runs for each job: args on stdin, the result on stdout, complaints on stderr, and the exit code says how
-//! it went. This file knows nothing of stores and leases: it runs one attempt, and says how that ended.
+//! A command that runs for each job: args on stdin, the result on stdout, errors on stderr, and the
+//! exit code says how it went. This file knows nothing of stores and leases: it runs one attempt,
+//! and returns how that ended.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -27,15 +28,15 @@ use crate::args::BadInput;
 /// What runs for each job.
 pub(crate) struct Program {
     words: Vec<OsString>,
-    /// How long a command may take to end once it is asked to.
+    /// How long a command may take to end after it is asked to.
     patience: Duration,
     /// Which part of its stdout is the result.
     result: ResultFrom,
-    /// What is started in between: this program, again.
+    /// The program started in between: this program, again.
     shim: PathBuf,
 }
 
-/// One attempt, as the command gets to know it.
+/// One attempt, as the command sees it.
 pub(crate) struct Assignment {
     pub(crate) args: String,
     pub(crate) environment: Vec<(&'static str, String)>,
@@ -45,15 +46,15 @@ pub(crate) struct Assignment {
 /// How a command ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Finished {
-    /// Well. Without a result, it wrote nothing to stdout.
+    /// Success. Without a result, it wrote nothing to stdout.
     Done { result: Option<Json> },
-    /// Well, but what it wrote to stdout is not JSON, and so it has no result.
+    /// Success, but stdout is not JSON, so there is no result.
     NotJson,
-    /// Well, but its result cannot be kept.
+    /// Success, but the result is too large to be stored.
     TooLarge { size: usize, limit: usize },
-    /// It says that another attempt is of no use.
+    /// The command reports that another attempt is useless.
     Fatal { error: String },
-    /// In any other way, or it could not be run.
+    /// Any other end, or the command could not be run.
     Failed { error: String },
 }
 
@@ -61,15 +62,15 @@ pub(crate) enum Finished {
 const FATAL: u8 = 65;
 
 impl Program {
-    /// How long a command has between TERM and KILL unless somebody says otherwise.
+    /// The default time between TERM and KILL.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Looks for the command, so that a slip is told once at the start and not by every job.
+    /// Looks for the command, so that a typo is reported once at the start and not by every job.
     pub(crate) fn find(words: Vec<OsString>) -> Result<Program> {
         Program::find_below(words, shim::this_program()?)
     }
 
-    /// The same, with this program in between.
+    /// The same, with this program as the shim.
     pub(crate) fn find_below(words: Vec<OsString>, shim: PathBuf) -> Result<Program> {
         let Some(name) = words.first().filter(|name| !name.is_empty()) else {
             let why = "no command to run; write it after --, such as: tenure worker -- ./resize.sh";
@@ -79,7 +80,7 @@ impl Program {
         Ok(Program { words, patience: Program::PATIENCE, result: ResultFrom::Stdout, shim })
     }
 
-    /// Gives commands so long to end.
+    /// Sets how long commands may take to end.
     pub(crate) fn patience(self, patience: Duration) -> Program {
         Program { patience, ..self }
     }
@@ -89,9 +90,10 @@ impl Program {
         Program { result, ..self }
     }
 
-    /// Runs it for one attempt, and shows what it writes to stderr line by line. When `stop` is ready, or the future is
-    /// dropped, the command and all that is in its process group end: by TERM, and by KILL when patience is over, even
-    /// if this process is gone by then. With `stop` the end is waited for.
+    /// Runs the command for one attempt, and shows what it writes to stderr line by line. When
+    /// `stop` is ready, or the future is dropped, the command and its whole process group are
+    /// ended: by TERM, and by KILL when patience is over, even if this process is gone by then.
+    /// With `stop` this function waits for the end.
     pub(crate) async fn run(
         &self,
         job: &Assignment,
@@ -102,8 +104,8 @@ impl Program {
             Ok(running) => running,
             Err(cause) => return Finished::Failed { error: self.cannot_run(&cause.to_string()) },
         };
-        // On a task of its own, which stays when the caller goes: a command that says something while it ends must not
-        // die of a closed pipe.
+        // On a task of its own, which outlives the caller: a command that writes something while it
+        // ends must not die of a closed pipe.
         let (caller, gone) = oneshot::channel();
         let stdout = Stdout::new(self.result, job.result_limit);
         let followed = running.follow(job.args.clone(), stdout, Stderr::new(show), gone);
@@ -139,7 +141,8 @@ impl Program {
             .args([shim::RUN, "--"])
             .args(&self.words)
             .envs(job.environment.iter().map(|(name, value)| (name, value)))
-            // Ctrl-C in a terminal reaches a whole group; the worker alone decides what becomes of its jobs.
+            // Ctrl-C in a terminal reaches a whole process group; only the worker decides what
+            // becomes of its jobs.
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::piped())
@@ -162,7 +165,7 @@ impl Program {
     }
 }
 
-/// The exit code, the output and what became of it, as one answer.
+/// Combines the exit code and the output into one answer.
 fn judge(report: Report, stdout: Output, stderr: &str, limit: usize) -> Finished {
     match (report, stdout) {
         (Report::Exited(0), Output::Result(json)) => Finished::Done { result: Some(json) },
@@ -211,9 +214,9 @@ fn signal_name(signal: i32) -> String {
     format!("signal {signal} ({name})")
 }
 
-// ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────
+// ── one attempt ──────────────────────────────────────────────────────────────────────────────────
 
-/// A command that runs, below its shim.
+/// A running command, below its shim.
 struct Running {
     lifeline: Lifeline,
     stdout: ChildStdout,
@@ -221,16 +224,16 @@ struct Running {
     shim: Child,
 }
 
-/// What there is to know of a command that has ended.
+/// What is known of a command that has ended.
 struct Ended {
-    /// Without one the shim itself has ended, in this way.
+    /// Without a report the shim itself has ended, with this status.
     report: Result<Report, Option<ExitStatus>>,
     stdout: Output,
     stderr: String,
 }
 
 impl Running {
-    /// Sees it through to its end, which is asked for when `caller` is gone.
+    /// Follows the command to its end, and asks it to end when `caller` is gone.
     async fn follow(
         mut self,
         args: String,
@@ -250,7 +253,8 @@ impl Running {
             report = self.lifeline.talk(&args, caller) => report,
             never = reading => match never {},
         };
-        // A process that left the group may hold the pipes open for ever. What the command wrote is in them by now.
+        // A process that left the group may hold the pipes open for ever. By now they contain what
+        // the command wrote.
         read_what_is_there(&mut self.stdout, |bytes| stdout.take(bytes)).await;
         read_what_is_there(&mut self.stderr, |bytes| stderr.take(bytes)).await;
         let status = self.shim.wait().await.ok();
@@ -258,18 +262,18 @@ impl Running {
     }
 }
 
-/// The connection to the shim. When it is closed the command dies.
+/// The connection to the shim. When it is closed, the shim kills the command.
 struct Lifeline {
     stream: UnixStream,
     patience: Duration,
-    /// The shim has the args, and takes what comes next for a farewell.
+    /// Whether the shim has the args, and takes the next bytes for a farewell.
     is_heard: bool,
 }
 
 impl Lifeline {
-    /// Says what to do, and listens until the shim has ended.
+    /// Sends the args, and reads until the shim has ended.
     async fn talk(&mut self, args: &str, caller: oneshot::Receiver<()>) -> Option<Report> {
-        // A shim that does not listen has ended, and its silence tells so.
+        // If the write fails, the shim has ended, which the missing report shows.
         let said = self.stream.write_all(&shim::greeting(args)).await;
         self.is_heard = said.is_ok();
         let mut heard = String::new();
@@ -285,7 +289,7 @@ impl Lifeline {
         self.is_heard = false;
         let mut reports = heard.split_inclusive('\n').filter_map(Report::parse);
         match (reports.next(), reports.next()) {
-            // Killed, the shim could not kill what the command had started.
+            // The shim was killed, so it could not kill what the command had started.
             (Some(Report::Started(group)), None) => {
                 kill(group);
                 None
@@ -294,7 +298,8 @@ impl Lifeline {
         }
     }
 
-    /// Asks the shim to end the command, once. It is short, and the shim reads, so that it need not wait.
+    /// Asks the shim to end the command, once. The message is short and the shim reads, so the
+    /// write does not block.
     fn say_farewell(&mut self) {
         if std::mem::take(&mut self.is_heard) {
             let _ = rustix::io::write(&self.stream, &shim::farewell(self.patience));
@@ -303,25 +308,25 @@ impl Lifeline {
 }
 
 impl Drop for Lifeline {
-    /// The runtime is gone before the command is: the shim is told to go on alone.
+    /// The runtime ends before the command does: the shim is told to finish alone.
     fn drop(&mut self) {
         self.say_farewell();
     }
 }
 
-/// Reads all that is said, and stops at any point without losing what was heard.
+/// Reads all reports. If it is cancelled, nothing that was read is lost.
 async fn listen(stream: &mut UnixStream, heard: &mut String) {
     read(stream, |bytes| heard.push_str(&String::from_utf8_lossy(bytes))).await;
 }
 
 fn kill(group: i32) {
     if let Some(group) = Pid::from_raw(group) {
-        // It may be empty already.
+        // The group may be empty already.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
 }
 
-/// Reads to the end. Nothing is lost if it is stopped in between.
+/// Reads to the end. If it is cancelled, nothing that was read is lost.
 async fn read(from: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) {
     let mut buffer = vec![0; 8 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
@@ -329,13 +334,13 @@ async fn read(from: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) 
     }
 }
 
-/// Reads what was written up to now.
+/// Reads what has been written up to now.
 async fn read_what_is_there(from: &mut (impl AsyncRead + AsFd + Unpin), take: impl FnMut(&[u8])) {
     let there = rustix::io::ioctl_fionread(&*from).unwrap_or(0);
     read(&mut from.take(there), take).await;
 }
 
-// ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the command ──────────────────────────────────────────────────────────────────────────────────
 
 /// Whether this can be run, and what to do if not.
 fn look_for(name: &OsStr, path: Option<&OsStr>) -> Result<(), String> {

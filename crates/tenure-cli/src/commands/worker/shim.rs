@@ -1,14 +1,16 @@
-//! The process between a worker and a command, which takes the command down when the worker is gone, however it went.
+//! The process between a worker and a command. It kills the command when the worker is gone, for
+//! whatever reason.
 //!
 //! ```text
 //! worker ═socket═▶ tenure __run ─pipe─▶ tenure __exec, which becomes the command    each in a process group of its own
 //! ```
 //!
-//! The socket is the shim's stdin. The worker sends the args over it and then keeps it open: its end means that nobody is
-//! there any more, and the command's whole group is killed. A parent-death signal alone would not do, because it misses
-//! grandchildren; but it is set as well, for when worker and shim are killed at once.
+//! The socket is the shim's stdin. The worker sends the args over it and then keeps it open: when
+//! it closes, the worker is gone, and the command's whole group is killed. A parent-death signal
+//! alone would not do, because it misses grandchildren; but it is set as well, for when worker and
+//! shim are killed at once.
 //!
-//! It is started for every job, so it has no runtime, reads no settings and opens no store.
+//! The shim is started for every job, so it has no runtime, reads no settings and opens no store.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,15 +28,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::output::say;
 
-/// What the shim is started with. No help tells of it: only a worker can talk to it.
+/// The shim's first argument. It is not in the help: only a worker can use it.
 pub(crate) const RUN: &str = "__run";
 const EXEC: &str = "__exec";
 
-/// As shells do, where a command cannot be run.
+/// The exit codes of shells for a command that cannot be run.
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Plays its part, if this process was started for one.
+/// Runs the shim or the exec step, if this process was started for one.
 pub(crate) fn play() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
     let part = words.next()?;
@@ -46,33 +48,36 @@ pub(crate) fn play() -> Option<ExitCode> {
     Some(if part == RUN { run(command) } else { become_command(settings.first(), command) })
 }
 
-// ── what worker and shim say to each other ───────────────────────────────────────────────────────────────────────
+// ── what worker and shim send each other ─────────────────────────────────────────────────────────
 
-/// How this program is started again. The link leads to it even after an upgrade has replaced the file.
+/// The path to start this program again. The link leads to it even after an upgrade has replaced
+/// the file.
 pub(crate) fn this_program() -> io::Result<PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }
 
-/// What the worker says first: the args, after their length.
+/// The worker's first message: the args, after their length.
 pub(crate) fn greeting(args: &str) -> Vec<u8> {
     let mut message = (args.len() as u64).to_be_bytes().to_vec();
     message.extend_from_slice(args.as_bytes());
     message
 }
 
-/// What the worker says to end the command gently. The shim keeps the time itself, so that the worker may leave.
+/// The worker's message to end the command gracefully. The shim measures the time itself, so that
+/// the worker may exit.
 pub(crate) fn farewell(patience: Duration) -> [u8; 4] {
     u32::try_from(patience.as_millis()).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// What the shim says, a line each.
+/// What the shim reports, one line each.
 ///
-/// How a command was killed is said here and not by an exit code, which a command may choose too, nor by a shim that kills
-/// itself the same way, which would look like a shim that somebody has killed.
+/// How a command was killed is reported here and not by an exit code, which a command may choose
+/// itself. Nor does the shim kill itself in the same way: that would look like a shim that was
+/// killed from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The command runs, in the process group of this number.
+    /// The command runs, in the process group with this id.
     Started(i32),
     Exited(u8),
     Killed(i32),
@@ -90,7 +95,7 @@ impl Report {
         }
     }
 
-    /// Reads a line. One that broke off in the middle says nothing.
+    /// Parses a line. An incomplete line yields nothing.
     pub(crate) fn parse(line: &str) -> Option<Report> {
         let (word, rest) = line.strip_suffix('\n')?.split_once(' ')?;
         match word {
@@ -109,7 +114,7 @@ impl Report {
         }
     }
 
-    /// For whoever started the shim without a socket.
+    /// The exit code, for a caller that started the shim without a socket.
     fn exit_code(&self) -> ExitCode {
         match self {
             Report::Exited(code) => ExitCode::from(*code),
@@ -119,14 +124,14 @@ impl Report {
     }
 }
 
-// ── the shim ─────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the shim ─────────────────────────────────────────────────────────────────────────────────────
 
 fn run(command: &[OsString]) -> ExitCode {
     let report = supervise(command).unwrap_or_else(|cause| {
         let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
         Report::NotRun(format!("cannot run {name}: {cause}"))
     });
-    // Whoever reads it may be gone, or may have given us a pipe that only goes one way.
+    // The reader may be gone, or may have given us a pipe that only goes one way.
     let _ = lifeline().and_then(|mut lifeline| lifeline.write_all(report.line().as_bytes()));
     report.exit_code()
 }
@@ -147,7 +152,7 @@ fn supervise(command: &[OsString]) -> io::Result<Report> {
     attended.map(|()| Report::of(status))
 }
 
-/// Stdin, for reading and writing. It is closed when the command is started, so the command does not keep it open.
+/// Stdin, for reading and writing. It is close-on-exec, so the command does not keep it open.
 fn lifeline() -> io::Result<File> {
     Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
@@ -161,8 +166,8 @@ fn read_greeting(lifeline: &mut File) -> io::Result<Vec<u8>> {
     if args.len() as u64 == length { Ok(args) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Starts the command, by way of a process that becomes it. The thread that does so must be the one that stays: a
-/// parent-death signal follows the thread.
+/// Starts the command, through a process that becomes it. This must happen on the thread that stays
+/// alive: a parent-death signal is tied to the thread.
 fn start(command: &[OsString]) -> io::Result<Child> {
     let me = std::process::id().to_string();
     Command::new(this_program()?)
@@ -174,7 +179,8 @@ fn start(command: &[OsString]) -> io::Result<Child> {
         .spawn()
 }
 
-/// Feeds the command and watches the worker, each on a thread of its own: either may take for ever.
+/// Writes the args to the command and watches the worker, each on a thread of its own: either may
+/// take for ever.
 fn attend(
     stdin: Option<ChildStdin>,
     args: Vec<u8>,
@@ -189,7 +195,7 @@ fn attend(
     Ok(())
 }
 
-/// Ends the command when the worker says so or says nothing more.
+/// Ends the command when the worker asks for it or closes the socket.
 fn watch(mut lifeline: File, group: &Group) {
     let mut patience = [0; 4];
     if lifeline.read_exact(&mut patience).is_ok() {
@@ -202,7 +208,7 @@ fn watch(mut lifeline: File, group: &Group) {
 /// The command and everything it started that did not leave its process group.
 struct Group {
     number: i32,
-    /// Nobody, once the command's number may belong to somebody else.
+    /// None once the command's process id may belong to another process.
     members: Mutex<Option<Pid>>,
     over: Condvar,
 }
@@ -216,12 +222,12 @@ impl Group {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = *self.members() {
-            // It may be empty already.
+            // The group may be empty already.
             let _ = rustix::process::kill_process_group(group, signal);
         }
     }
 
-    /// Waits until it is over, or this long.
+    /// Waits until the command has ended, or this long.
     fn wait(&self, patience: Duration) {
         let waited =
             self.over.wait_timeout_while(self.members(), patience, |group| group.is_some());
@@ -230,7 +236,7 @@ impl Group {
 
     /// Waits for the command, and kills what it left behind.
     fn outlive(&self, child: &mut Child) -> io::Result<ExitStatus> {
-        // Its number stays taken until it is waited for in earnest, so that no stranger is killed.
+        // Its process id stays reserved until it is reaped, so that no other process is killed.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let pid = WaitId::Pid(Pid::from_child(child));
         rustix::io::retry_on_intr(|| rustix::process::waitid(pid.clone(), ended))?;
@@ -245,10 +251,11 @@ impl Group {
     }
 }
 
-/// Does not hear what ends other processes. A service manager that stops a worker signals all its processes at once, and
-/// the worker is the one to decide what becomes of its jobs. Ignoring would be inherited by the command; a handler is not.
+/// Makes this process survive HUP, INT and TERM. A service manager that stops a worker signals all
+/// its processes at once, and the worker decides what becomes of its jobs. Ignoring the signals
+/// would be inherited by the command; a handler is not.
 fn deafen() -> io::Result<()> {
-    // Nothing runs on it: tokio puts handlers in place without unsafe code, and leaves them there.
+    // Nothing runs on it: tokio installs handlers without unsafe code, and leaves them in place.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
     for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()] {
@@ -257,7 +264,7 @@ fn deafen() -> io::Result<()> {
     Ok(())
 }
 
-// ── what becomes the command ─────────────────────────────────────────────────────────────────────────────────────
+// ── what becomes the command ─────────────────────────────────────────────────────────────────────
 
 fn become_command(parent: Option<&OsString>, command: &[OsString]) -> ExitCode {
     let Some((name, args)) = command.split_first() else { return ExitCode::from(NOT_RUN) };
@@ -272,8 +279,8 @@ fn become_command(parent: Option<&OsString>, command: &[OsString]) -> ExitCode {
     })
 }
 
-/// Has this process killed when the shim dies, and whatever it becomes. False if the shim is gone already: of that nobody
-/// would be told.
+/// Has this process, and the command it becomes, killed when the shim dies. False if the shim is
+/// gone already: then no signal would come.
 fn die_with(parent: Option<&OsString>) -> bool {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).is_err() {
@@ -283,7 +290,7 @@ fn die_with(parent: Option<&OsString>) -> bool {
     now.as_deref().map(OsStr::new) == parent.map(OsString::as_os_str)
 }
 
-/// Started by a link, it would be listed under the link's name.
+/// Started through a link, the process would be listed under the link's name.
 fn name_this_process() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"tenure");

@@ -1,4 +1,4 @@
-//! What one worker knows, what it may call next, and what it makes of an answer.
+//! What one worker knows, what it may call next, and what it learns from an answer.
 
 use tenure::lease::Fence;
 use tenure::ledger::{self, Standing};
@@ -12,27 +12,27 @@ use super::{Doing, Ending, Loss};
 /// What one worker knows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Mind {
-    /// A new one for each start of the process.
+    /// A new identity for each start of the process.
     pub(super) identity: u8,
     held: Vec<Held>,
     progress: Progress,
     unsure: Option<Unsure>,
-    /// It has noticed that its lock is not held, and will take it again.
+    /// The worker has noticed that its lock is not held, and will take it again.
     pub(super) unguarded: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Held {
     fence: Fence,
-    /// Which claim it was, which the code under test never sees.
+    /// The number of the claim, which the code under test never sees.
     ghost: u8,
 }
 
-/// How far a worker has come with the effect of the job it holds.
+/// How far a worker is with the effect of the job it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Progress {
     Untouched,
-    /// It may do it now, and perhaps it has.
+    /// The worker may do the effect now, and perhaps it has.
     Opened,
     Doubtful,
     Ended,
@@ -43,19 +43,21 @@ enum Progress {
 enum Unsure {
     Claim,
     Settle(Vec<Ending>),
-    /// It settled and claimed in one call: first it settles again, then it asks what it holds.
+    /// The worker settled and claimed in one call. First it settles again, then it asks which jobs
+    /// it holds.
     SettleAndClaim(Vec<Ending>),
     Ledger(Doing),
 }
 
-/// What may be lost of a call.
+/// Which losses are possible for a call.
 type Losses = &'static [Loss];
 const EITHER: Losses = &[Loss::Call, Loss::Reply];
-/// A call that never arrived changes nothing, so it is no doubt of its own.
+/// Only the reply. If the call itself were lost, neither the store nor the worker's next call would
+/// differ.
 const REPLY: Losses = &[Loss::Reply];
 const NONE: Losses = &[];
 
-/// Which claim the right to a job comes from.
+/// Which claim the fence of a job comes from; 0 if the caller does not hold it.
 pub(crate) fn by_claim(rights: &[(Fence, u8)], fence: Fence) -> u8 {
     rights.iter().find(|(held, _)| *held == fence).map_or(0, |(_, ghost)| *ghost)
 }
@@ -66,12 +68,12 @@ impl Mind {
         Mind { identity, held: Vec::new(), progress, unsure: None, unguarded: false }
     }
 
-    /// The process dies, and the next one knows nothing.
+    /// The process dies. The next process knows nothing.
     pub(super) fn next_start(&self) -> Mind {
         Mind::new(identity(place(self.identity), start(self.identity) + 1))
     }
 
-    /// The same worker in another place.
+    /// The same worker under the name of another place.
     pub(super) fn renamed(&self, to: usize) -> Mind {
         Mind { identity: identity(to, start(self.identity)), ..self.clone() }
     }
@@ -88,7 +90,7 @@ impl Mind {
         self.held.iter().map(|held| (held.fence, held.ghost)).collect()
     }
 
-    /// All that it may call next, and what may be lost of each call.
+    /// All calls that the worker may make next, each with its possible losses.
     pub(super) fn calls(&self, scope: &Scope, may_give_back: bool) -> Vec<(Call, Losses)> {
         let mut calls = match (&self.unsure, self.held.first()) {
             (None, None) => {
@@ -110,7 +112,7 @@ impl Mind {
         calls
     }
 
-    /// What it may call about the jobs that it holds.
+    /// The calls that the worker may make about the jobs it holds.
     fn work(&self, first: Fence, scope: &Scope, may_give_back: bool) -> Vec<(Call, Losses)> {
         let mut calls = Vec::new();
         if scope.renewals {
@@ -155,12 +157,12 @@ impl Mind {
         calls
     }
 
-    /// The first of its jobs, each with its ending.
+    /// The worker's first jobs, one for each of the endings.
     fn ending(&self, endings: &[Ending]) -> Vec<(Fence, Ending)> {
         self.held.iter().zip(endings).map(|(held, ending)| (held.fence, *ending)).collect()
     }
 
-    /// Whether it would not know what to believe if this call were not answered.
+    /// Whether the worker would be in doubt if this call were not answered.
     pub(super) fn doubts(&self, call: &Call) -> bool {
         let asked = matches!(
             call,
@@ -169,18 +171,19 @@ impl Mind {
         asked && self.unsure.is_none()
     }
 
-    /// Whether this call uses up what it may give back: not when it is repeated.
+    /// Whether this call uses up budget for giving back; a repeated call does not.
     pub(super) fn gives_back(&self, call: &Call) -> bool {
         let given = |(_, ending): &(Fence, Ending)| ending.gives_back();
         matches!(call, Call::Settle(endings) if endings.iter().any(given)) && self.unsure.is_none()
     }
 
-    /// It has called, and was not answered.
+    /// The worker has called and got no answer.
     pub(super) fn doubt(&mut self, call: &Call) {
         let endings =
             |endings: &[(Fence, Ending)]| endings.iter().map(|(_, ending)| *ending).collect();
         match call {
-            // Asked again after settling and claiming in one call, it still has both to find out.
+            // A lost settlement after a lost settle-and-claim: the outcome of both is still
+            // unknown.
             Call::Settle(_) if matches!(self.unsure, Some(Unsure::SettleAndClaim(_))) => {}
             Call::Claim(..) => self.unsure = Some(Unsure::Claim),
             Call::Settle(ends) => self.unsure = Some(Unsure::Settle(endings(ends))),
@@ -192,7 +195,7 @@ impl Mind {
         }
     }
 
-    /// It has called, and was answered.
+    /// The worker has called and got an answer.
     pub(super) fn hear(&mut self, call: &Call, answer: &Answer, ghosts: &Ghosts) {
         let hold = |attempt: &Attempt| {
             let fence = attempt.lease.fence();
@@ -221,9 +224,9 @@ impl Mind {
             }
             (_, Answer::Renewed(renewed)) => {
                 let mut answers = renewed.iter();
-                self.held.retain(|_| matches!(answers.next(), Some(Renewed::Held(_))));
+                self.held.retain(|_| matches!(answers.next(), Some(Renewed::Extended(_))));
             }
-            (_, Answer::Reported(Reported::Yes)) => {}
+            (_, Answer::Reported(Reported::Noted)) => {}
             (_, Answer::Reported(_)) => self.held.clear(),
             (_, Answer::Settled(settled)) => {
                 self.held.drain(..settled.len());
@@ -236,16 +239,16 @@ impl Mind {
     }
 }
 
-/// How far a worker is after an answer; nothing if it has lost the job.
+/// How far a worker is after an answer; `None` if it has lost the job.
 fn after_ledger(doing: Doing, answer: &ledger::Answer) -> Option<Progress> {
     Some(match (answer, doing) {
-        (ledger::Answer::Stale(_) | ledger::Answer::Gone, _) => return None,
+        (ledger::Answer::Stale(_) | ledger::Answer::NotFound, _) => return None,
         (ledger::Answer::Opened, _) => Progress::Opened,
         (ledger::Answer::InDoubt(_) | ledger::Answer::Decided(_), _) => Progress::Doubtful,
         (ledger::Answer::Recorded, Doing::Resend) => Progress::Opened,
         (ledger::Answer::Recorded, Doing::Fail) => Progress::Untouched,
         (ledger::Answer::Recorded | ledger::Answer::Committed(_), _) => Progress::Ended,
-        (ledger::Answer::No(Some(Standing::Committed)), _) => Progress::Ended,
+        (ledger::Answer::NotAllowed(Some(Standing::Committed)), _) => Progress::Ended,
         _ => Progress::Untouched,
     })
 }

@@ -1,4 +1,4 @@
-//! What the ledger and an outside witness may have been told, and by whom.
+//! What the ledger and an outside witness may accept, and from which claim.
 
 use tenure::drill::Dump;
 use tenure::job::{JobRecord, State};
@@ -13,7 +13,7 @@ use super::{Check, Checked, Seen};
 use crate::verdict::Invariant;
 
 impl Ghost {
-    /// What the ledger says, given who wrote.
+    /// Checks the ledger, given which claim wrote to it.
     pub(super) fn took_effect(
         &mut self,
         before: &JobRecord,
@@ -21,7 +21,8 @@ impl Ghost {
         check: &mut Check<'_>,
     ) -> Checked {
         let id = before.id;
-        // When is for people: states that differ only in it are one.
+        // Times are left out: they are for people, and states that differ only in them count as
+        // one.
         let essence = |effect: &Effect| (effect.standing, effect.token, effect.result.clone());
         let of = |dump: &Dump| {
             let ours = dump.ledger.iter().filter(|effect| effect.job == id);
@@ -42,7 +43,7 @@ impl Ghost {
             let names: Vec<_> = now.iter().map(|effect| effect.standing.name()).collect();
             format!("the effect of job {id} was committed and became {}", names.join(", "))
         })?;
-        // What a person decided changes by a person's word alone; an attempt may only go on with it.
+        // Only a person may change what a person decided; an attempt may only adopt it.
         let word = decided.first().filter(|_| !matches!(seen.call, Call::Resolve(_)));
         let kept = |word: &&&Effect| {
             now.iter().any(|is| is.standing == word.standing && is.result == word.result)
@@ -50,7 +51,8 @@ impl Ghost {
         check.that(Invariant::I1, word.is_some(), word.as_ref().is_none_or(kept), || {
             format!("what a person decided about job {id} was changed by something else")
         })?;
-        if let (Call::Resolve(_), Answer::Resolved(Resolved::Yes(_))) = (seen.call, seen.answer) {
+        if let (Call::Resolve(_), Answer::Resolved(Resolved::Applied(_))) = (seen.call, seen.answer)
+        {
             self.doing = None;
         }
         let (Call::Ledger(fence, doing), Answer::Ledger(said)) = (seen.call, seen.answer) else {
@@ -92,7 +94,8 @@ impl Ghost {
         Ok(())
     }
 
-    /// I16: a witness outside, which lets in whoever shows no lower token than the highest it has seen.
+    /// I16: the outside witness accepts a write if its token is not below the highest one it has
+    /// seen.
     pub(super) fn wrote(
         &mut self,
         job: &JobRecord,
@@ -102,8 +105,9 @@ impl Ghost {
     ) -> Checked {
         let id = job.id;
         let accepted = self.witness.is_none_or(|(highest, _)| token >= highest);
-        // After a failover the holder of old may go on while the witness knows of a later claim that
-        // is forgotten. Nobody can mend that; of all claims that were ever made, the last one is let in.
+        // After a failover an earlier holder may go on while the witness knows of a later claim
+        // that the store has forgotten. Nothing can repair that. Of all claims ever made, the last
+        // one must be accepted.
         let holds = by == self.claims && self.claims == self.issued && job.state == State::Running;
         check.that(Invariant::I16, holds, accepted, || {
             format!("the witness refused token {token} of the holder of job {id}")

@@ -1,4 +1,4 @@
-//! What really happened to one job, and whether each call was right to do so.
+//! What really happened to one job, and whether each call was right to do it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,19 +18,21 @@ use crate::verdict::Invariant;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ghost {
-    /// How many claims there ever were, also in times that are lost.
+    /// How many claims there ever were, including those undone by a failover.
     pub(super) issued: u8,
-    /// The highest token that was ever issued, also in times that are lost.
+    /// The highest token that was ever issued, including those undone by a failover.
     highest: Option<Token>,
-    /// What the witness outside has let in last: the token, and which claim it was. It does not go back.
+    /// The last write that the outside witness accepted: its token and its claim. A failover does
+    /// not undo it.
     pub(super) witness: Option<(Token, u8)>,
-    /// The latest claim's name: its number.
+    /// The number of the latest claim.
     pub(super) claims: u8,
     /// The latest claim's token.
     token: Option<Token>,
-    /// The claim that may be doing the effect, or may have done it, while nobody has said how it ended.
+    /// The claim that may be doing the effect, or may have done it, while its outcome is not
+    /// recorded.
     pub(super) doing: Option<u8>,
-    /// What was written to the ledger, by which claim.
+    /// What was written to the ledger, and by which claim.
     pub(super) written: BTreeSet<(u8, Doing)>,
     /// Which claims were settled, and how.
     settled: BTreeSet<(u8, Verb)>,
@@ -39,18 +41,18 @@ pub(super) struct Ghost {
     given_back: u16,
     crashes: u16,
     successes: u16,
-    /// It has crashed often enough, and its handler has not come back since.
+    /// The job has crashed often enough to be a suspect, and its handler has not come back since.
     suspect: bool,
 }
 
 impl Ghost {
-    /// What is known after the database has gone back to `then`.
+    /// The ghost after the database has gone back to `then`.
     pub(super) fn back_to(&self, then: &Ghost) -> Ghost {
         let Ghost { issued, highest, witness, .. } = *self;
         Ghost { issued, highest, witness, ..then.clone() }
     }
 
-    /// What the change of a job's record says by itself, whoever called.
+    /// Checks how a job's record changed, whatever the call was.
     pub(super) fn moved(
         &mut self,
         before: &JobRecord,
@@ -60,7 +62,7 @@ impl Ghost {
     ) -> Checked {
         let id = after.id;
         let requeued = *seen.call == Call::Requeue
-            && *seen.answer == Answer::Changed(Changed::Yes)
+            && *seen.answer == Answer::Changed(Changed::Applied)
             && before.state.has_ended();
         check.that(Invariant::I2, before != after, after.token >= before.token, || {
             format!("the token of job {id} fell from {} to {}", before.token, after.token)
@@ -85,7 +87,7 @@ impl Ghost {
             self.suspect = makes_suspect(self.crashes, after.max_crashes);
             self.taken_back(before, seen, check)?;
         }
-        // A crash that was none is taken back, when its worker shows its token again.
+        // A crash is taken back when the worker shows its token again.
         let returned = |dump: &Dump| {
             let is_ours = |line: &&TimelineEntry| line.job == id && line.verb == Verb::Return;
             dump.timeline.iter().filter(is_ours).count()
@@ -100,8 +102,8 @@ impl Ghost {
         Ok(())
     }
 
-    /// I7: whoever had the job before it was lapsed, cancelled, requeued or released has a token that nobody
-    /// will ever hear again.
+    /// I7: after a lapse, cancel, requeue or release, the token that the job had before is never
+    /// accepted again.
     fn old_token_is_worthless(
         &self,
         before: &JobRecord,
@@ -113,10 +115,10 @@ impl Ghost {
         let released = match (seen.call, seen.answer.settled()) {
             (Call::Settle(endings) | Call::SettleAndClaim(endings, ..), Some(settled)) => {
                 endings.iter().zip(settled).any(|((fence, ending), answer)| {
-                    // Shown by its holder; a repetition is told yes as well.
+                    // Shown by its holder: a repetition is answered with `Applied` too.
                     (fence.job, fence.token) == (id, before.token)
                         && ending.outcome().verb() == Verb::Release
-                        && matches!(answer, Settled::Yes(_))
+                        && matches!(answer, Settled::Applied(_))
                         && before.state == State::Running
                 })
             }
@@ -139,7 +141,8 @@ impl Ghost {
         )
     }
 
-    /// I8: a job is taken back from the claim that was seen, and only if its time is over or its process gone.
+    /// I8: a job is taken back only from the claim that was meant, and only if its lease is over or
+    /// its process is gone.
     fn taken_back(&self, before: &JobRecord, seen: &Seen<'_>, check: &mut Check<'_>) -> Checked {
         let (id, old) = (before.id, seen.old);
         let by_lock = *seen.call == Call::Vanished;
@@ -167,7 +170,7 @@ impl Ghost {
         })
     }
 
-    /// What the answer to a call says, given who called.
+    /// Checks the answer to a call, given which claim called.
     pub(super) fn called(
         &mut self,
         before: &JobRecord,
@@ -189,7 +192,7 @@ impl Ghost {
             if let Some(((fence, ending), answer)) = both.find(|((fence, _), _)| ours(fence)) {
                 let by = by_claim(seen.rights, *fence);
                 let verb = ending.outcome().verb();
-                settled = matches!(answer, Settled::Yes(_));
+                settled = matches!(answer, Settled::Applied(_));
                 self.was_settled(before, after, (verb, *answer, by), attempt.is_some(), check)?;
             }
         }
@@ -231,7 +234,8 @@ impl Ghost {
             let last = self.highest.unwrap_or(Token::NONE);
             format!("job {id} was claimed under token {token}, after token {last}")
         })?;
-        // A call may lapse or settle a job and lease it again at once: then that was checked by itself.
+        // One call may lapse or settle a job and lease it again at once. The lapse or settlement is
+        // checked separately.
         let free = before.state == State::Queued || after.crashes > before.crashes || settled;
         check.that(Invariant::I6, true, free, || {
             format!("job {id} was claimed while it was {}", words::job(before))
@@ -261,8 +265,8 @@ impl Ghost {
     ) -> Checked {
         let id = after.id;
         let heard_before = self.settled.contains(&(by, verb));
-        let yes = matches!(settled, Settled::Yes(_));
-        // What was claimed again in the same call has changed either way.
+        let yes = matches!(settled, Settled::Applied(_));
+        // A job that was claimed again in the same call has changed in any case.
         let changed = if claimed_again { yes && !heard_before } else { !is_same(before, after) };
         check.that(Invariant::I7, yes && changed, by == self.claims, || {
             let claims = self.claims;
@@ -297,7 +301,7 @@ impl Ghost {
         check: &mut Check<'_>,
     ) -> Checked {
         let id = after.id;
-        let held = matches!(renewed, Renewed::Held(_));
+        let held = matches!(renewed, Renewed::Extended(_));
         let latest = by == self.claims && before.state == State::Running;
         check.that(Invariant::I7, held, latest, || {
             format!("claim {by} renewed job {id}, but the latest is claim {}", self.claims)
@@ -319,7 +323,7 @@ impl Ghost {
         check: &mut Check<'_>,
     ) -> Checked {
         let id = after.id;
-        let noted = reported == Reported::Yes;
+        let noted = reported == Reported::Noted;
         let latest = by == self.claims && before.state == State::Running;
         check.that(Invariant::I7, noted, latest, || {
             format!("claim {by} told of job {id}, but the latest is claim {}", self.claims)
@@ -333,7 +337,7 @@ impl Ghost {
         })
     }
 
-    /// What must be true of a job at any time.
+    /// Checks what must hold for a job at any time.
     pub(super) fn holds(&self, job: &JobRecord, check: &mut Check<'_>) -> Checked {
         let id = job.id;
         check.that(Invariant::I1, self.successes > 0, self.successes == 1, || {
@@ -371,15 +375,15 @@ impl Ghost {
     }
 }
 
-/// Whether nothing has become of a job, but that a crash was taken back.
+/// Whether a job is unchanged, except that a crash was taken back.
 fn is_same(before: &JobRecord, after: &JobRecord) -> bool {
     let JobRecord { crashes, crashed_at, is_suspect, returns_until, .. } = *before;
     after.crashes <= crashes
         && JobRecord { crashes, crashed_at, is_suspect, returns_until, ..after.clone() } == *before
 }
 
-/// Whether a job's lease is over. One from before time broke gets its whole length from then on; but a break that is
-/// still to come tells nothing, since the clock was set back.
+/// Whether a job's lease is over. A lease granted before a break in time gets its whole length
+/// again from the break on. A break in the future is ignored: the clock was set back since.
 fn is_over(job: &JobRecord, state: &Dump) -> bool {
     let length = job.lease_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
     let broken = state.started_at <= state.now
@@ -391,7 +395,8 @@ fn is_over(job: &JobRecord, state: &Dump) -> bool {
     job.lease_until.max(pardoned).is_some_and(|until| until <= state.now)
 }
 
-/// Whether a job's holder is known to be gone: its lock is free, was so before, and no restart has freed it.
+/// Whether a job's holder is known to be gone: its lock has been free for the guard gap, and the
+/// server has not restarted since the lock was taken.
 fn is_gone(job: &JobRecord, state: &Dump) -> bool {
     let stalled = state.broke > state.now - AFTER_STALL;
     let gap = if stalled { state.guard_gap.max(STALLED_GAP) } else { state.guard_gap };

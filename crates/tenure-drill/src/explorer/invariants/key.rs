@@ -1,4 +1,5 @@
-//! I12: the same key within its window is the same job, never none; with other args it is a conflict.
+//! I12: the same key within its window gives the same job, never none; with other args it is a
+//! conflict.
 
 use tenure::clock::Timestamp;
 use tenure::job::JobId;
@@ -9,7 +10,7 @@ use super::ghost::Ghost;
 use super::{Check, Checked, Ghosts, Seen};
 use crate::verdict::Invariant;
 
-/// Who has the key, for what, and until when.
+/// Which job owns the key, with which args, and until when.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Remembered {
     job: JobId,

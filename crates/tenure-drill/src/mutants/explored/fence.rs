@@ -1,11 +1,12 @@
-//! Who may settle, renew and tell: the token, the state, and the truth of a late answer.
+//! Which calls may settle, renew and report: the token, the state, and the correct answer to a late
+//! call.
 
 use super::{Mutant, patch};
 use crate::verdict::Invariant;
 
 /// The fence on PostgreSQL, for completions and for the rest.
 const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n            RETURNING s.n";
-const FENCE: &str = "\n       AND j.token = p_token AND j.state + 0 = 2;";
+const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2; IF NOT FOUND THEN";
 
 pub(super) const MUTANTS: [Mutant; 11] = [
     Mutant {
@@ -36,7 +37,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         )],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.state + 0 = 2\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, " AND j.state + 0 = 2;"),
+            patch("verbs/settle", FENCE, "AND j.state + 0 = 2; IF NOT FOUND THEN"),
         ],
     },
     Mutant {
@@ -47,7 +48,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
-            patch("verbs/settle", FENCE, " AND j.token = p_token;"),
+            patch("verbs/settle", FENCE, "AND j.token = p_token; IF NOT FOUND THEN"),
         ],
     },
     Mutant {
@@ -58,7 +59,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
-            patch("verbs/settle", FENCE, ";"),
+            patch("verbs/settle", FENCE, "; IF NOT FOUND THEN"),
         ],
     },
     Mutant {
@@ -86,7 +87,8 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         postgres: &[patch(
             "verbs/settle",
             FENCE,
-            " AND (j.token = p_token OR p_verb IN ('retry', 'bury')) AND j.state + 0 = 2;",
+            " AND (j.token = p_token OR p_verb IN ('retry', 'bury')) AND j.state + 0 = 2;
+                IF NOT FOUND THEN",
         )],
     },
     Mutant {

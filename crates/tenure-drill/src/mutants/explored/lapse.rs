@@ -4,10 +4,10 @@ use super::{Mutant, TELLS_WORKERS_APART, patch};
 use crate::verdict::Invariant;
 
 /// A job as the library reads it, with limits that are never reached.
-const WITHOUT_LIMITS: &str = ":check\nSELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
+const WITHOUT_LIMITS: &str = "SELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
 priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, extras, parent,
 enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,
-crashed_at, lane & 2305843009213693952 <> 0, returns_until, request";
+crashed_at, lane & 2305843009213693952 <> 0, returns_until, request FROM tenure_jobs WHERE id = :job";
 
 pub(super) const MUTANTS: [Mutant; 10] = [
     Mutant {
@@ -17,7 +17,11 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         scope: "lease",
         sqlite: &[
             patch("lapse", "token = :token AND state = 2", "token != -:token AND state = 2"),
-            patch("lapse", "   AND {over}", "   AND ({over} OR true)"),
+            patch(
+                "lapse",
+                ":token AND state = 2 AND {over}",
+                ":token AND state = 2 AND ({over} OR true)",
+            ),
         ],
         postgres: &[patch(
             "verbs/lapse",
@@ -42,7 +46,11 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         removed: "the sweeper believes what it has seen, though the lease may have been renewed since",
         broken: &[Invariant::I8],
         scope: "lease",
-        sqlite: &[patch("lapse", "   AND {over}", "   AND ({over} OR true)")],
+        sqlite: &[patch(
+            "lapse",
+            ":token AND state = 2 AND {over}",
+            ":token AND state = 2 AND ({over} OR true)",
+        )],
         postgres: &[patch(
             "verbs/lapse",
             "AND j.lease_until + 0 <= t\n       FOR UPDATE",
@@ -99,7 +107,7 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         removed: "a job that is taken back is queued again, however often it was",
         broken: &[Invariant::I5],
         scope: "settle",
-        sqlite: &[patch("lapse", ":check\nSELECT {live}", WITHOUT_LIMITS)],
+        sqlite: &[patch("lapse", "SELECT {live} FROM tenure_jobs WHERE id = :job", WITHOUT_LIMITS)],
         postgres: &[patch("verbs/lapse", "    IF buried THEN", "    IF false THEN")],
     },
     Mutant {
@@ -107,7 +115,11 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         removed: "the sweeper leaves a job alone that has no attempt left",
         broken: &[Invariant::I11],
         scope: "settle",
-        sqlite: &[patch("lapse", "   AND {over}", "   AND {over} AND attempt < max_attempts")],
+        sqlite: &[patch(
+            "lapse",
+            ":token AND state = 2 AND {over}",
+            ":token AND state = 2 AND {over} AND attempt < max_attempts",
+        )],
         postgres: &[
             patch(
                 "verbs/lapse",
@@ -128,8 +140,8 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         scope: "guard",
         sqlite: &[patch(
             "lapse",
-            "guarded AND under = :since\n",
-            "guarded AND :since IS NOT NULL\n",
+            "guarded AND under = :since FROM",
+            "guarded AND :since IS NOT NULL FROM",
         )],
         postgres: &[patch(
             "verbs/lapse",

@@ -1,4 +1,4 @@
-//! What took effect, once per key, written by the job's holder only.
+//! Effects: at most once per key, and written by the job's holder only.
 
 use super::{Mutant, patch};
 use crate::verdict::Invariant;

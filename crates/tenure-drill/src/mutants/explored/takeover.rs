@@ -1,4 +1,5 @@
-//! When a job may be claimed, how many at a time and how often, and what its old tokens are worth then.
+//! When a job may be claimed, how many at a time and how often, and what its old tokens may still
+//! do.
 
 use super::{Mutant, patch};
 use crate::verdict::Invariant;
@@ -68,7 +69,7 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         scope: "lease",
         sqlite: &[
             patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
-            // A lapse changes the crashes, so this counts settlements only.
+            // A lapse changes the crashes, so this affects settlements only.
             patch("settle", "attempt = :attempt,", "attempt = :attempt + (crashes = :crashes),"),
         ],
         postgres: &[

@@ -1,5 +1,6 @@
-//! What only SQLite can be asked, in memory: to look through tables that were written to by hand, which sessions do on
-//! PostgreSQL; and to notice that the machine's clock was set, which a server does not.
+//! Checks for SQLite in memory only. One checks tables that were changed by hand; on PostgreSQL the
+//! SQL cases do that. The other notices that the machine's clock was set; a server does not notice
+//! that.
 
 use std::iter;
 use std::time::Duration;
@@ -40,8 +41,8 @@ fn reconcile(make: Make<'_>) {
     }
 }
 
-/// A lease from before a jump of the clock has its whole length again, and a lock that is held over it counts again after
-/// a renewal.
+/// A lease from before a jump of the clock gets its whole length again, and a lock that is held
+/// across the jump counts again after a renewal.
 fn jump(make: Make<'_>) {
     let (store, clock) = make();
     let mut w = World { store: Box::new(store), clock };
@@ -49,7 +50,7 @@ fn jump(make: Make<'_>) {
     w.store.register(&ann).expect("register answers");
     w.put_one();
     let fence = w.take("ann").lease.fence();
-    // Its lock was seen free once, and is held again.
+    // The worker's lock was seen free once, and is held again.
     let seen = w.now();
     w.surroundings(|state| state.workers[0].free_since = Some(seen));
     w.clock.jump(Duration::from_secs(3_600));

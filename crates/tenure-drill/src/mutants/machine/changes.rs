@@ -1,7 +1,7 @@
 //! The changes that are made to an SQL text, one at a time.
 //!
-//! A condition that is taken out stays in the text, as `(true OR (…))`: so a statement keeps its parameters, and what it
-//! refers to is still looked up.
+//! A removed condition stays in the text, as `(true OR (…))`: so the statement keeps its
+//! parameters, and the names in the condition are still resolved.
 
 use std::ops::Range;
 
@@ -10,28 +10,28 @@ use super::tokens::{Kind, Token, Unit};
 /// One change of a file's text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// In words, without the file and the verb.
+    /// A description, without the file and the verb.
     pub(super) what: String,
     pub(super) range: Range<usize>,
     pub(super) replace: String,
-    /// Whether it takes a lock or its promise not to wait away.
+    /// Whether it removes a lock, or a clause that keeps a lock from waiting.
     pub(super) is_lock: bool,
-    /// What the condition in this range always is now, if it is one.
+    /// The constant value that the condition in this range has now, if it is a condition.
     pub(super) constant: Option<bool>,
     /// The comparison whose edge was moved, as from `<` to `<=`.
     pub(super) edge: Option<Edge>,
 }
 
-/// A comparison that a change makes true or false only where both sides are equal.
+/// A comparison whose result the change inverts only where both sides are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Edge {
     /// Where the comparison is.
     pub(super) range: Range<usize>,
-    /// That both sides are equal, in SQL.
+    /// SQL that is true if both sides are equal.
     pub(super) equal: String,
 }
 
-/// How an engine spells what the changes need.
+/// How an engine writes what the changes need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spelling {
     pub(super) yes: &'static str,
@@ -61,7 +61,7 @@ pub(super) fn changes(file: &'static str, unit: &Unit, spelling: Spelling) -> Ve
     maker.made
 }
 
-/// The words at which a clause ends.
+/// The keywords that end a clause.
 const CLAUSES: [&str; 18] = [
     "GROUP",
     "ORDER",
@@ -84,7 +84,7 @@ const CLAUSES: [&str; 18] = [
 ];
 const JOINS: [&str; 4] = ["JOIN", "LEFT", "CROSS", "INNER"];
 
-/// The words and signs between which one side of a comparison stands, besides brackets that close elsewhere.
+/// The words and signs that delimit one side of a comparison, besides brackets.
 const SIDES: [&str; 26] = [
     "AND", "OR", "NOT", "IF", "ELSIF", "WHILE", "CASE", "SELECT", "RETURN", "BY", "DEFAULT", "AS",
     "END", "IS", "BETWEEN", "IN", ",", ";", ":=", "=>", "=", "<>", "<", "<=", ">", ">=",
@@ -97,12 +97,12 @@ struct Maker<'a> {
     made: Vec<Change>,
 }
 
-/// One assignment of an UPDATE: its tokens, and how many its list has.
+/// One assignment of an UPDATE: its tokens, its place, and the length of its list.
 struct Assignment {
     tokens: Range<usize>,
     place: usize,
     of: usize,
-    /// The name of the table, where it has a short one.
+    /// The alias of the table, if it has one.
     alias: Option<&'static str>,
 }
 
@@ -155,7 +155,7 @@ impl Maker<'_> {
                 let range = from..end_of(self.tokens, from, &[]);
                 self.condition(&range);
             }
-            // What a handler of exceptions names is no condition.
+            // What an exception handler names is not a condition.
             "WHEN" if self.before(at, "EXCEPTION") || self.before(at, ";") => {}
             "WHEN" => {
                 let range = from..end_of(self.tokens, from, &[&["THEN"]]);
@@ -175,8 +175,8 @@ impl Maker<'_> {
         self.logic(range, false);
     }
 
-    /// The parts of a condition: each that must hold is made true, each that may hold is made false. One that has no
-    /// parts is made true if it is `alone`.
+    /// The parts of a condition: each operand of AND is made true, each operand of OR is made
+    /// false. A condition without parts is made true if it is `alone`.
     fn logic(&mut self, range: &Range<usize>, alone: bool) {
         if range.is_empty() {
             return;
@@ -218,7 +218,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Comparisons are turned, and a NOT is taken away or added.
+    /// Inverts comparisons, and removes or adds a NOT.
     fn comparison(&mut self, at: usize, assigned: &[Assignment]) {
         let token = self.tokens[at];
         if token.kind == Kind::Text || self.is_no_comparison(at, assigned) {
@@ -258,13 +258,13 @@ impl Maker<'_> {
         }
     }
 
-    /// The comparison whose sign this is.
+    /// The comparison that has its operator here.
     fn edge(&self, at: usize) -> Option<Edge> {
         let (left, right) = (side(self.tokens, at, false), side(self.tokens, at, true));
         if left == at || right == at + 1 {
             return None;
         }
-        // Word by word: a comment between them would hide the rest.
+        // Joined word by word: a comment between them would hide the rest.
         let words = |tokens: &[Token]| {
             let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
             texts.join(" ")
@@ -274,7 +274,7 @@ impl Maker<'_> {
         Some(Edge { range: self.span(&(left..right)), equal })
     }
 
-    /// Signs that compare nothing: assignments, and the settings of RAISE and GET DIAGNOSTICS.
+    /// Operators that compare nothing: assignments, and the settings of RAISE and GET DIAGNOSTICS.
     fn is_no_comparison(&self, at: usize, assigned: &[Assignment]) -> bool {
         if assigned.iter().any(|set| set.tokens.start + 1 == at) {
             return true;
@@ -286,7 +286,7 @@ impl Maker<'_> {
         self.tokens[at].is("=") && ours.iter().any(|it| it.is("RAISE") || it.is("DIAGNOSTICS"))
     }
 
-    /// ORDER BY is dropped, and reversed.
+    /// Drops ORDER BY, and reverses it.
     fn order(&mut self, at: usize) {
         if !self.is(at, "ORDER") || !self.is(at + 1, "BY") {
             return;
@@ -307,7 +307,7 @@ impl Maker<'_> {
         self.make(&keys, reversed.join(", "), format!("`ORDER BY {}` reversed", short(text)));
     }
 
-    /// LIMIT is dropped, and raised by one.
+    /// Drops LIMIT, and raises it by one.
     fn limit(&mut self, at: usize) {
         if !self.is(at, "LIMIT") {
             return;
@@ -327,7 +327,7 @@ impl Maker<'_> {
         self.make(&most, format!("({text}) + 1"), format!("{what} one more"));
     }
 
-    /// A lock is not taken, or is waited for.
+    /// Drops a lock, or lets it wait.
     fn lock(&mut self, at: usize) {
         let strengths: [&[&str]; 4] =
             [&["NO", "KEY", "UPDATE"], &["KEY", "SHARE"], &["UPDATE"], &["SHARE"]];
@@ -356,7 +356,7 @@ impl Maker<'_> {
         self.made.push(Change { what, range, replace, is_lock, constant, edge });
     }
 
-    /// An assignment is dropped, and where it is the only one, the column is given what it has.
+    /// Drops an assignment; if it is the only one, assigns the column to itself.
     fn assignment(&mut self, set: &Assignment) {
         let column = self.tokens[set.tokens.start].text;
         let text = self.text(&set.tokens);
@@ -410,8 +410,8 @@ fn assignments(tokens: &[Token]) -> Vec<Assignment> {
     found
 }
 
-/// Where what begins at `from` ends: at one of these words, a semicolon, a bracket that closes what is around it, or
-/// the end of the unit.
+/// Where the text that begins at `from` ends: at one of these words, a semicolon, the closing
+/// bracket around it, or the end of the unit.
 fn end_of(tokens: &[Token], from: usize, words: &[&[&str]]) -> usize {
     let (mut depth, mut cases) = (0_usize, 0_usize);
     for (at, token) in tokens.iter().enumerate().skip(from) {
@@ -425,7 +425,7 @@ fn end_of(tokens: &[Token], from: usize, words: &[&[&str]]) -> usize {
             "CASE" => cases += 1,
             "END" if cases > 0 => cases -= 1,
             "END" if depth == 0 => return at,
-            // A list goes on; a condition does not.
+            // A comma continues a list, and ends a condition.
             "," if depth + cases == 0 && !words.is_empty() && !is_list(tokens, from) => return at,
             // `IS [NOT] DISTINCT FROM` is a comparison.
             "FROM" if at > 0 && tokens[at - 1].is("DISTINCT") => {}
@@ -436,7 +436,7 @@ fn end_of(tokens: &[Token], from: usize, words: &[&[&str]]) -> usize {
     tokens.len()
 }
 
-/// Where the side of a comparison begins that ends before `at`, or where the one after it ends.
+/// Where the left side of the comparison at `at` begins, or where its right side ends.
 fn side(tokens: &[Token], at: usize, is_right: bool) -> usize {
     let (opens, closes) =
         if is_right { (["(", "["], [")", "]"]) } else { ([")", "]"], ["(", "["]) };
@@ -463,17 +463,18 @@ fn side(tokens: &[Token], at: usize, is_right: bool) -> usize {
     }
 }
 
-/// Whether what begins here is a list: of keys, or of assignments.
+/// Whether a list begins here: of keys, or of assignments.
 fn is_list(tokens: &[Token], from: usize) -> bool {
     from > 0 && (tokens[from - 1].is("BY") || tokens[from - 1].is("SET"))
 }
 
-/// Where the bracket closes that opens at `from`.
+/// Where the bracket that opens at `from` closes.
 fn closing(tokens: &[Token], from: usize) -> usize {
     end_of(tokens, from + 1, &[])
 }
 
-/// The parts of a range between these words. The AND of a BETWEEN stays within its part.
+/// The parts of a range between occurrences of this word. The AND of a BETWEEN stays within its
+/// part.
 fn split(tokens: &[Token], range: &Range<usize>, word: &str) -> Vec<Range<usize>> {
     let mut parts = vec![range.clone()];
     let (mut depth, mut betweens) = (0_usize, 0_usize);
@@ -498,12 +499,19 @@ fn split(tokens: &[Token], range: &Range<usize>, word: &str) -> Vec<Range<usize>
     parts
 }
 
+/// The text without the names that stand beside numbers, as in `2 /* running */`.
+fn without_names(text: &str) -> String {
+    let mut parts = text.split(" /*");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |code, part| code + part.split_once("*/").map_or("", |(_, rest)| rest))
+}
+
 /// The text in one line, and not too long.
 fn short(text: &str) -> String {
     const MOST: usize = 72;
     let code = text.lines().map(|line| line.split(" -- ").next().unwrap_or_default());
     let words: Vec<&str> = code.flat_map(str::split_whitespace).collect();
-    let line = words.join(" ");
+    let line = without_names(&words.join(" "));
     match line.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,

@@ -1,5 +1,6 @@
-//! What each case comes to in PostgreSQL's functions: which of them it calls, as the server counts them, and which conditions
-//! held there, as probes tell. A case that does not come to a mutant can say nothing about it.
+//! What each case reaches in PostgreSQL's functions: which of them it calls, as the server counts
+//! them, and which conditions held there, as probes report. A case that does not reach a mutant
+//! cannot notice it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,16 +23,17 @@ pub(super) struct Coverage {
     plays: BTreeMap<String, Seen>,
     probes: Probes,
     reach: Reach,
-    /// The language of each function. Those in plain SQL are not counted where the server writes them into their callers.
+    /// The language of each function. The server does not count functions in plain SQL where it
+    /// inlines them.
     languages: BTreeMap<&'static str, &'static str>,
 }
 
 /// What was seen while one case ran.
 #[derive(Default)]
 struct Seen {
-    /// Whether it failed, because the probes were in its way: then nothing is known of it.
+    /// Whether it failed because of the probes: then nothing is known about it.
     failed: bool,
-    /// Whether it has installed the functions as they are.
+    /// Whether it has installed the unchanged functions.
     restores: bool,
     called: BTreeSet<String>,
     flags: BTreeSet<Flag>,
@@ -53,16 +55,17 @@ impl Seen {
 /// Something that may notice a mutant.
 #[derive(Clone, Copy)]
 pub(super) enum Of<'a> {
-    /// The case at this place of the suite.
+    /// The case at this index of the suite.
     Suite(usize),
-    /// The case at this place of the SQL API.
+    /// The case at this index of the SQL API.
     SqlApi(usize),
     /// A random sequence, or a scope of the explorer.
     Play(&'a str),
 }
 
 impl Coverage {
-    /// Runs every case of the suite and every play on the store at `address`, and every case of the SQL API, each alone.
+    /// Runs every case of the suite and every play on the store at `address`, and every case of the
+    /// SQL API, each alone.
     pub(super) fn measure(
         address: &Address,
         make: &dyn Fn() -> Stand,
@@ -82,7 +85,7 @@ impl Coverage {
             Seen::of(failed.is_some(), calls.since(), meter.since(), &probes)
         };
         let cases = conformance::cases().into_iter();
-        // The session must end: only then the server has counted all of its calls.
+        // The session must end: only then has the server counted all of its calls.
         let suite =
             cases.map(|case| run(&|(store, clock)| drop(case.run_on(store, clock)))).collect();
         let plays = plays.iter().map(|play| {
@@ -93,7 +96,7 @@ impl Coverage {
         probes.remove(address)?;
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
-        // The cases find this lab: the oldest that is free is lent first.
+        // The cases will use this lab: the oldest free lab is used first.
         drop(lab);
         probes.install(&address)?;
         let mut calls = Calls::count(&servers::address(&database, "tenure"));
@@ -120,13 +123,14 @@ impl Coverage {
         Ok(Coverage { sql_api, suite, plays, probes, reach: Reach::new(), languages })
     }
 
-    /// Whether a case of the SQL API installs the functions as they are. Those after it would find no mutant.
+    /// Whether a case of the SQL API installs the unchanged functions. Cases after it would find no
+    /// mutant.
     pub(super) fn restores(&self, at: usize) -> bool {
         self.sql_api.get(at).is_some_and(|seen| seen.restores)
     }
 
-    /// Whether this may notice a mutant: it comes to its function, and there its condition was what the mutant makes it not
-    /// be.
+    /// Whether this may notice a mutant: it reaches the mutant's function, and there the condition
+    /// had the value that the mutant changes.
     pub(super) fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
         let seen = match of {
             Of::Suite(at) => self.suite.get(at),

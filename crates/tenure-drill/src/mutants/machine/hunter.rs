@@ -1,5 +1,6 @@
-//! What looks for a mutant: the suite, the model in lockstep, the explorer, the cases of the SQL API, and sessions side by
-//! side, the cheapest first. The first that notices ends the hunt.
+//! Runs the checks against a mutant: the suite, the model in lockstep, the explorer, the cases of
+//! the SQL API, and concurrent sessions, the cheapest first. The first check that notices ends the
+//! hunt.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,27 +27,29 @@ use crate::stepper::{self, Isolation, Setting, Stepper};
 use crate::verdict::said;
 use crate::{differential, servers, sql_api};
 
-/// How long a hunt may go on without an end before the mutant counts as noticed: it hangs.
+/// If a hunt takes longer than this, the mutant counts as noticed: it hangs.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// The same for an engine as it is, with which every case runs twice.
+/// The same for an unchanged engine, with which every case runs twice.
 const WHOLE: Duration = Duration::from_secs(1_800);
 
-/// How long one store in memory is used before it counts as hanging. None is used for longer than two seconds or so.
+/// A store in memory that is used for longer than this counts as hanging. Normally none is used for
+/// longer than about two seconds.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// How many random sequences are played beside the model, and on a server.
+/// How many random sequences run beside the model, in memory and on a server.
 const SEEDS: u64 = 4;
 const SEEDS_ON_A_SERVER: u64 = 2;
 
-/// How long sessions side by side may look for one mutant.
+/// How long concurrent sessions may look for one mutant.
 const STEPPING: Duration = Duration::from_secs(150);
 
-/// Hunts these, one after the other, and tells of each. Before the first of an engine the engine as it is comes by.
+/// Hunts these one after the other and reports each. Before the first mutant of an engine it checks
+/// the unchanged engine.
 ///
 /// # Panics
 ///
-/// If something is noticed about an engine as it is.
+/// If a check reports something about an unchanged engine.
 pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     let is_of = |stock| mutants.iter().any(|mutant| mutant.stock == stock && !mutant.is_lock);
     let engines = [Stock::Sqlite, Stock::Postgres].into_iter().filter(|stock| is_of(*stock));
@@ -66,10 +69,10 @@ pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     fates
 }
 
-/// Hunters, one at a time: the next when one is lost.
+/// Hunters, one at a time: a new one replaces a hunter that hangs or fails.
 struct Pack {
     hunter: Option<(Sender<Mutant>, Receiver<End>)>,
-    /// What each case calls, once a mutant of PostgreSQL's was hunted.
+    /// What each case calls; measured when the first mutant of PostgreSQL is hunted.
     coverage: Arc<OnceLock<Coverage>>,
 }
 
@@ -86,14 +89,14 @@ impl Pack {
                 end
             }
             Err(RecvTimeoutError::Timeout) => End::Killed("time limit".into()),
-            // That says something about the hunter and nothing about the mutant.
+            // This is a fault of the hunter, and says nothing about the mutant.
             _ => End::Invalid("the hunter failed".into()),
         };
         Fate { mutant: mutant.name.clone(), end, took_ms: millis(monotonic() - began) }
     }
 }
 
-/// A hunter on a thread of its own, which can be left behind with a mutant that hangs.
+/// Starts a hunter on a thread of its own, which can be abandoned with a mutant that hangs.
 fn employ(coverage: Arc<OnceLock<Coverage>>) -> (Sender<Mutant>, Receiver<End>) {
     let (ask, asked) = channel::<Mutant>();
     let (tell, answers) = channel();
@@ -111,7 +114,7 @@ fn employ(coverage: Arc<OnceLock<Coverage>>) -> (Sender<Mutant>, Receiver<End>) 
 struct Hunter {
     suite: Vec<Tried<Case>>,
     sql_api: Vec<Tried<sql_api::Case>>,
-    /// The database in which those find all functions as they should be.
+    /// The database in which the cases of the SQL API find all functions unchanged.
     lab: Option<String>,
     reach: Reach,
     coverage: Arc<OnceLock<Coverage>>,
@@ -123,8 +126,8 @@ struct Hunter {
     kept: Option<Stand>,
 }
 
-/// A case, how often it was the one that noticed, and how long it took last time. Those that notice much come first, and
-/// then those that are quick.
+/// A case, how often it was the one that noticed, and how long it took last time. Cases with many
+/// kills come first, then the fast ones.
 struct Tried<C> {
     case: C,
     kills: usize,
@@ -137,7 +140,8 @@ impl<C> Tried<C> {
     }
 }
 
-/// The places of these cases in the order in which they are tried; those of the mutant's own chapter before all others.
+/// The indexes of these cases in the order in which they are tried; those of the mutant's own
+/// chapter come first.
 fn order<C>(cases: &[Tried<C>], is_own: impl Fn(&C) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|at| {
@@ -202,7 +206,8 @@ impl Hunter {
                 Err(error) => return End::Invalid(format!("no probes: {error}")),
             }
         }
-        // Cases that come to the function first, the library's before those of plain sessions; then what goes on at random.
+        // First the cases that reach the function, the library's before those of plain sessions;
+        // then the random sequences and the explorer.
         let end =
             self.call(&address, whole, &changed, |hunter, make| hunter.try_suite(mutant, make));
         let end = end.or_else(|| self.ask(mutant, whole, &changed));
@@ -212,7 +217,7 @@ impl Hunter {
         end.unwrap_or(End::Survived)
     }
 
-    /// Where the functions are installed as they are.
+    /// Installs the unchanged functions if necessary, and returns where they are.
     fn install(&mut self) -> Option<Address> {
         if self.spoiled {
             self.kept = None;
@@ -222,7 +227,7 @@ impl Hunter {
         self.installed.clone()
     }
 
-    /// What the library notices when it calls functions that are changed.
+    /// What the library notices when it calls the changed functions.
     fn call(
         &mut self,
         address: &Address,
@@ -238,11 +243,12 @@ impl Hunter {
         end
     }
 
-    /// What plain sessions notice. It counts if the same case notices nothing about the functions as they are.
+    /// What plain sessions notice. It counts if the same case notices nothing about the unchanged
+    /// functions.
     fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> Option<End> {
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
-        // The next lab is this one: the oldest that is free is lent first.
+        // The cases will use this lab: the oldest free lab is used first.
         drop(lab);
         if self.lab.as_ref() != Some(&database) {
             let texts = Postgres::texts().into_iter();
@@ -256,7 +262,7 @@ impl Hunter {
         found.unwrap_or_else(|error| Some(End::Invalid(error.to_string())))
     }
 
-    /// The same in a lab where everything else is as it should be, and is again afterwards.
+    /// The same in a lab where everything else is unchanged. The functions are put back afterwards.
     fn ask_in(
         &mut self,
         mutant: &Mutant,
@@ -286,7 +292,7 @@ impl Hunter {
         }
     }
 
-    /// The cases of the suite that come to the mutant's function, those of its file first.
+    /// The cases of the suite that reach the mutant's function, those of its file first.
     fn try_suite(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         let chapter = chapter_of(mutant);
         let mut order = order(&self.suite, |case| case.chapter == chapter);
@@ -311,7 +317,7 @@ impl Hunter {
         None
     }
 
-    /// Whether something may notice a mutant; `true` where that was not measured.
+    /// Whether something may notice a mutant; `true` if that was not measured.
     fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
         let coverage = self.coverage.get().filter(|_| mutant.stock == Stock::Postgres);
         coverage.is_none_or(|coverage| coverage.may_notice(of, mutant))
@@ -319,7 +325,7 @@ impl Hunter {
 
     /// Random sequences beside the model, and the explorer.
     fn play(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
-        // What it has not committed would be in the way of other stores.
+        // What the kept store has not committed would block other stores.
         self.kept = None;
         let chapter = chapter_of(mutant);
         let is_for = |play: &Play| play.scope.is_none_or(|scope| is_about(scope, chapter));
@@ -333,10 +339,11 @@ impl Hunter {
         })
     }
 
-    /// Sessions side by side: those whose scripts come to the function. First the chosen cases, then inside of calls, then
-    /// all pairs. What a case says counts if it says nothing about the store as it is.
+    /// Concurrent sessions whose scripts reach the function: first the chosen cases, then inside of
+    /// calls, then the daily cases. A case's finding counts if it finds nothing in the unchanged
+    /// store.
     fn step(&mut self, mutant: &Mutant, patches: &[Patch]) -> End {
-        // The stepper installs its own.
+        // The stepper installs its own functions.
         (self.spoiled, self.kept) = (true, None);
         let deadline = monotonic() + STEPPING;
         let touches = |sql: &str| self.reach.comes_to(sql, mutant.verb);
@@ -349,7 +356,8 @@ impl Hunter {
             cases.sort_by_key(|case| usize::MAX - touching(case));
             let cases = cases.iter().take_while(|_| monotonic() < deadline);
             let Some((case, what)) = first_noticed(cases, is_inside, patches) else { continue };
-            // Then it proves nothing, and the daily test tells of it.
+            // The case also fails without the change, so it proves nothing; the daily test reports
+            // it.
             if first_noticed([case].into_iter(), is_inside, &[]).is_some() {
                 return End::Survived;
             }
@@ -360,7 +368,8 @@ impl Hunter {
     }
 }
 
-/// The first of these cases that notices something about a store that lacks this, and what.
+/// The first of these cases that notices something about a store with these patches, and what it
+/// says.
 fn first_noticed<'a>(
     mut cases: impl Iterator<Item = &'a stepper::Case>,
     is_inside: bool,
@@ -390,16 +399,16 @@ fn chapter_of(mutant: &Mutant) -> &'static str {
     mutant.file.rsplit('/').next().unwrap_or_default()
 }
 
-/// A random sequence beside the model, or a scope of the explorer. It goes the same way each time.
+/// A random sequence beside the model, or a scope of the explorer. It is deterministic.
 pub(super) struct Play {
     pub(super) name: String,
     /// The scope, if it is one.
     scope: Option<&'static str>,
-    /// What it notices.
+    /// Returns what it notices.
     pub(super) run: Box<dyn Fn(Stand) -> Option<String>>,
 }
 
-/// All of them, within bounds that an engine affords.
+/// All plays, within bounds that are affordable on the engine.
 fn plays(stock: Stock) -> Vec<Play> {
     let (seeds, most) =
         if stock == Stock::Postgres { (SEEDS_ON_A_SERVER, 100) } else { (SEEDS, 300) };
@@ -433,7 +442,7 @@ fn is_about(scope: &str, chapter: &str) -> bool {
     scopes.contains(&scope)
 }
 
-/// What is said against a store, or what is said where the store fails.
+/// What a check reports against a store, or the text of its panic.
 pub(super) fn attempt(look: impl FnOnce() -> Option<String>) -> Option<String> {
     panic::catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|thrown| Some(said(&*thrown)))
 }
@@ -442,7 +451,7 @@ fn explore(scope: &Scope, stand: Stand, most: usize) -> Option<String> {
     explore_beside_the_model(scope, "the mutant", stand, most).err().map(|it| it.what)
 }
 
-/// Killed, unless the database says that it cannot read the statement: then it is no mutant.
+/// Killed, unless the database cannot parse the statement: then it is not a valid mutant.
 fn end(by: &str, what: &str) -> End {
     const UNREADABLE: [&str; 8] = [
         "SqlState(E42",
@@ -458,7 +467,7 @@ fn end(by: &str, what: &str) -> End {
         let line = what.lines().next().unwrap_or_default();
         return End::Invalid(line.chars().take(400).collect());
     }
-    // What the server and SQLite say of a statement that was broken off.
+    // What the server and SQLite report about an interrupted statement.
     let hangs = what.contains("OperationInterrupted") || what.contains("SqlState(E57014)");
     End::Killed(if hangs { "time limit".to_owned() } else { by.to_owned() })
 }
@@ -472,7 +481,8 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     let clock = Clock::manual(START);
     let options = Options { clock: clock.clone(), ..Options::default() };
     let store = Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens");
-    // A loop that never ends sends statements for ever, short ones too: the clock is looked at every few instructions.
+    // An endless loop may send statements for ever, short ones too: so the clock is checked every
+    // few instructions.
     let deadline = monotonic() + HANGS;
     store.with_connection(|connection| {
         let watched = connection.progress_handler(20, Some(move || monotonic() > deadline));
@@ -481,7 +491,7 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     (store, clock)
 }
 
-/// Nothing that is done to it is committed. A mutant that hangs in a statement is broken off.
+/// Nothing is committed in this store. A statement that hangs is interrupted.
 fn postgres(address: &Address) -> Stand {
     let clock = Clock::manual(START);
     let timeouts = Timeouts { statement: HANGS / 2, ..Timeouts::default() };

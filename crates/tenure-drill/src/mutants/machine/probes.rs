@@ -1,10 +1,11 @@
-//! Which conditions of PostgreSQL's functions held, and which did not, while something ran.
+//! Which conditions of PostgreSQL's functions held, and which did not, while a case ran.
 //!
-//! A mutant that makes a condition always true differs from the function as it is only where the condition did not hold, and
-//! one that turns `<` into `<=` only where both sides are equal. So the functions are installed once with a probe around each
-//! condition and each comparison, and one at their beginning. Every case runs on them once, and a mutant is hunted only with the
-//! cases in which it makes a difference. A probe counts in a sequence, because sequences keep what was counted in a call that
-//! failed or was rolled back.
+//! A mutant that makes a condition always true differs from the unchanged function only where the
+//! condition did not hold, and one that turns `<` into `<=` only where both sides are equal. So the
+//! functions are installed once with a probe around each condition and each comparison, and one at
+//! their beginning. Every case runs on them once, and a mutant is hunted only with the cases in
+//! which it makes a difference. A probe counts in a sequence, because sequences keep their value
+//! when the call fails or is rolled back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,15 +17,15 @@ use super::changes::Edge;
 use super::{Mutant, Stock, tokens};
 use crate::servers;
 
-/// The conditions that have a probe, by file and place; then the functions, by file and the end of their first BEGIN; then the
-/// comparisons, by file. Probes are numbered in this order.
+/// The conditions that have a probe, by file and place; then the functions, by file and the end of
+/// their first BEGIN; then the comparisons, by file. Probes are numbered in this order.
 pub(super) struct Probes {
     places: Vec<(&'static str, Range<usize>)>,
     functions: Vec<(&'static str, usize, &'static str)>,
     edges: Vec<(&'static str, Edge)>,
 }
 
-/// That a condition held at least once, or that it did not.
+/// A condition held at least once, or failed at least once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flag {
     place: usize,
@@ -32,7 +33,7 @@ pub(super) struct Flag {
 }
 
 impl Probes {
-    /// One for each condition that a mutant makes constant.
+    /// Probes for all conditions that a mutant makes constant.
     pub(super) fn of(mutants: &[Mutant]) -> Probes {
         let constants = mutants.iter().filter(|it| it.constant.is_some());
         let mut places: Vec<_> = constants.map(|it| (it.file, it.range.clone())).collect();
@@ -50,7 +51,7 @@ impl Probes {
         Probes { places, functions: functions.collect(), edges: edges.collect() }
     }
 
-    /// The functions that were called, also those that failed.
+    /// The functions that were called, including calls that failed.
     pub(super) fn called(&self, seen: &BTreeSet<Flag>) -> BTreeSet<String> {
         let after = |flag: &Flag| flag.place.checked_sub(self.places.len());
         let functions = seen.iter().filter_map(|flag| self.functions.get(after(flag)?));
@@ -63,7 +64,8 @@ impl Probes {
         places.flat_map(|place| [name(place, true), name(place, false)])
     }
 
-    /// What must have been seen in a case for this mutant to make a difference there; `None` if no probe tells.
+    /// What a case must have seen for this mutant to make a difference there; `None` if no probe
+    /// tells.
     pub(super) fn needed(&self, mutant: &Mutant) -> Option<Flag> {
         if let Some(edge) = &mutant.edge {
             let is_it = |(file, it): &(&str, Edge)| *file == mutant.file && it == edge;
@@ -77,7 +79,7 @@ impl Probes {
         Some(Flag { place, held: !mutant.constant? })
     }
 
-    /// Installs all functions with their probes.
+    /// Creates the probes' sequences and installs all functions with their probes.
     pub(super) fn install(&self, address: &Address) -> Result<()> {
         let create = |name| format!("CREATE SEQUENCE IF NOT EXISTS tenure.{name};\n");
         let sequences = self.sequences().map(create);
@@ -86,7 +88,7 @@ impl Probes {
         self.put_in(address)
     }
 
-    /// Puts the probes into all functions.
+    /// Replaces all functions by their versions with probes.
     pub(super) fn put_in(&self, address: &Address) -> Result<()> {
         for (file, whole) in Postgres::texts() {
             Postgres::replace_functions(address, &self.probed(file, whole))?;
@@ -94,7 +96,7 @@ impl Probes {
         Ok(())
     }
 
-    /// Puts the functions back as they are.
+    /// Puts the unchanged functions back.
     pub(super) fn remove(&self, address: &Address) -> Result<()> {
         for (_, whole) in Postgres::texts() {
             Postgres::replace_functions(address, whole)?;
@@ -104,7 +106,7 @@ impl Probes {
         Postgres::replace_functions(address, &drops.collect::<String>())
     }
 
-    /// A file's text with a probe around each condition. One condition may be part of another.
+    /// A file's text with a probe around each condition. Conditions may be nested.
     fn probed(&self, file: &str, whole: &str) -> String {
         let mut opening: BTreeMap<usize, Vec<(usize, String)>> = BTreeMap::new();
         let mut closing: BTreeMap<usize, usize> = BTreeMap::new();
@@ -132,7 +134,7 @@ impl Probes {
             copied = at;
             text += &"))".repeat(closing.get(&at).copied().unwrap_or_default());
             let mut opened = opening.remove(&at).unwrap_or_default();
-            // The longest is around the others.
+            // The longest encloses the others.
             opened.sort_by_key(|(end, _)| usize::MAX - end);
             text.extend(opened.into_iter().map(|(_, open)| open));
         }
@@ -160,8 +162,8 @@ BEGIN
     RETURN value;
 END $$;";
 
-/// Reads what the probes of one schema have counted. It keeps no session, because `Calls` waits until
-/// all have ended.
+/// Reads what the probes of one schema have counted. It keeps no session open, because `Calls`
+/// waits until all have ended.
 pub(super) struct Meter {
     database: String,
     schema: &'static str,
@@ -181,7 +183,7 @@ impl Meter {
         client.query_one(PROBED, &[&self.schema]).expect("the server answers").get(0)
     }
 
-    /// What was seen since this was last asked.
+    /// What was seen since the last call of this.
     pub(super) fn since(&mut self) -> BTreeSet<Flag> {
         const COUNTED: &str = "SELECT sequencename::text, last_value FROM pg_sequences \
             WHERE schemaname = $1 AND sequencename LIKE 'probe\\_%' AND last_value IS NOT NULL";

@@ -1,4 +1,4 @@
-//! Which functions of PostgreSQL's call which, read from their texts.
+//! Which of PostgreSQL's functions call which, read from their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use tenure::store::postgres::Postgres;
 
 use super::tokens::{self, Token};
 
-/// By function, those that it calls.
+/// By function, the functions that it calls.
 pub(super) struct Reach {
     calls: BTreeMap<&'static str, BTreeSet<&'static str>>,
 }
@@ -20,18 +20,18 @@ impl Reach {
                 calls.entry(unit.verb).or_default().extend(called);
             }
         }
-        // The trigger of the fences.
+        // The trigger on the table of fences.
         calls.entry("fence").or_default().insert("check_fence");
         Reach { calls }
     }
 
-    /// Whether a statement comes to a function, by itself or by those that it calls.
+    /// Whether a statement reaches a function, directly or through others.
     pub(super) fn comes_to(&self, sql: &str, function: &str) -> bool {
         let names = self.calls.keys().copied();
         self.lead_to(names.filter(|name| sql.contains(&format!("tenure.{name}("))), function)
     }
 
-    /// Whether a function comes to another, by itself or by those that it calls.
+    /// Whether a function reaches another, directly or through others.
     pub(super) fn leads_to(&self, caller: &str, function: &str) -> bool {
         self.lead_to(self.calls.get(caller).into_iter().flatten().copied(), function)
             || caller == function

@@ -1,4 +1,5 @@
-//! The words of an SQL text, with strings, dollar quotes and comments kept apart, and the verbs that it has.
+//! Splits an SQL text into tokens, keeping strings, dollar quotes and comments apart, and into its
+//! verbs.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ pub(super) enum Kind {
     Text,
     /// An operator or a bracket.
     Sign,
-    /// The beginning or the end of a body in dollar quotes.
+    /// The start or end marker of a body in dollar quotes.
     Dollar,
 }
 
@@ -34,14 +35,14 @@ impl Token {
     }
 }
 
-/// A statement of SQLite's or a function of PostgreSQL's.
+/// A statement of SQLite or a function of PostgreSQL.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) verb: &'static str,
     pub(super) tokens: Vec<Token>,
 }
 
-/// Signs of more than one letter, the longest first.
+/// Operators of more than one character, the longest first.
 const SIGNS: [&str; 18] = [
     "->>", "#>>", "!~*", "<=", ">=", "<>", "!=", "<<", ">>", "||", "::", ":=", "=>", "->", "#>",
     "!~", "~*", "..",
@@ -61,6 +62,10 @@ pub(super) fn tokens(text: &'static str, from: usize) -> Vec<Token> {
             }
             '-' if rest.starts_with("--") => {
                 at += rest.find('\n').unwrap_or(rest.len());
+                continue;
+            }
+            '/' if rest.starts_with("/*") => {
+                at += rest.find("*/").map_or(rest.len(), |end| end + 2);
                 continue;
             }
             '\'' => (Kind::Text, quoted(rest, '\'', false)),
@@ -91,7 +96,7 @@ fn word(text: &str) -> usize {
     text.find(|c| !is_part_of_word(c)).unwrap_or(text.len())
 }
 
-/// The length of what stands in quotes at the beginning of a text. A quote that is doubled is part of it.
+/// The length of the quoted text at the beginning. A doubled quote is part of it.
 fn quoted(text: &str, quote: char, escapes: bool) -> usize {
     let mut letters = text.char_indices().skip(1).peekable();
     while let Some((at, c)) = letters.next() {
@@ -108,7 +113,7 @@ fn quoted(text: &str, quote: char, escapes: bool) -> usize {
     text.len()
 }
 
-/// The statements of a file of SQLite's: each stands below a line `-- :name`.
+/// The statements of an SQLite file: each follows a line `-- :name`.
 pub(super) fn statements(text: &'static str) -> Vec<Unit> {
     let mut starts: Vec<(&'static str, Range<usize>)> = Vec::new();
     let mut at = 0;
@@ -128,11 +133,11 @@ pub(super) fn statements(text: &'static str) -> Vec<Unit> {
     starts.into_iter().map(unit).collect()
 }
 
-/// The functions and views of a file of PostgreSQL's.
+/// The functions and views of a PostgreSQL file.
 pub(super) fn functions(text: &'static str) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     let mut verb = "do";
-    // What the tokens that come next are part of: nothing, a body, or a view.
+    // What the next tokens belong to: nothing, a body, or a view.
     let mut until: Option<&str> = None;
     let all = tokens(text, 0);
     for (n, token) in all.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The books on what took effect: in the ledger, and in the world outside.
+//! The books on effects: in the ledger, and in the world outside.
 
 use tenure::job::{JobId, Name};
 use tenure::lease::{Fence, WorkerId};
@@ -27,17 +27,19 @@ impl Books {
         let stood = self.stood(who, fence);
         let number = self.number(who, fence);
         // The answer to a late call is dropped.
-        if let (Answer::Stale(_) | Answer::Gone, Some(number), false) = (answer, number, self.late)
+        if let (Answer::Stale(_) | Answer::NotFound, Some(number), false) =
+            (answer, number, self.late)
         {
             self.refused.insert((number, name.clone()));
         }
         match answer {
             Answer::Stale(_) => return self.was_refused(stood, verb.name(), who, fence),
-            Answer::Gone => return self.was_gone(verb.name(), fence),
-            Answer::No(standing) => {
+            Answer::NotFound => return self.was_gone(verb.name(), fence),
+            Answer::NotAllowed(standing) => {
                 let told = format!("{verb} {name} of {who} is not allowed: {standing:?}");
                 self.tell(job, told.clone());
-                // A database that went back has forgotten the intent. Else whoever wrote it may end it.
+                // After a failover the store may have forgotten the intent. Otherwise the claim
+                // that opened it may end it.
                 if self.has_opened(job, name, number) {
                     self.fail(Invariant::I10, job, format!("job {job}: {told}, but it was opened"));
                 }
@@ -58,7 +60,7 @@ impl Books {
         }
     }
 
-    /// Whether this very claim has written this before.
+    /// Whether this same claim has already written this.
     fn was_said(&self, job: JobId, name: &Name, number: Option<u64>, act: &Act) -> bool {
         let ghost = self.jobs.get(&job).filter(|_| number.is_some());
         ghost.is_some_and(|ghost| match act {
@@ -73,13 +75,13 @@ impl Books {
         })
     }
 
-    /// Whether this claim may say how it ended.
+    /// Whether this claim has opened the effect, and so may end it.
     fn has_opened(&self, job: JobId, name: &Name, number: Option<u64>) -> bool {
         let opened = self.jobs.get(&job).and_then(|ghost| ghost.effects.get(name)?.opened);
         number.is_some() && opened == number
     }
 
-    /// The holder has written or read: what must not be of it?
+    /// The holder has written or read. Returns the violation, if there is one.
     fn wrote(
         &mut self,
         job: JobId,
@@ -100,7 +102,7 @@ impl Books {
                 return Some((Invariant::I10, format!("{kept:?} is forgotten")));
             }
             (Act::Remember { result }, _) => {
-                // What is remembered already stays.
+                // A step that is already remembered does not change.
                 ghost.steps.entry(name.clone()).or_insert_with(|| (result.clone(), number));
                 return None;
             }
@@ -110,7 +112,7 @@ impl Books {
         let has_happened = effect.committed.is_some();
         let may_send = matches!(answer, Answer::Opened)
             || matches!(act, Act::Commit { .. } | Act::Resolve(_) | Act::Fail { .. });
-        // An attempt that goes on with what a person decided.
+        // An attempt that adopts what a person decided.
         let goes_on = effect.committed == Some(None)
             && matches!(act, Act::Resolve(Resolution::Committed { .. }));
         if has_happened && may_send && !goes_on {
@@ -134,7 +136,7 @@ impl Books {
         None
     }
 
-    /// An effect leaves for the outside. Tells whether it was accepted there.
+    /// An effect is sent to the outside. Returns whether it was accepted there.
     pub(in super::super) fn send(
         &mut self,
         who: &WorkerId,

@@ -1,4 +1,5 @@
-//! The books on what must happen in time: each tenant has its turn, retries are spread, and a worker that is told of a job starts it.
+//! The books on what must happen in time: each tenant gets its turn, retries are spread, and a
+//! worker that is notified of a job starts it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,35 +12,36 @@ use tenure::store::Claimed;
 use super::Books;
 use crate::verdict::Invariant;
 
-/// How long a worker with room takes to start a job that it is told of.
+/// How long a worker with room may take to start a job that it was notified of.
 const PROMPT: Duration = Duration::from_millis(50);
-/// The policy of all jobs here: doubling from the first to the second, in milliseconds.
+/// The retry policy of all jobs here: the delay doubles from the first value up to the second, in
+/// milliseconds.
 pub(in super::super) const RETRY: (u64, u64) = (200, 5_000);
 
-/// Whose turn it is.
+/// Which tenants wait for their turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Of each tenant the jobs that were never given out, and so are due.
+    /// For each tenant, the number of jobs that were never leased; these are due.
     fresh: BTreeMap<Tenant, u32>,
-    /// How many claims of a worker have passed a tenant by that had such a job.
+    /// How many claims of a worker have passed by a tenant that had such a job.
     passed: BTreeMap<(WorkerId, Tenant), u32>,
 }
 
-/// How long retries were put off after a first failure.
+/// The delays of retries after a first failure.
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     first: Vec<Duration>,
 }
 
 impl Books {
-    /// A tenant has one more job that is due.
+    /// A tenant has one more due job.
     pub(super) fn waits(&mut self, tenant: &Tenant) {
         *self.turns.fresh.entry(tenant.clone()).or_default() += 1;
     }
 
-    /// The database went back: waiting tenants are counted anew.
+    /// The database went back: count the waiting tenants again.
     pub(super) fn begin_turns(&mut self) {
-        // Others may have jobs that are tried again: they have their turns too.
+        // Tenants without such jobs may have retries: these take turns too.
         let tenants = self.jobs.values().map(|ghost| (ghost.tenant.clone(), 0));
         self.turns = Turns { fresh: tenants.collect(), passed: BTreeMap::new() };
         let is_fresh = |state, claims: usize| state == State::Queued && claims == 0;
@@ -48,14 +50,14 @@ impl Books {
         tenants.iter().for_each(|tenant| self.waits(tenant));
     }
 
-    /// A job is not fresh any more: it was given out or cancelled.
+    /// A job was leased for the first time, or cancelled before.
     pub(super) fn is_fresh_no_more(&mut self, tenant: &Tenant) {
         if let Some(count) = self.turns.fresh.get_mut(tenant) {
             *count = count.saturating_sub(1);
         }
     }
 
-    /// A job begins to run.
+    /// A job starts to run.
     pub(super) fn started(&mut self, job: JobId) {
         let Some(told) = self.told.remove(&job) else { return };
         let after = self.trace.now.saturating_sub(told);
@@ -65,7 +67,8 @@ impl Books {
         }
     }
 
-    /// A worker has heard what its claim brought: a tenant that waits is passed by at most once around the ring.
+    /// A worker got the answer to its claim. A waiting tenant may be passed by for at most one
+    /// round of the ring.
     pub(in super::super) fn served(&mut self, who: &WorkerId, answer: &Claimed) {
         let served: BTreeSet<&Tenant> =
             answer.attempts.iter().map(|attempt| &attempt.tenant).collect();
@@ -101,11 +104,12 @@ impl Books {
         }
     }
 
-    /// A job is put off after a failure: not by more than its policy says, nor by less than half of it, and not all alike.
+    /// A job is retried after a failure. The delay must be at most what its policy says and at
+    /// least half of that, and the delays must not all be equal.
     pub(super) fn put_off(&mut self, job: JobId, attempt: u16, outcome: &Outcome) {
         const ENOUGH: usize = 8;
         let Outcome::Retry { after, error } = outcome else { return };
-        // Others say themselves for how long.
+        // Other errors come with a delay of their own.
         if error != "it failed" {
             return;
         }

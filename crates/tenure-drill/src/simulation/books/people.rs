@@ -1,4 +1,4 @@
-//! The books on what people do: they enqueue, cancel, requeue, resume and decide, and restore an old copy.
+//! The books on what people do: enqueue, cancel, requeue, resume, resolve, and restore an old copy.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(in super::super) struct Copy {
 }
 
 impl Books {
-    // ── how jobs get in
+    // ── how jobs are enqueued
 
     pub(in super::super) fn enqueue(
         &mut self,
@@ -62,13 +62,13 @@ impl Books {
         }
     }
 
-    // ── what people do
+    // ── what operators do
 
     pub(in super::super) fn cancel(&mut self, _: &WorkerId, jobs: &[JobId], answers: &[Changed]) {
         for (job, answer) in jobs.iter().zip(answers) {
             let was = self.state(*job);
             match (answer, was) {
-                (Changed::Yes, Some(was)) if !was.has_ended() => {
+                (Changed::Applied, Some(was)) if !was.has_ended() => {
                     self.moved(*job, State::Cancelled);
                     self.tell(*job, format!("a person cancels it while {was}"));
                     match was {
@@ -77,8 +77,8 @@ impl Books {
                         _ => {}
                     }
                 }
-                (Changed::Yes, Some(State::Cancelled)) | (Changed::Gone, None) => {}
-                (Changed::No(told), Some(was)) if *told == was && was.has_ended() => {}
+                (Changed::Applied, Some(State::Cancelled)) | (Changed::NotFound, None) => {}
+                (Changed::Refused(told), Some(was)) if *told == was && was.has_ended() => {}
                 _ => self.fail(Invariant::I10, *job, format!("cancel: {answer:?}, was {was:?}")),
             }
         }
@@ -89,7 +89,7 @@ impl Books {
             let job = seen.job;
             let was = self.state(job);
             match (answer, was) {
-                (Changed::Yes, Some(State::Dead | State::Cancelled)) => {
+                (Changed::Applied, Some(State::Dead | State::Cancelled)) => {
                     if let Some(ghost) = self.jobs.get_mut(&job) {
                         ghost.requeued();
                         let fresh = ghost.claims.is_empty().then(|| ghost.tenant.clone());
@@ -99,8 +99,8 @@ impl Books {
                     self.count(Rare::Requeued);
                     self.tell(job, "a person requeues it".into());
                 }
-                (Changed::No(told), Some(was)) if *told == was => {}
-                (Changed::Gone, None) => {}
+                (Changed::Refused(told), Some(was)) if *told == was => {}
+                (Changed::NotFound, None) => {}
                 _ => self.fail(Invariant::I10, job, format!("requeue: {answer:?}, was {was:?}")),
             }
         }
@@ -108,7 +108,7 @@ impl Books {
 
     pub(in super::super) fn resume(&mut self, _: &WorkerId, jobs: &[JobId], answers: &[Changed]) {
         for (job, answer) in jobs.iter().zip(answers) {
-            if *answer == Changed::Yes && self.state(*job) == Some(State::Parked) {
+            if *answer == Changed::Applied && self.state(*job) == Some(State::Parked) {
                 self.moved(*job, State::Queued);
                 self.tell(*job, "a person resumes it".into());
             }
@@ -123,7 +123,7 @@ impl Books {
         how: &Resolution,
         answer: &Resolved,
     ) {
-        let Resolved::Yes(became) = answer else { return };
+        let Resolved::Applied(became) = answer else { return };
         let Some(ghost) = self.jobs.get_mut(&job) else { return };
         let (was, known) = (ghost.state, ghost.effects.entry(effect.clone()).or_default());
         let by_a_job = known.committed.flatten().is_some();
@@ -148,7 +148,8 @@ impl Books {
         Copy { jobs: self.jobs.clone(), keys: self.keys.clone() }
     }
 
-    /// What happened since the copy has not; but the numbers that were given out are in the world.
+    /// What happened since the copy is undone, but the tokens that were issued since are still
+    /// known outside.
     pub(in super::super) fn back_to(&mut self, copy: Copy) {
         let Copy { mut jobs, keys } = copy;
         for (job, ghost) in &mut jobs {

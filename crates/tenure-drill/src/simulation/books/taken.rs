@@ -42,7 +42,7 @@ impl Books {
 
     pub(in super::super) fn lapse(&mut self, _: &WorkerId, fences: &[Fence], answers: &[Lapsed]) {
         for (fence, answer) in fences.iter().zip(answers) {
-            if let Lapsed::Yes(Lapse { became, .. }) = answer {
+            if let Lapsed::TakenBack(Lapse { became, .. }) = answer {
                 self.lapsed(*fence, *became, None, Verb::Lapse);
             }
         }
@@ -55,7 +55,8 @@ impl Books {
         from: Option<&WorkerId>,
         verb: Verb,
     ) {
-        /// So many lost calls are no excuse: a renewal is tried more often.
+        /// Up to this many lost calls do not excuse a lapse: a renewal is tried more often than
+        /// that.
         const FEW: u32 = 3;
         let (job, now) = (fence.job, self.now());
         let Some(ghost) = self.jobs.get_mut(&job) else {
@@ -85,7 +86,8 @@ impl Books {
                 let what = format!("job {job} was taken from {worker} while its lease lasts");
                 return self.fail(Invariant::I8, job, what);
             }
-            // I6, as far as it is the worker's: who lives and is not hindered keeps what it has.
+            // I6, as far as the worker is responsible: a worker that lives and is not affected by a
+            // fault keeps its jobs.
             (Verb::Lapse, Some(living))
                 if granted > living.hindered.max(self.hindered)
                     && living.losses - losses <= FEW
@@ -119,14 +121,14 @@ impl Books {
         self.held.values().any(|held| !held.is_empty())
     }
 
-    /// Whether its holder has it from a claim that was late, and does not know of it.
+    /// Whether its holder has the job from a late claim, and does not know of it.
     pub(in super::super) fn is_late(&self, job: JobId) -> bool {
         let claim = self.jobs.get(&job).and_then(|ghost| ghost.claims.last());
         claim.is_some_and(|claim| claim.late)
     }
 
-    /// A worker was cut off for longer than a lease, while others could reach the store: what it had when that began is its
-    /// no more.
+    /// A worker was cut off for longer than a lease, while others could reach the store: the jobs
+    /// that it held when that began must have been taken from it.
     pub(in super::super) fn was_cut_off(&mut self, who: &WorkerId, since: Duration) {
         const GRACE: Duration = Duration::from_secs(5);
         let (now, held) = (self.now(), self.held.get(who).into_iter().flatten());

@@ -1,4 +1,4 @@
-//! When all is over, the store is held against the books.
+//! At the end of a run, the store is compared with the books.
 
 use tenure::inspect::{Filter, Rule, Wrong};
 use tenure::job::{JobId, State};
@@ -10,7 +10,7 @@ use super::{Drive, World};
 use crate::verdict::Invariant;
 
 impl World<'_> {
-    /// Holds the store against the books, when all is over.
+    /// Compares the store with the books, at the end of a run.
     pub(in super::super) fn compare(&mut self) {
         if self.shared.books().wrong.is_some() {
             return;
@@ -43,7 +43,8 @@ impl World<'_> {
         let mut from = None;
         loop {
             let checked = self.store.check(from, 1_000).expect("a check");
-            // What a claim wrote in a time that is lost may be missing, though the claim itself is not.
+            // After a failover, what a claim wrote to the ledger may be missing, although the claim
+            // itself is there.
             let went_back = self.shared.books().went_back > 0;
             let counts = |wrong: &&Wrong| !(went_back && wrong.rule == Rule::Ledger);
             if let Some(wrong) = checked.wrong.iter().find(counts) {
@@ -56,7 +57,8 @@ impl World<'_> {
         }
     }
 
-    /// A row of a handler's own is there if and only if its job succeeded, and under the token that it succeeded with.
+    /// The handler's own row is there if and only if its job succeeded, under the token with which
+    /// it succeeded.
     fn compare_orders(&self) {
         let mut orders = orders::all(&self.store);
         let mut books = self.shared.books();
@@ -77,7 +79,7 @@ impl World<'_> {
         }
     }
 
-    /// All jobs have ended long ago: none is left.
+    /// All jobs ended long ago: none may be left.
     fn compare_pruned(&mut self) {
         let left = self.store.jobs(&Filter::default(), 1_000).expect("a page of jobs");
         if let Some(job) = left.first() {
@@ -87,7 +89,7 @@ impl World<'_> {
     }
 }
 
-/// The invariant that a rule of the store's own check stands for.
+/// The invariant that corresponds to a rule of the store's own check.
 fn broken_by(rule: Rule) -> Invariant {
     match rule {
         Rule::I3 | Rule::Lane | Rule::Unknown(_) => Invariant::I3,

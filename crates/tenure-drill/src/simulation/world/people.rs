@@ -1,4 +1,4 @@
-//! What people do while it runs: they enqueue, and decide what waits for them.
+//! What people do during a run: they enqueue, and decide what waits for them.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::super::books::RETRY;
 use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};
 use super::{Drive, World};
 
-/// For how long jobs are kept that have ended, where that is looked at.
+/// How long ended jobs are kept, where that is checked.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl World<'_> {
-    /// All that there is to do from the beginning.
+    /// Enqueues all jobs of the beginning.
     pub(super) fn enqueue_all(&mut self) {
-        // Its own chance, so that fewer jobs are the first of many.
+        // A chance of its own, so that the jobs of a smaller scenario are the first of a larger
+        // one's.
         let mut chance = Chance::seeded(self.chance.bits());
         let drive = self.setup.drive;
         let all: Vec<(&str, Tenant)> = (0..self.scenario().jobs)
@@ -44,8 +45,8 @@ impl World<'_> {
         }
     }
 
-    /// One after the other, with so much time between them that the workers are idle; and what has ended is kept for a
-    /// minute.
+    /// Lets jobs arrive one at a time, with so much time in between that the workers are idle.
+    /// Ended jobs are kept for a minute.
     fn let_them_come(&mut self, count: usize, chance: &mut Chance) {
         let keep = Some(KEPT);
         let change = QueueChange { keep, keep_dead: keep, ..QueueChange::default() };
@@ -57,11 +58,11 @@ impl World<'_> {
                 at
             })
             .collect();
-        // Then what may be deleted is looked for twice.
+        // Afterwards there is time for the sweepers to prune twice.
         self.linger = at + KEPT + Duration::from_secs(130);
     }
 
-    /// The job whose time has come is enqueued, and every worker is told.
+    /// Enqueues the job that is due to arrive, and notifies every worker.
     pub(super) fn arrive(&mut self) {
         if self.arrivals.front().is_none_or(|at| *at > self.elapsed) {
             return;
@@ -81,7 +82,7 @@ impl World<'_> {
         self.workers.iter().flatten().for_each(|worker| worker.desk.poke());
     }
 
-    /// Somebody enqueues under one of a few keys, often for something else, and again when the reply is lost.
+    /// A caller enqueues under one of a few keys, often with other args, and sometimes twice.
     pub(super) fn enqueue_by_key(&mut self, chance: &mut Chance) {
         let number = chance.below(3);
         let key = format!("key-{number}");
@@ -97,12 +98,12 @@ impl World<'_> {
                 books.enqueue(whose, Some((&key, print)), *answer);
             });
         }
-        // Who is told of it is up to chance; the others find it in their own time.
+        // Chance decides which workers are notified; the others find the job by themselves.
         let workers = self.workers.iter().flatten();
         workers.filter(|_| chance.below(2) == 0).for_each(|worker| worker.desk.poke());
     }
 
-    /// A job in such a state.
+    /// A random job in such a state.
     pub(super) fn any_job(&self, chance: &mut Chance, is: impl Fn(State) -> bool) -> Option<JobId> {
         let books = self.shared.books();
         let from = books.jobs.keys().nth(chance.below(books.jobs.len() as u64) as usize)?;
@@ -110,7 +111,8 @@ impl World<'_> {
         found.into_iter().find(|(_, ghost)| is(ghost.state)).map(|(job, _)| *job)
     }
 
-    /// A person looks at what waits for one: what is in doubt is looked up, and the rest goes on.
+    /// A person decides about parked jobs: an effect in doubt is looked up and resolved, and other
+    /// jobs are resumed.
     pub(super) fn people_decide(&mut self) {
         let parked: Vec<JobId> = self.shared.books().parked.iter().copied().collect();
         for job in parked {
@@ -126,7 +128,7 @@ impl World<'_> {
                 } else {
                     Resolution::Resend
                 };
-                // Whether it was heard or not, the next look tells.
+                // If the call was lost, the next look will show that.
                 let _ = self.person.resolve(job, &name, &how);
             }
         }
@@ -144,7 +146,7 @@ fn any_kind(chance: &mut Chance) -> &'static str {
     KINDS[0].0
 }
 
-/// Most jobs are of one of them.
+/// Most jobs belong to one tenant.
 fn any_tenant(chance: &mut Chance) -> Tenant {
     let name = match chance.below(100) {
         0..70 => "",

@@ -1,4 +1,4 @@
-//! How each fault befalls the run.
+//! How each fault affects the run.
 
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ impl World<'_> {
                 self.ask_to_end(place, finishes, number);
             }
             Kind::Late => {
-                // Some soon, so that the sender's next call crosses it, and some when it has long gone on.
+                // Some are applied soon, so that the sender's next call crosses them, and some long
+                // after the sender has gone on.
                 let most = if length(0, 2).is_zero() { 200 } else { 2 * lease };
                 let by = length(10, most);
                 self.shared.weather().held_up.push(by);
@@ -65,7 +66,8 @@ impl World<'_> {
                 self.elapsed += by;
                 self.still_until = self.still_until.max(Some(self.elapsed));
                 self.shared.books().disturb(Some(self.elapsed));
-                // Time has passed, but nobody's own clock has run: that is how it is noticed.
+                // Time has passed, but no worker's own clock has advanced: that is how the sleep is
+                // noticed.
                 self.clock.jump(by);
                 self.advance(Duration::ZERO);
                 let mut books = self.shared.books();
@@ -85,12 +87,12 @@ impl World<'_> {
                 let wanted =
                     |state: State| !state.has_ended() && (state == State::Running) == running;
                 if let Some(job) = self.any_job(&mut chance, wanted) {
-                    // It may be lost; then nobody asks again.
+                    // The call may be lost; then it is not repeated.
                     let _ = self.person.cancel(&[job]);
                 }
             }
             Kind::Requeue => {
-                // Now and then of one that succeeded, which is refused.
+                // Sometimes a job that succeeded, which is refused.
                 let any = chance.below(4) == 0;
                 let wanted = |state: State| state.has_ended() && (any || state != State::Succeeded);
                 if let Some(job) = self.any_job(&mut chance, wanted) {
@@ -111,7 +113,8 @@ impl World<'_> {
         books.hinder(&worker.id, until);
     }
 
-    /// It alone cannot reach the store. When its lease is over, other workers may take its jobs.
+    /// Cuts one worker off from the store. When its leases are over, other workers may take its
+    /// jobs.
     fn cut(&mut self, place: usize, length: Duration, number: u32) {
         let (since, until) = (self.elapsed, self.elapsed + length);
         let Some(worker) = &self.workers[place] else { return };
@@ -127,8 +130,8 @@ impl World<'_> {
         self.cuts.push(Cut { who, since, until, disturbances });
     }
 
-    /// Those who were cut off can reach the store again. If for longer than a lease others could and they could not, they have
-    /// lost what they had.
+    /// Workers that were cut off can reach the store again. If others could reach it for longer
+    /// than a lease and they could not, they must have lost their jobs.
     pub(super) fn end_cuts(&mut self) {
         const GRACE: Duration = Duration::from_secs(5);
         let over: Vec<Cut> = self.cuts.extract_if(.., |cut| cut.until <= self.elapsed).collect();
@@ -147,7 +150,7 @@ impl World<'_> {
         }
     }
 
-    /// Calls that were held up are applied, once the store answers.
+    /// Applies calls that were held up, once the store answers again.
     pub(super) fn deliver(&mut self) {
         let mut weather = self.shared.weather();
         if self.elapsed < weather.down_until.max(weather.full_until) {
@@ -161,8 +164,9 @@ impl World<'_> {
         }
     }
 
-    /// The store's time stands still for all. That is no reason to take anything from anybody, once there is a pulse by which it
-    /// is noticed. But a lease is pardoned by one such break only: not by the next one within its length.
+    /// The store stands still for all workers. Once there is a pulse, the stall is noticed, and no
+    /// lease may lapse because of it. But only one such break extends a lease: not the next one
+    /// within its length.
     fn stand_still(&mut self, until: Duration) {
         let lease = self.scenario().lease;
         let first = self.still_until.is_none_or(|last| self.elapsed > last + lease);
@@ -171,8 +175,8 @@ impl World<'_> {
         self.shared.books().disturb((!pardoned).then_some(until));
     }
 
-    /// The store answers nobody for a long time, and nobody gives up: then all go on at once. No clock has jumped; nothing but
-    /// the pulse that stood still tells.
+    /// The store answers no call for a long time, and no caller gives up; then all go on at once.
+    /// No clock has jumped: only the gap in the pulse shows it.
     fn freeze(&mut self, length: Duration, number: u32) {
         let busy = self.shared.books().is_anybody_at_work();
         self.stand_still(self.elapsed + length);
@@ -191,7 +195,7 @@ impl World<'_> {
         let mut books = self.shared.books();
         books.trace.tell(None, format!("fault {number}: {} is to end: {stage:?}", worker.id));
         if !finishes {
-            // What it stops is not renewed any more.
+            // The jobs that the worker stops are not renewed anymore.
             books.hinder(&worker.id, Duration::MAX);
         }
     }
@@ -216,7 +220,8 @@ impl World<'_> {
         books.trace.tell(None, format!("fault {number}: the store's clock is set {words}"));
     }
 
-    /// The database is a copy from before. Other copies are of a time that is lost too.
+    /// The database becomes an earlier copy. All other copies are dropped: they may be of the time
+    /// that is undone.
     pub(super) fn go_back(&mut self, backup: Backup) {
         self.store.go_back(&backup.dump).expect("it goes back");
         orders::back_to(&self.store, backup.last_order);

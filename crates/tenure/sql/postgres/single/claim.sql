@@ -29,12 +29,12 @@ DECLARE
 BEGIN
     SELECT r.verdict, r.lease_until INTO answer
       FROM tenure.renew_many(ARRAY[renew.job], ARRAY[renew.token], tenure.ms('lease', renew.lease)) r;
-    IF answer.verdict IN ('lost', 'gone') THEN
+    IF answer.verdict IN ('stale', 'not_found') THEN
         PERFORM tenure.stale(renew.job, renew.token, 'renew');
     ELSIF answer.verdict = 'busy' THEN
         SELECT j.lease_until INTO answer.lease_until FROM tenure.jobs j
          WHERE j.id = renew.job
-           AND j.token = renew.token AND j.state + 0 = 2;
+           AND j.token = renew.token AND j.state + 0 = 2 /* running */;
         IF NOT FOUND THEN
             -- Whoever had it locked has settled it since.
             PERFORM tenure.stale(renew.job, renew.token, 'renew');
@@ -57,7 +57,7 @@ BEGIN
     END IF;
     SELECT p.verdict INTO answer
       FROM tenure.progress_many(ARRAY[progress.job], ARRAY[progress.token], ARRAY[tenure.permille(fraction)], ARRAY[note]) p;
-    IF answer IN ('stale', 'gone') THEN
+    IF answer IN ('stale', 'not_found') THEN
         PERFORM tenure.stale(progress.job, progress.token, 'progress');
     END IF;
     RETURN answer = 'noted';

@@ -2,7 +2,7 @@
 -- while it is open.
 
 -- Asks for the proof, and refuses at once what is stale already. With strict => true a lease that is over is
--- refused as well, even if nobody has taken the job yet: the check before a call to the outside.
+-- refused as well, even if no worker has taken the job yet: the check before a call to the outside.
 CREATE OR REPLACE FUNCTION tenure.fence(job bigint, token bigint, strict boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -10,7 +10,7 @@ DECLARE
     until bigint;
     t     bigint := tenure.clock_ms();
 BEGIN
-    SELECT j.lease_until INTO until FROM tenure.jobs j WHERE j.id = job AND j.token = fence.token AND j.state + 0 = 2;
+    SELECT j.lease_until INTO until FROM tenure.jobs j WHERE j.id = job AND j.token = fence.token AND j.state + 0 = 2 /* running */;
     IF NOT FOUND THEN
         PERFORM tenure.stale(job, token, 'fence');
     ELSIF strict AND until <= t THEN
@@ -34,7 +34,7 @@ BEGIN
     IF FOUND THEN
         PERFORM 1 FROM tenure.jobs j
           WHERE j.id = NEW.job_id
-            AND j.token = NEW.token AND j.state + 0 = 2
+            AND j.token = NEW.token AND j.state + 0 = 2 /* running */
             FOR NO KEY UPDATE;
         IF NOT FOUND THEN
             PERFORM tenure.stale(NEW.job_id, NEW.token, 'commit');
@@ -70,7 +70,7 @@ DECLARE
 BEGIN
     SELECT j.lease_until INTO until FROM tenure.jobs j
      WHERE j.id = job
-       AND j.token = hold.token AND j.state + 0 = 2
+       AND j.token = hold.token AND j.state + 0 = 2 /* running */
        FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM tenure.stale(job, token, 'hold');
@@ -92,7 +92,7 @@ BEGIN
             'Use the verb that the message of TN001 begins with.');
     END IF;
     SELECT c.token, c.state INTO found_ FROM tenure.current(job) c;
-    IF found_.token IS NULL OR refused.token IS NULL OR found_.token = refused.token AND found_.state = 2 THEN
+    IF found_.token IS NULL OR refused.token IS NULL OR found_.token = refused.token AND found_.state = 2 /* running */ THEN
         RETURN false;
     END IF;
     -- The timeline knows the verbs of jobs; a fence, a hold and a commit are steps towards a completion.

@@ -16,11 +16,11 @@ BEGIN
     SELECT l.verdict, l.result, ('{open,committed,failed,resend}'::text[])[l.standing + 1] INTO answer, result, stands
       FROM tenure.ledger_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_name], ARRAY[p_result],
                               ARRAY[left(p_note, 2048)]) l;
-    IF answer IN ('stale', 'gone') THEN
+    IF answer IN ('stale', 'not_found') THEN
         PERFORM tenure.stale(p_job, p_token, p_verb);
-    ELSIF answer = 'no' AND stands IS NULL THEN
+    ELSIF answer = 'not_allowed' AND stands IS NULL THEN
         PERFORM tenure.invalid('effect', format('job %s has no effect %s', p_job, p_name), 'Open it first, with tenure.effect_open.');
-    ELSIF answer = 'no' THEN
+    ELSIF answer = 'not_allowed' THEN
         PERFORM tenure.invalid('effect', format('effect %s of job %s is %s; this attempt cannot %s', p_name, p_job, stands, p_verb),
             'Ask tenure.effect_open where it stands. Only who opened an effect may commit or fail it; only what is in doubt can be settled.');
     END IF;
@@ -36,7 +36,7 @@ BEGIN
 END $$;
 
 -- I am about to do it. Answers opened: go on, under this key; committed: it has happened, and this came back; in_doubt:
--- an earlier attempt may have done it, and nobody knows.
+-- an earlier attempt may have done it, and the store cannot know.
 CREATE OR REPLACE FUNCTION tenure.effect_open(job bigint, token bigint, effect text)
 RETURNS TABLE (answer text, result json, key text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -86,7 +86,7 @@ BEGIN
             tenure.ledger_entry(job, token, 'effect_resolve', effect, committed, NULL);
 END $$;
 
--- A person's word about an effect in doubt, for a job that nobody holds. A parked job with no other doubt is queued again.
+-- A person's decision about an effect in doubt, for a job that is not running. A parked job with no other doubt is queued again.
 -- Answers the job's state afterwards.
 CREATE OR REPLACE FUNCTION tenure.effect_resolve(job bigint, effect text, committed json DEFAULT NULL,
     resend boolean DEFAULT false) RETURNS text
@@ -102,17 +102,17 @@ BEGIN
     SELECT r.verdict, r.state, ('{open,committed,failed,resend}'::text[])[r.standing + 1] AS standing INTO answer
       FROM tenure.resolve_effect(job, effect, committed) r;
     CASE answer.verdict
-        WHEN 'gone' THEN
+        WHEN 'not_found' THEN
             PERFORM tenure.invalid('job', format('there is no job %s, or no longer', coalesce(job::text, 'NULL')), 'Look for it in the view tenure.job.');
-        WHEN 'unknown' THEN
+        WHEN 'no_such_effect' THEN
             PERFORM tenure.invalid('effect', format('job %s has no effect %s', job, effect), 'Look for it in the view tenure.effect.');
-        WHEN 'no' THEN
+        WHEN 'not_in_doubt' THEN
             PERFORM tenure.invalid('effect', format('effect %s of job %s is %s, and so not in doubt', effect, job, answer.standing),
                 'What stands is in the view tenure.effect. A decision can be corrected until an attempt has gone on with it.');
-        WHEN 'over' THEN
+        WHEN 'succeeded' THEN
             PERFORM tenure.invalid('job', format('job %s has succeeded, and nobody would send effect %s again', job, effect),
                 'If it happened, say so with committed => ….');
-        WHEN 'held' THEN
+        WHEN 'running' THEN
             PERFORM tenure.invalid('job', format('job %s is running, and its holder decides', job),
                 'Wait until it parks or ends, or cancel it first.');
         ELSE

@@ -4,9 +4,9 @@ CREATE OR REPLACE FUNCTION tenure.changed(p_job bigint, p_verb text, p_verdict t
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF p_verdict = 'gone' THEN
+    IF p_verdict = 'not_found' THEN
         PERFORM tenure.invalid('job', format('there is no job %s, or no longer', coalesce(p_job::text, 'NULL')), 'Look for it in the view tenure.job.');
-    ELSIF p_verdict = 'no' THEN
+    ELSIF p_verdict = 'refused' THEN
         PERFORM tenure.invalid('job', format('job %s is %s; %s is not possible', p_job, tenure.state_name(p_state), p_verb),
             'Cancel what has not ended, requeue what is dead or cancelled, resume what is parked.');
     END IF;

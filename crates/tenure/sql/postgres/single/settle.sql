@@ -22,9 +22,9 @@ BEGIN
 END $$;
 
 -- One settlement, or TN001. What an earlier transaction has settled raises TN004: it was done before. If a repetition were
--- answered with yes, everything that this transaction writes, before or after, would be committed once more beside a
+-- accepted, everything that this transaction writes, before or after, would be committed once more beside a
 -- settlement that was made without it. So after a COMMIT whose answer was lost, TN004 tells that it went through. Within the
--- transaction that settled, a repetition is answered with yes.
+-- transaction that settled, a repetition is accepted.
 CREATE OR REPLACE FUNCTION tenure.settle(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text, p_result json)
 RETURNS text
 LANGUAGE plpgsql
@@ -35,7 +35,7 @@ BEGIN
     SELECT s.verdict, s.became INTO answer
       FROM tenure.settle_many(ARRAY[p_job], ARRAY[p_token], ARRAY[p_verb], ARRAY[p_after_ms],
                               ARRAY[left(p_note, 2048)], ARRAY[p_result]) s;
-    IF answer.verdict IN ('stale', 'gone') THEN
+    IF answer.verdict IN ('stale', 'not_found') THEN
         PERFORM tenure.stale(p_job, p_token, p_verb);
     ELSIF answer.verdict = 'repeated' AND NOT tenure.is_settled_here(p_job, p_token, p_verb) THEN
         RAISE EXCEPTION USING ERRCODE = 'TN004',

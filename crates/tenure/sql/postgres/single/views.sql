@@ -20,7 +20,7 @@ SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token
 -- What jobs did to the outside, and whether it may have happened without anybody knowing.
 CREATE OR REPLACE VIEW tenure.effect AS
 SELECT l.job_id AS job, l.effect, ('{open,committed,failed,resend}'::text[])[l.state + 1] AS state,
-       l.state = 0 AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = l.job_id AND j.token = l.token AND j.state + 0 = 2)
+       l.state = 0 /* open */ AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = l.job_id AND j.token = l.token AND j.state + 0 = 2 /* running */)
            AS in_doubt,
        l.token, tenure.at(l.opened_at) AS opened_at, tenure.at(l.ended_at) AS ended_at, l.result, l.note
   FROM tenure.ledger l;

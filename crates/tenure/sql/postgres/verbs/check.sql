@@ -54,7 +54,7 @@ BEGIN
                              WHERE l.job_id = d.id AND l.token >= d.token AND NOT l.refused
                                AND l.verb NOT IN ('resume', 'return') LIMIT 1), 'nobody held it')
           FROM tenure.done d
-         WHERE d.id BETWEEN low AND high AND d.state = 4
+         WHERE d.id BETWEEN low AND high AND d.state = 4 /* succeeded */
            AND (d.worker IS NULL OR d.started_at IS NULL
                 OR EXISTS (SELECT 1 FROM tenure.timeline l WHERE l.job_id = d.id AND l.token >= d.token AND NOT l.refused
                               AND l.verb NOT IN ('resume', 'return')))
@@ -62,14 +62,14 @@ BEGIN
         -- Nothing stays running without a living holder.
         SELECT j.id, 'i11', 'its lease was over ' || (t - j.lease_until) / 1000 || ' s ago, and nobody takes it back'
           FROM tenure.jobs j
-         WHERE j.id BETWEEN low AND high AND j.state + 0 = 2 AND j.lease_until + 0 <= t - overdue_ms
+         WHERE j.id BETWEEN low AND high AND j.state + 0 = 2 /* running */ AND j.lease_until + 0 <= t - overdue_ms
            AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime, b.started, b.broke, b.broke_before)
                <= t - overdue_ms
         UNION ALL
         -- The ledger agrees with the jobs.
         SELECT l.job_id, 'ledger', 'it succeeded, but what became of its effect ' || l.effect || ' was never written'
-          FROM tenure.ledger l JOIN tenure.done d ON d.id = l.job_id AND d.state = 4
-         WHERE l.job_id BETWEEN low AND high AND l.state = 0
+          FROM tenure.ledger l JOIN tenure.done d ON d.id = l.job_id AND d.state = 4 /* succeeded */
+         WHERE l.job_id BETWEEN low AND high AND l.state = 0 /* open */
         UNION ALL
         SELECT l.job_id, 'ledger', 'its ' || l.name || ' was written under token ' || l.token || ', above the job''s own'
           FROM (SELECT x.job_id, x.token, 'effect ' || x.effect AS name FROM tenure.ledger x WHERE x.job_id BETWEEN low AND high

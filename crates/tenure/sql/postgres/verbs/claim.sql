@@ -2,7 +2,7 @@
 --
 -- Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the ring of
 -- groups that have work for it, beginning after the last one that its worker was served from, and takes
--- an equal share from each. It never waits for a row: what somebody else has locked is passed by.
+-- an equal share from each. It never waits for a row: it skips rows that another transaction has locked.
 
 -- The rows of an answer, told apart by `what`: 'lapsed' for each job that was taken back on the way,
 -- 'claimed' for each that was leased, in the order of `place`, and one 'next' with where the next claim
@@ -102,7 +102,7 @@ BEGIN
     seen := 0;
     SELECT array_agg(q.queue), array_agg(q.queue) FILTER (WHERE EXISTS (
                SELECT 1 FROM tenure.jobs w
-                WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= known.waiting_from AND w.run_at <= t))
+                WHERE w.state = 1 /* waiting */ AND w.queue = q.queue AND w.run_at >= known.waiting_from AND w.run_at <= t))
       INTO queues, due
       FROM (SELECT DISTINCT u.queue FROM unnest(p_queues) u(queue)) q
      WHERE NOT EXISTS (SELECT 1 FROM tenure.queues s WHERE s.queue = q.queue AND s.paused_at IS NOT NULL);
@@ -119,11 +119,11 @@ BEGIN
     read := tenure.entries_read('tenure.jobs_running');
     seen := 0;
     answer.what := 'lapsed';
-    IF EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late) THEN
+    IF EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 /* running */ AND r.lease_until >= known.running_from AND r.lease_until <= late) THEN
         SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t) l;
         FOR over IN
             SELECT r.id, r.token FROM tenure.jobs r
-             WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
+             WHERE r.state = 2 /* running */ AND r.lease_until >= known.running_from AND r.lease_until <= late
                AND tenure.pardoned_until(r.leased_at, r.lease_ms, r.started_at, r.max_runtime,
                                          b.started, b.broke, b.broke_before) <= late
              ORDER BY r.lease_until, r.id LIMIT lapse_limit FOR UPDATE SKIP LOCKED
@@ -147,7 +147,7 @@ BEGIN
     IF saved IS NOT NULL AND seen < lapse_limit THEN
         -- Not beyond a lease that is over but for the server's start.
         known.running_from := coalesce((SELECT r.lease_until FROM tenure.jobs r
-                                         WHERE r.state = 2 AND r.lease_until >= known.running_from AND r.lease_until <= late
+                                         WHERE r.state = 2 /* running */ AND r.lease_until >= known.running_from AND r.lease_until <= late
                                          ORDER BY r.lease_until LIMIT 1), late);
         known.running_until := coalesce(known.running_until, t + saved);
     END IF;
@@ -158,7 +158,7 @@ BEGIN
     -- Not beside one that has not run for long, nor beside one that the next crash would bury.
     SELECT count(*) = 0, coalesce(bool_and(r.started_at <= t - suspicion_ms AND r.crashes + 1 < r.max_crashes), true)
       INTO alone, allowed FROM tenure.jobs r
-     WHERE r.state = 2 AND r.lane & 2305843009213693952 <> 0 AND r.worker = p_worker;
+     WHERE r.state = 2 /* running */ AND r.lane & 2305843009213693952 <> 0 AND r.worker = p_worker;
     -- From the cursor to the end, then from the beginning to where the round began.
     SELECT array_agg(b.bound ORDER BY s.part, s.first, b.side) INTO ranges
       FROM (SELECT DISTINCT tenure.prefix(q, 20) AS number FROM unnest(queues) q) n
@@ -197,7 +197,7 @@ BEGIN
             -- new token is above every earlier one of this job, also across epochs.
             RETURN QUERY
             UPDATE tenure.jobs j
-               SET state = 2,
+               SET state = 2 /* running */,
                    attempt = j.attempt + 1,
                    token = greatest(j.token, e) + 1,
                    worker = p_worker,
@@ -210,7 +210,7 @@ BEGIN
                    progress = NULL, progress_note = NULL
               FROM unnest(jobs, spots) WITH ORDINALITY p(id, spot, place)
              WHERE j.ctid = p.spot AND j.id + 0 = p.id
-               AND j.state + 0 = 0
+               AND j.state + 0 = 0 /* ready */
             RETURNING 'claimed', taken + p.place::int, j.id, j.token, NULL::text, NULL::smallint, NULL::smallint, NULL::text,
                       j.kind, coalesce(j.args, (SELECT l.args FROM tenure.payloads l WHERE l.job_id = j.id)),
                       j.queue, j.tenant, j.attempt, j.max_attempts, j.crashes, j.max_crashes,
@@ -239,7 +239,7 @@ BEGIN
         SELECT min(greatest(w.run_at - t, 0)) INTO answer.due_ms
           FROM unnest(queues) q(queue) CROSS JOIN LATERAL (
             SELECT w.run_at FROM tenure.jobs w
-             WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= known.waiting_from
+             WHERE w.state = 1 /* waiting */ AND w.queue = q.queue AND w.run_at >= known.waiting_from
              ORDER BY w.run_at LIMIT 1) w;
     END IF;
     IF known.lanes IS NOT NULL OR known.waiting_until IS NOT NULL OR known.running_until IS NOT NULL THEN
@@ -267,10 +267,10 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT d.id FROM unnest(p_queues) q(queue) CROSS JOIN LATERAL (
             SELECT w.id FROM tenure.jobs w
-             WHERE w.state = 1 AND w.queue = q.queue AND w.run_at >= p_from AND w.run_at <= t
+             WHERE w.state = 1 /* waiting */ AND w.queue = q.queue AND w.run_at >= p_from AND w.run_at <= t
              ORDER BY w.run_at, w.id LIMIT p_limit FOR UPDATE SKIP LOCKED) d)
-    UPDATE tenure.jobs j SET state = 0 FROM due
-     WHERE j.id = due.id AND j.state + 0 = 1;
+    UPDATE tenure.jobs j SET state = 0 /* ready */ FROM due
+     WHERE j.id = due.id AND j.state + 0 = 1 /* waiting */;
     GET DIAGNOSTICS promoted = ROW_COUNT;
     RETURN promoted;
 END $$;
@@ -294,12 +294,12 @@ BEGIN
             SELECT p_first << 15, (p_last + 1) << 15
             UNION ALL SELECT (p_first << 15) + suspect_lane, ((p_last + 1) << 15) + suspect_lane WHERE p_suspects),
         walk(lane, high, group_, found, passed_by) AS (
-            SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high
+            SELECT (SELECT j.lane FROM tenure.jobs j WHERE j.state = 0 /* ready */ AND j.lane >= s.low AND j.lane < s.high
                      ORDER BY j.lane LIMIT 1), s.high, NULL::bigint, 0, 0
               FROM side s
             UNION ALL
             SELECT (SELECT j.lane FROM tenure.jobs j
-                     WHERE j.state = 0 AND j.lane > w.lane
+                     WHERE j.state = 0 /* ready */ AND j.lane > w.lane
                        -- All lanes of the group in which the walk ends are known.
                        AND j.lane < CASE WHEN k.passed_by < p_to_pass THEN w.high ELSE ((w.lane >> 15) + 1) << 15 END
                      ORDER BY j.lane LIMIT 1),
@@ -372,7 +372,7 @@ BEGIN
         SELECT l.place, l.suspect, s.spot, s.id, s.priority, s.run_at
           FROM lane l CROSS JOIN LATERAL (
             SELECT j.ctid AS spot, j.id, j.priority, j.run_at FROM tenure.jobs j
-             WHERE j.state = 0 AND j.lane = l.lane
+             WHERE j.state = 0 /* ready */ AND j.lane = l.lane
                AND (j.priority, j.run_at, j.id) > (l.priority, l.run_at, l.id)
                AND j.queue = ANY (p_queues) AND (p_kinds IS NULL OR j.kind = ANY (p_kinds))
                AND (p_alone OR NOT l.suspect OR j.crashes + 1 < j.max_crashes)
@@ -494,13 +494,13 @@ BEGIN
           FROM unnest(known.lanes, known.priorities, known.run_at, known.ids) m(lane, priority, run_at, id)
          WHERE m.lane >= low AND m.lane < p_high ORDER BY m.lane LIMIT 1;
         SELECT j.lane INTO found_ FROM tenure.jobs j
-         WHERE j.state = 0 AND j.lane >= low AND j.lane < coalesce(mark.lane, p_high) ORDER BY j.lane LIMIT 1;
+         WHERE j.state = 0 /* ready */ AND j.lane >= low AND j.lane < coalesce(mark.lane, p_high) ORDER BY j.lane LIMIT 1;
         IF NOT FOUND AND mark.lane IS NULL THEN
             EXIT;
         ELSIF NOT FOUND THEN
             low := mark.lane + 1;
             SELECT j.lane INTO found_ FROM tenure.jobs j
-             WHERE j.state = 0 AND j.lane = mark.lane
+             WHERE j.state = 0 /* ready */ AND j.lane = mark.lane
                AND (j.priority, j.run_at, j.id) > (mark.priority, mark.run_at, mark.id)
              ORDER BY j.priority, j.run_at, j.id LIMIT 1;
             CONTINUE WHEN NOT FOUND;

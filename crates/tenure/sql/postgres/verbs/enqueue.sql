@@ -114,7 +114,7 @@ BEGIN
             SELECT k.job_id, k.fingerprint FROM tenure.keys k
              WHERE k.tenant = a.tenant AND k.scope = 0 AND k.key = a.key AND k.expires_at > t LIMIT 1) k ON true;
 
-        -- Ids in the order of the batch, for those that nobody is before.
+        -- Ids in the order of the batch, for jobs whose key is free.
         SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN e + nextval('tenure.job_id') END ORDER BY o.n)
           INTO ids FROM unnest(owners, firsts) WITH ORDINALITY o(owner, first, n);
 
@@ -137,7 +137,7 @@ BEGIN
         SELECT (SELECT count(*) FROM taker), (SELECT count(*) FROM took) INTO takers, taken;
         EXIT WHEN takers = taken;
         -- Somebody was quicker with one of the keys. Ask again, and take only what is still free: fewer keys
-        -- than now, all of them ours already, so that nobody is waited for out of turn.
+        -- than now, all of them ours already, so that this call waits for no other transaction out of order.
         DELETE FROM tenure.keys k USING unnest(p_tenants, p_keys, ids) o(tenant, key, id)
          WHERE k.tenant = coalesce(o.tenant, '') AND k.scope = 0 AND k.key = o.key AND k.job_id = o.id;
     END LOOP;

@@ -24,7 +24,7 @@ DECLARE
     due   text[];
 BEGIN
     leads := false;
-    leases_are_out := EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2);
+    leases_are_out := EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 /* running */);
     workers := (SELECT count(*) FROM (SELECT 1 FROM tenure.workers w LIMIT 1000) known);
     seen := tenure.progress_of_server();
     IF p_seen IS NOT NULL AND tenure.witnessed(p_seen, t) THEN
@@ -40,7 +40,7 @@ BEGIN
     IF t - told >= pulse_ms THEN
         due := ARRAY(SELECT DISTINCT w.queue
                        FROM (SELECT j.queue FROM tenure.jobs j
-                              WHERE j.state = 1 AND j.run_at + 0 > told AND j.run_at + 0 <= t
+                              WHERE j.state = 1 /* waiting */ AND j.run_at + 0 > told AND j.run_at + 0 <= t
                               ORDER BY j.run_at + 0 LIMIT 1000) w);
         IF cardinality(due) > 0 THEN
             PERFORM set_config('synchronous_commit', 'off', true);
@@ -52,7 +52,7 @@ END $$;
 
 -- ── leases that are over ──────────────────────────────────────────────────────────────────────────
 
--- Longest over first, by p_grace_ms at the least: who comes late to look, because the machine stood still, passes one,
+-- Longest over first, by p_grace_ms at the least: a caller that runs late (its machine was suspended) passes a grace,
 -- since others may have stood still with it. It is a look without locks; what it finds is checked again before anything
 -- is written.
 CREATE OR REPLACE FUNCTION tenure.overdue(p_limit int, p_grace_ms bigint DEFAULT 0) RETURNS TABLE (job bigint, token bigint)
@@ -67,12 +67,12 @@ DECLARE
     b    record;
 BEGIN
     PERFORM tenure.check_batch(p_limit);
-    IF NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 AND j.lease_until <= late) THEN
+    IF NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.state = 2 /* running */ AND j.lease_until <= late) THEN
         RETURN;
     END IF;
     SELECT l.started, l.broke, l.broke_before INTO b FROM tenure.last_breaks(t, false) l;
     RETURN QUERY SELECT j.id, j.token FROM tenure.jobs j
-                  WHERE j.state = 2 AND j.lease_until <= late
+                  WHERE j.state = 2 /* running */ AND j.lease_until <= late
                     AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
                                               b.started, b.broke, b.broke_before) <= late
                   ORDER BY j.lease_until, j.id LIMIT p_limit;
@@ -108,14 +108,14 @@ BEGIN
         n := shown.n;
         lapsed := tenure.lapse_one(shown.id, shown.token, t, e, b.started, b.broke, b.broke_before);
         verdict := CASE
-            WHEN lapsed.job IS NOT NULL THEN 'lapsed'
+            WHEN lapsed.job IS NOT NULL THEN 'taken_back'
             -- Still over, but locked: its holder may be about to commit.
             WHEN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token
-                            AND j.state + 0 = 2 AND j.lease_until + 0 <= t
+                            AND j.state + 0 = 2 /* running */ AND j.lease_until + 0 <= t
                             AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
                                                       b.started, b.broke, b.broke_before) + 0 <= t)
                 THEN 'busy'
-            ELSE 'no'
+            ELSE 'left_alone'
         END;
         RETURN NEXT;
     END LOOP;
@@ -137,7 +137,7 @@ BEGIN
      WHERE j.id = p_job
        AND tenure.pardoned_until(j.leased_at, j.lease_ms, j.started_at, j.max_runtime,
                                  lapse_one.started, lapse_one.broke, lapse_one.broke_before) <= t
-       AND j.token = p_token AND j.state + 0 = 2
+       AND j.token = p_token AND j.state + 0 = 2 /* running */
        AND j.lease_until + 0 <= t
        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -168,10 +168,10 @@ BEGIN
         why := why || ', after an earlier crash';
     END IF;
     IF buried THEN
-        became := 5;
+        became := 5 /* dead */;
         PERFORM tenure.end_job(was.id, became, tenure.next_token(was.token, e), was.crashes + 1, t, NULL, why);
     ELSE
-        became := 0;
+        became := 0 /* ready */;
         PERFORM tenure.put_back(was.id, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1,
             t, tenure.makes_suspect(was.crashes + 1, was.max_crashes), NULL, t);
         -- A worker whose lease alone was over may come back, until the lease would have been over once more.
@@ -195,7 +195,7 @@ CREATE OR REPLACE FUNCTION tenure.guard_key(worker text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT ('x' || encode(substring(sha256(convert_to(left('tenure.', -1) || ' ' || worker, 'UTF8')) FROM 1 FOR 8), 'hex'))::bit(64)::bigint $$;
 
--- All locks of workers that are held, by anybody. A look at the server's table of locks, and not a try at each: that would
+-- All locks of workers that some session holds. A look at the server's table of locks, and not a try at each: that would
 -- be in the way of a worker that is taking its lock, and it would succeed in the very session that has it.
 CREATE OR REPLACE FUNCTION tenure.held_locks() RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
@@ -324,12 +324,12 @@ BEGIN
     -- One walk over what is running, however many are gone.
     FOR was IN
         SELECT j.* FROM tenure.jobs j
-         WHERE j.state = 2 AND j.worker = ANY (gone)
+         WHERE j.state = 2 /* running */ AND j.worker = ANY (gone)
          ORDER BY j.worker, j.lease_until, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     LOOP
         RETURN NEXT tenure.lapse_row_of(was, tenure.take_back(was, 'vanish', t, e));
     END LOOP;
     DELETE FROM tenure.workers w
      WHERE w.worker = ANY (gone)
-       AND w.worker NOT IN (SELECT j.worker FROM tenure.jobs j WHERE j.state = 2 AND j.worker = ANY (gone));
+       AND w.worker NOT IN (SELECT j.worker FROM tenure.jobs j WHERE j.state = 2 /* running */ AND j.worker = ANY (gone));
 END $$;

@@ -5,7 +5,7 @@
 -- Answers, by entry: opened (go on and do it), committed (with what came back), decided (the same by a person's word, with
 -- which an attempt goes on by effect_resolve with the same result), in_doubt (whose token, since when),
 -- recorded, remembered (what the step came to), unknown, no (with where the effect stands instead, or NULL), stale
--- (with the job's token and state) or gone. The library decides the same in ledger.rs.
+-- (with the job's token and state) or not_found. The library decides the same in ledger.rs.
 CREATE OR REPLACE FUNCTION tenure.ledger_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_names text[],
     p_results json[], p_notes text[])
 RETURNS TABLE (n int, verdict text, result json, token bigint, since bigint, standing smallint, state smallint)
@@ -27,7 +27,7 @@ BEGIN
     -- In the order of their ids, so that two batches never wait for each other in a circle.
     SELECT coalesce(array_agg(s.n), '{}') INTO held
       FROM (SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) ORDER BY u.id, u.n) s
-     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2 /* running */
                              FOR NO KEY UPDATE) l;
     FOR entry IN
         SELECT u.id, u.token, u.verb, u.name, u.result, u.note, u.n::int AS n
@@ -65,7 +65,7 @@ BEGIN
     PERFORM 1
        FROM tenure.jobs j
       WHERE j.id = p_job
-        AND j.token = p_token AND j.state + 0 = 2;
+        AND j.token = p_token AND j.state + 0 = 2 /* running */;
     IF NOT FOUND THEN
         SELECT l.verdict, l.result, l.token, l.state INTO verdict, result, token, state
           FROM tenure.ledger_late(p_job, p_token, p_verb, p_name, p_result, t) l;
@@ -85,7 +85,7 @@ BEGIN
 
     IF p_verb = 'effect_open' THEN
         -- Written first and looked at afterwards: it is the table's key that keeps a second intent out.
-        INSERT INTO tenure.ledger (job_id, effect, token, state, opened_at) VALUES (p_job, p_name, p_token, 0, t)
+        INSERT INTO tenure.ledger (job_id, effect, token, state, opened_at) VALUES (p_job, p_name, p_token, 0 /* open */, t)
         ON CONFLICT (job_id, effect) DO NOTHING;
         IF FOUND THEN
             verdict := 'opened';
@@ -95,14 +95,14 @@ BEGIN
     SELECT l.* INTO found_ FROM tenure.ledger l WHERE l.job_id = p_job AND l.effect = p_name;
     ours := coalesce(found_.token = p_token, false);
     CASE
-        WHEN p_verb = 'effect_open' AND found_.state IN (2, 3) THEN
-            UPDATE tenure.ledger l SET state = 0, token = p_token, opened_at = t, ended_at = NULL, note = NULL
+        WHEN p_verb = 'effect_open' AND found_.state IN (2 /* failed */, 3 /* resend */) THEN
+            UPDATE tenure.ledger l SET state = 0 /* open */, token = p_token, opened_at = t, ended_at = NULL, note = NULL
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'opened';
         -- The same attempt asks again: its first answer was lost on the way.
-        WHEN p_verb = 'effect_open' AND found_.state = 0 AND ours THEN
+        WHEN p_verb = 'effect_open' AND found_.state = 0 /* open */ AND ours THEN
             verdict := 'opened';
-        WHEN p_verb = 'effect_open' AND found_.state = 0 THEN
+        WHEN p_verb = 'effect_open' AND found_.state = 0 /* open */ THEN
             verdict := 'in_doubt';
             token := found_.token;
             since := found_.opened_at;
@@ -115,26 +115,26 @@ BEGIN
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'recorded';
         -- Whoever wrote the intent may say how it ended, and committed is final.
-        WHEN p_verb = 'effect_commit' AND found_.state IN (0, 2) AND ours THEN
-            UPDATE tenure.ledger l SET state = 1, result = p_result, note = NULL, ended_at = t
+        WHEN p_verb = 'effect_commit' AND found_.state IN (0 /* open */, 2 /* failed */) AND ours THEN
+            UPDATE tenure.ledger l SET state = 1 /* committed */, result = p_result, note = NULL, ended_at = t
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'recorded';
-        WHEN p_verb = 'effect_fail' AND found_.state = 0 AND ours THEN
-            UPDATE tenure.ledger l SET state = 2, note = p_note, ended_at = t
+        WHEN p_verb = 'effect_fail' AND found_.state = 0 /* open */ AND ours THEN
+            UPDATE tenure.ledger l SET state = 2 /* failed */, note = p_note, ended_at = t
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'recorded';
-        -- Only what is in doubt can be resolved: an intent of somebody else's.
-        WHEN p_verb = 'effect_resolve' AND p_result IS NOT NULL AND found_.state = 0 AND NOT ours THEN
-            UPDATE tenure.ledger l SET state = 1, token = p_token, result = p_result, ended_at = t
+        -- Only an effect in doubt can be resolved: an intent of an earlier attempt.
+        WHEN p_verb = 'effect_resolve' AND p_result IS NOT NULL AND found_.state = 0 /* open */ AND NOT ours THEN
+            UPDATE tenure.ledger l SET state = 1 /* committed */, token = p_token, result = p_result, ended_at = t
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'recorded';
-        WHEN p_verb = 'effect_resolve' AND p_result IS NULL AND found_.state = 0 THEN
+        WHEN p_verb = 'effect_resolve' AND p_result IS NULL AND found_.state = 0 /* open */ THEN
             UPDATE tenure.ledger l SET token = p_token, opened_at = t
              WHERE l.job_id = p_job AND l.effect = p_name AND NOT ours;
             verdict := 'recorded';
         ELSE
             standing := found_.state;
-            verdict := CASE WHEN tenure.ledger_heard(p_job, p_token, p_verb, p_name, p_result) THEN 'recorded' ELSE 'no' END;
+            verdict := CASE WHEN tenure.ledger_heard(p_job, p_token, p_verb, p_name, p_result) THEN 'recorded' ELSE 'not_allowed' END;
     END CASE;
 END $$;
 
@@ -142,7 +142,7 @@ END $$;
 -- beside what is committed or to be sent again tells that a person decided so.
 CREATE OR REPLACE FUNCTION tenure.can_be_corrected(p_effect tenure.ledger) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-$$ SELECT coalesce(p_effect.state IN (1, 3) AND p_effect.note IS NOT NULL AND p_effect.token = 0, false) $$;
+$$ SELECT coalesce(p_effect.state IN (1 /* committed */, 3 /* resend */) AND p_effect.note IS NOT NULL AND p_effect.token = 0, false) $$;
 
 -- Whether this very attempt has written this outcome before: then a repetition is told so, however late. What is a
 -- permission, to open and to send again, is not repeated to an attempt that has ended.
@@ -158,7 +158,7 @@ BEGIN
                               WHEN p_verb = 'effect_fail' THEN 2 END);
 END $$;
 
--- The answer to an entry that did not pass the fence: written before, stale, or gone.
+-- The answer to an entry that did not pass the fence: recorded before, stale, or not_found.
 CREATE OR REPLACE FUNCTION tenure.ledger_late(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json, t bigint,
     OUT verdict text, OUT result json, OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql
@@ -177,13 +177,13 @@ BEGIN
         END IF;
     END IF;
     SELECT r.token, r.state INTO token, state FROM tenure.refuse(p_job, p_token, p_verb, t) r;
-    verdict := CASE WHEN token IS NULL THEN 'gone' ELSE 'stale' END;
+    verdict := CASE WHEN token IS NULL THEN 'not_found' ELSE 'stale' END;
 END $$;
 
--- A person's word about an effect in doubt, for a job that nobody holds: it happened, and p_result came back; or, where
+-- A person's decision about an effect in doubt, for a job that is not running: it happened, and p_result came back; or, where
 -- that is NULL, it is to be sent again. It can be corrected until an attempt has gone on with it. A parked job with no other
--- doubt is queued again. Answers yes with the job's state,
--- no with where the effect stands, held, over, unknown or gone.
+-- doubt is queued again. Answers applied with the job's state,
+-- not_in_doubt with where the effect stands, running, succeeded, no_such_effect or not_found.
 CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
     OUT verdict text, OUT state smallint, OUT standing smallint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -191,7 +191,7 @@ SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off SET
 AS $$
 #variable_conflict use_column
 DECLARE
-    decided CONSTANT smallint := CASE WHEN p_result IS NULL THEN 3 ELSE 1 END;
+    decided CONSTANT smallint := CASE WHEN p_result IS NULL THEN 3 /* resend */ ELSE 1 /* committed */ END;
     t      bigint := tenure.clock_ms();
     hit    record;
     was    tenure.jobs;
@@ -199,36 +199,36 @@ DECLARE
 BEGIN
     PERFORM tenure.check_names('effect', ARRAY[p_effect]);
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
-    -- Locked, so that nobody claims it, and no other word is heard, meanwhile.
+    -- Locked, so that no worker claims it and no other decision is applied meanwhile.
     SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(p_job) f;
     was := hit.live;
     state := hit.state;
     SELECT l.* INTO found_ FROM tenure.ledger l WHERE l.job_id = p_job AND l.effect = p_effect;
     standing := found_.state;
     IF state IS NULL THEN
-        verdict := 'gone';
+        verdict := 'not_found';
     ELSIF standing IS NULL THEN
-        verdict := 'unknown';
+        verdict := 'no_such_effect';
     ELSIF found_.note IS NOT NULL AND standing = decided AND found_.result::text IS NOT DISTINCT FROM p_result::text THEN
         -- Said before.
-        verdict := 'yes';
-    ELSIF standing <> 0 AND NOT tenure.can_be_corrected(found_) THEN
-        verdict := 'no';
-    ELSIF state = 2 THEN
-        verdict := 'held';
-    ELSIF state = 4 AND decided = 3 THEN
+        verdict := 'applied';
+    ELSIF standing <> 0 /* open */ AND NOT tenure.can_be_corrected(found_) THEN
+        verdict := 'not_in_doubt';
+    ELSIF state = 2 /* running */ THEN
+        verdict := 'running';
+    ELSIF state = 4 /* succeeded */ AND decided = 3 /* resend */ THEN
         -- Nobody would ever send it.
-        verdict := 'over';
+        verdict := 'succeeded';
     ELSE
-        verdict := 'yes';
+        verdict := 'applied';
         UPDATE tenure.ledger l SET state = decided, token = 0, result = p_result, ended_at = t, note = 'a person decided'
          WHERE l.job_id = p_job AND l.effect = p_effect;
-        IF state = 3 AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0) THEN
-            state := 0;
+        IF state = 3 /* parked */ AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0 /* open */) THEN
+            state := 0 /* ready */;
             PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, was.crashed_at,
                         tenure.is_suspect(was.lane), NULL, t),
-                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint,
-                        'effect ' || p_effect || ' resolved: ' || CASE WHEN decided = 1 THEN 'committed' ELSE 'resend' END);
+                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint /* ready */,
+                        'effect ' || p_effect || ' resolved: ' || CASE WHEN decided = 1 /* committed */ THEN 'committed' ELSE 'resend' END);
         END IF;
     END IF;
 END $$;
@@ -252,12 +252,12 @@ BEGIN
         RETURN QUERY
         SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note, true, o.state, o.kind, o.tenant
           FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
-         WHERE l.state = 0 AND l.job_id BETWEEN lowest AND highest AND l.job_id < before AND NOT (o.state = 2 AND o.token = l.token)
+         WHERE l.state = 0 /* open */ AND l.job_id BETWEEN lowest AND highest AND l.job_id < before AND NOT (o.state = 2 /* running */ AND o.token = l.token)
          ORDER BY l.job_id DESC, l.effect LIMIT p_limit;
     ELSE
         RETURN QUERY
         SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note,
-               l.state = 0 AND NOT (o.state = 2 AND o.token = l.token), o.state, o.kind, o.tenant
+               l.state = 0 /* open */ AND NOT (o.state = 2 /* running */ AND o.token = l.token), o.state, o.kind, o.tenant
           FROM tenure.ledger l CROSS JOIN LATERAL tenure.owner_of(l.job_id) o
          WHERE l.job_id BETWEEN lowest AND highest AND l.job_id < before
          ORDER BY l.job_id DESC, l.effect LIMIT p_limit;

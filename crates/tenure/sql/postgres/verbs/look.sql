@@ -46,7 +46,7 @@ SET enable_seqscan = off
 AS $$
 BEGIN
     RETURN QUERY SELECT r.* FROM tenure.record r
-                  WHERE r.state = 2 AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
+                  WHERE r.state = 2 /* running */ AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
 END $$;
 
 -- A page of jobs, newest first. Queued (1) is ready or waiting.
@@ -63,23 +63,23 @@ BEGIN
         ids := ids || ARRAY(
             SELECT j.id FROM tenure.jobs j
              WHERE j.id < p_before
-               AND (p_state IS NULL OR greatest(j.state, 1::smallint) = p_state)
+               AND (p_state IS NULL OR greatest(j.state, 1::smallint /* waiting */) = p_state)
                AND (p_queue IS NULL OR j.queue = p_queue)
                AND (p_tenant IS NULL OR j.tenant = p_tenant)
                AND (p_kind IS NULL OR j.kind = p_kind)
              ORDER BY j.id DESC LIMIT p_limit);
     END IF;
-    IF p_state = 5 THEN
+    IF p_state = 5 /* dead */ THEN
         -- Dead jobs have an index of their own: they are looked for among millions that succeeded.
         ids := ids || ARRAY(
             SELECT d.id FROM tenure.done d
              WHERE d.id < p_before
-               AND d.state = 5
+               AND d.state = 5 /* dead */
                AND (p_queue IS NULL OR d.queue = p_queue)
                AND (p_tenant IS NULL OR d.tenant = p_tenant)
                AND (p_kind IS NULL OR d.kind = p_kind)
              ORDER BY d.id DESC LIMIT p_limit);
-    ELSIF p_state IS NULL OR p_state >= 4 THEN
+    ELSIF p_state IS NULL OR p_state >= 4 /* ended */ THEN
         ids := ids || ARRAY(
             SELECT d.id FROM tenure.done d
              WHERE d.id < p_before
@@ -111,22 +111,22 @@ BEGIN
           FROM history h WHERE h.queue IS NOT NULL),
     line AS (
         SELECT j.queue, j.tenant,
-               count(*) FILTER (WHERE j.state = 0 OR j.state = 1 AND j.run_at <= t) AS ready,
-               count(*) FILTER (WHERE j.state = 1 AND j.run_at > t) AS waiting,
-               count(*) FILTER (WHERE j.state = 2) AS running,
-               count(*) FILTER (WHERE j.state = 3) AS parked,
-               0::bigint AS dead, min(j.run_at) FILTER (WHERE j.state = 0 OR j.state = 1 AND j.run_at <= t) AS oldest,
+               count(*) FILTER (WHERE j.state = 0 /* ready */ OR j.state = 1 /* waiting */ AND j.run_at <= t) AS ready,
+               count(*) FILTER (WHERE j.state = 1 /* waiting */ AND j.run_at > t) AS waiting,
+               count(*) FILTER (WHERE j.state = 2 /* running */) AS running,
+               count(*) FILTER (WHERE j.state = 3 /* parked */) AS parked,
+               0::bigint AS dead, min(j.run_at) FILTER (WHERE j.state = 0 /* ready */ OR j.state = 1 /* waiting */ AND j.run_at <= t) AS oldest,
                0::bigint AS succeeded_lately, 0::bigint AS died_lately
           FROM tenure.jobs j GROUP BY j.queue, j.tenant
         UNION ALL
         SELECT d.queue, d.tenant, 0, 0, 0, 0, count(*), NULL, 0, 0
-          FROM tenure.done d WHERE d.state = 5 GROUP BY d.queue, d.tenant
+          FROM tenure.done d WHERE d.state = 5 /* dead */ GROUP BY d.queue, d.tenant
         UNION ALL
         SELECT h.queue, r.tenant, 0, 0, 0, 0, 0, NULL, r.succeeded, r.died
           FROM history h CROSS JOIN LATERAL (
-            SELECT d.tenant, count(*) FILTER (WHERE d.state = 4) AS succeeded, count(*) FILTER (WHERE d.state = 5) AS died
+            SELECT d.tenant, count(*) FILTER (WHERE d.state = 4 /* succeeded */) AS succeeded, count(*) FILTER (WHERE d.state = 5 /* dead */) AS died
               FROM tenure.done d
-             WHERE d.queue = h.queue AND d.state IN (4, 5) AND d.finished_at > t - 60000 GROUP BY d.tenant) r)
+             WHERE d.queue = h.queue AND d.state IN (4 /* succeeded */, 5 /* dead */) AND d.finished_at > t - 60000 GROUP BY d.tenant) r)
     SELECT t, l.queue, l.tenant, sum(l.ready)::bigint, sum(l.waiting)::bigint, sum(l.running)::bigint,
            sum(l.parked)::bigint, sum(l.dead)::bigint, CASE WHEN min(l.oldest) IS NOT NULL THEN greatest(least(t - min(l.oldest)::numeric, 9223372036854775807), 0)::bigint END,
            sum(l.succeeded_lately)::bigint, sum(l.died_lately)::bigint
@@ -143,7 +143,7 @@ AS $$
 BEGIN
     PERFORM tenure.check_batch(p_limit);
     RETURN QUERY SELECT j.id, j.kind, j.token, j.worker, j.started_at, j.lease_until FROM tenure.jobs j
-                  WHERE j.state = 2 ORDER BY j.lease_until, j.id LIMIT p_limit;
+                  WHERE j.state = 2 /* running */ ORDER BY j.lease_until, j.id LIMIT p_limit;
 END $$;
 
 -- The queues for which an operator has set something.

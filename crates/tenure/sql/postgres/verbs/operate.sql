@@ -1,10 +1,10 @@
 -- What operators do to jobs, queues, epochs and the installation: cancel, requeue, resume, purge, configure, raise, prune.
 --
 -- Each call goes through its jobs in the order of their ids, and so never waits for another call in a
--- circle. Answers carry the place in the list that was given: yes, no with the state that forbids it, or
--- gone.
+-- circle. Answers carry the place in the list that was given: applied, refused with the state that forbids it,
+-- or not_found.
 
--- A job that somebody wants to change, locked where it is. It may be moved between the tables while it is
+-- A job that an operator wants to change, locked where it is. It may be moved between the tables while it is
 -- waited for, so both are looked at, and the first once more.
 CREATE OR REPLACE FUNCTION tenure.find(p_job bigint, OUT live tenure.jobs, OUT ended tenure.done, OUT state smallint)
 LANGUAGE plpgsql
@@ -48,10 +48,10 @@ BEGIN
         was := hit.live;
         state := hit.state;
         n := asked.n;
-        verdict := CASE WHEN state IS NULL THEN 'gone' WHEN state IN (4, 5) THEN 'no' ELSE 'yes' END;
-        IF state < 4 THEN
-            PERFORM tenure.end_job(was.id, 6::smallint, tenure.next_token(was.token, e), was.crashes, t, NULL, NULL),
-                    tenure.note(was.id, t, 'cancel', false, was.token, was.attempt, was.worker, was.started_at, 6::smallint, NULL);
+        verdict := CASE WHEN state IS NULL THEN 'not_found' WHEN state IN (4 /* succeeded */, 5 /* dead */) THEN 'refused' ELSE 'applied' END;
+        IF state < 4 /* ended */ THEN
+            PERFORM tenure.end_job(was.id, 6::smallint /* cancelled */, tenure.next_token(was.token, e), was.crashes, t, NULL, NULL),
+                    tenure.note(was.id, t, 'cancel', false, was.token, was.attempt, was.worker, was.started_at, 6::smallint /* cancelled */, NULL);
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -86,18 +86,18 @@ BEGIN
         state := hit.state;
         n := asked.n;
         IF state IS NULL THEN
-            verdict := 'gone';
+            verdict := 'not_found';
         ELSIF tenure.heard(asked.id, asked.token, 'requeue') IS NOT NULL THEN
-            verdict := 'yes';
-        ELSIF coalesce(state IN (5, 6) AND was.token = coalesce(asked.token, was.token), false) THEN
-            verdict := 'yes';
+            verdict := 'applied';
+        ELSIF coalesce(state IN (5 /* dead */, 6 /* cancelled */) AND was.token = coalesce(asked.token, was.token), false) THEN
+            verdict := 'applied';
             WITH again AS (DELETE FROM tenure.done d WHERE d.id = asked.id RETURNING d AS was)
             INSERT INTO tenure.jobs
             SELECT j.* FROM again a CROSS JOIN LATERAL tenure.as_queued(a.was, tenure.next_token((a.was).token, e), t) j;
-            PERFORM tenure.note(was.id, t, 'requeue', false, was.token, was.attempt, NULL, NULL, 0::smallint, NULL),
+            PERFORM tenure.note(was.id, t, 'requeue', false, was.token, was.attempt, NULL, NULL, 0::smallint /* ready */, NULL),
                     tenure.announce(was.queue, t);
         ELSE
-            verdict := 'no';
+            verdict := 'refused';
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -124,17 +124,17 @@ BEGIN
         was := hit.live;
         state := hit.state;
         n := asked.n;
-        IF state = 3 THEN
-            verdict := 'yes';
+        IF state = 3 /* parked */ THEN
+            verdict := 'applied';
             PERFORM tenure.put_back(was.id, false, t, was.token, was.attempt, was.crashes, was.crashed_at,
                         tenure.is_suspect(was.lane), NULL, t),
-                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint, NULL);
+                    tenure.note(was.id, t, 'resume', false, was.token, was.attempt, was.worker, was.started_at, 0::smallint /* ready */, NULL);
         ELSE
-            -- Heard before, if nobody has claimed the job since: its token is still the one it was parked under.
+            -- Resumed before, if no worker has claimed the job since: its token is still the one it was parked under.
             verdict := CASE
-                WHEN state IS NULL THEN 'gone'
-                WHEN state IN (0, 1) AND tenure.heard(was.id, was.token, 'resume') IS NOT NULL THEN 'yes'
-                ELSE 'no'
+                WHEN state IS NULL THEN 'not_found'
+                WHEN state IN (0 /* ready */, 1 /* waiting */) AND tenure.heard(was.id, was.token, 'resume') IS NOT NULL THEN 'applied'
+                ELSE 'refused'
             END;
         END IF;
         RETURN NEXT;
@@ -165,11 +165,11 @@ BEGIN
         state := hit.state;
         n := asked.n;
         verdict := CASE
-            WHEN state IS NULL THEN 'gone'
-            WHEN state >= 4 AND was.token = coalesce(asked.token, was.token) THEN 'yes'
-            ELSE 'no'
+            WHEN state IS NULL THEN 'not_found'
+            WHEN state >= 4 /* ended */ AND was.token = coalesce(asked.token, was.token) THEN 'applied'
+            ELSE 'refused'
         END;
-        IF verdict = 'yes' THEN
+        IF verdict = 'applied' THEN
             DELETE FROM tenure.done d WHERE d.id = asked.id;
             PERFORM tenure.forget(ARRAY[asked.id]);
         END IF;
@@ -253,7 +253,7 @@ END $$;
 
 -- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the
 -- oldest first, and up to as many expired keys; and workers that cannot be looked at and have not been heard of for a
--- day. What somebody is looking at is passed by, and an effect in doubt keeps its job.
+-- day. Locked rows are skipped, and an effect in doubt keeps its job.
 CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -281,7 +281,7 @@ BEGIN
             WITH old AS MATERIALIZED (
                 SELECT d.id FROM tenure.done d
                  WHERE d.queue = place AND d.state = kind_ AND d.finished_at <= t - keep
-                   AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = d.id AND l.state = 0)
+                   AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = d.id AND l.state = 0 /* open */)
                  ORDER BY d.finished_at, d.id LIMIT p_limit - jobs FOR UPDATE SKIP LOCKED),
             gone AS (DELETE FROM tenure.done d USING old o WHERE d.id = o.id RETURNING d.id)
             SELECT array_agg(g.id) INTO aged FROM gone g;

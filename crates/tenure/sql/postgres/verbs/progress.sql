@@ -21,7 +21,7 @@ BEGIN
         SELECT s.n, s.permille, s.note, l.spot FROM shown s CROSS JOIN LATERAL (
             SELECT j.ctid AS spot FROM tenure.jobs j
              WHERE j.id = s.id
-               AND j.token = s.token AND j.state + 0 = 2
+               AND j.token = s.token AND j.state + 0 = 2 /* running */
                FOR NO KEY UPDATE SKIP LOCKED) l),
     written AS (
         UPDATE tenure.jobs j
@@ -47,11 +47,11 @@ BEGIN
         n := shown.n;
         token := NULL;
         state := NULL;
-        IF EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token AND j.state + 0 = 2) THEN
+        IF EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token AND j.state + 0 = 2 /* running */) THEN
             verdict := 'busy';
         ELSE
             SELECT r.token, r.state INTO token, state FROM tenure.refuse(shown.id, shown.token, 'progress', t) r;
-            verdict := CASE WHEN token IS NULL THEN 'gone' ELSE 'stale' END;
+            verdict := CASE WHEN token IS NULL THEN 'not_found' ELSE 'stale' END;
         END IF;
         RETURN NEXT;
     END LOOP;

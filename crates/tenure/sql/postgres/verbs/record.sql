@@ -1,8 +1,12 @@
 -- What the other verbs are written in: time, numbers, names, refusals, and a job as row.rs reads it.
 --
 -- Functions that people or workers call are SECURITY DEFINER with a fixed search_path, so that a
--- role needs EXECUTE and no right on any table. The helpers here run inside those and are for nobody
+-- role needs EXECUTE and no right on any table. The helpers here run inside those and are called from nowhere
 -- else.
+
+-- Why `state + 0 = 2` in these files: there are partial indexes on states, and the planner would drive a
+-- statement from one of them, over all running jobs and their dead entries. With `+ 0` it finds the row by
+-- its id. Where an index on a state is meant, the bare `state = 2` stands (docs/decisions/0005).
 
 -- ── types ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -46,7 +50,7 @@ $$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time(
 -- Since when the server has been running without a break, as far as sessions and leases are concerned: its start; its last
 -- recovery from a crash of one backend, which ends all sessions under the same start, but then the statistics are discarded,
 -- and the time of that is for everybody to read; or the last time that the database was found to be elsewhere, as after a
--- promotion. A test clock has a start of its own, by which nothing was broken if nobody has set it.
+-- promotion. A test clock has a start of its own, which counts as never broken if no test has set it.
 CREATE OR REPLACE FUNCTION tenure.started_ms() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -95,7 +99,7 @@ BEGIN
     SELECT n.started, n.broke, n.broke_before INTO started, broke, broke_before FROM tenure.noted_breaks(t) n;
     IF pulse > 0 AND greatest(pulse, broke) < t - stall_ms
        -- A store without leases has no pulse. Leases that were granted a moment ago tell of no stall.
-       AND EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 AND r.leased_at < t - stall_ms) THEN
+       AND EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 /* running */ AND r.leased_at < t - stall_ms) THEN
         broke_before := broke;
         broke := t;
         IF p_note THEN
@@ -357,7 +361,7 @@ BEGIN
     RETURN tenure.floor_of_now(p_at) >> 40;
 END $$;
 
--- The same, written down if it is new, with the reason. It never waits: if somebody else is writing it down, or this
+-- The same, written down if it is new, with the reason. It never waits: if another session is writing it down, or this
 -- transaction's snapshot is too old to, the number is used all the same.
 CREATE OR REPLACE FUNCTION tenure.floor_kept(p_at bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
@@ -372,7 +376,7 @@ BEGIN
     BEGIN
         PERFORM 1 FROM tenure.meta m FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            -- Again, now that nobody else can: it may have been written down since.
+            -- Again, now that no other session can: it may have been written down since.
             e := tenure.floor_of_now(p_at);
             PERFORM tenure.begin_epoch(e >> 40, p_at, tenure.moved_from()) FROM tenure.meta m WHERE m.epoch < e >> 40;
         END IF;
@@ -562,7 +566,7 @@ BEGIN
     END IF;
 END $$;
 
--- A worker that was taken for gone has shown its token again: the crash does not count, once. One whose lease was over may
+-- A worker that was thought to be gone has presented its token again: the crash does not count, once. One whose lease was over may
 -- come back too, within a lease's length and while the job waits for its next attempt. It never waits: a renewal comes by
 -- here, and what is locked now keeps its crash.
 CREATE OR REPLACE FUNCTION tenure.take_crash_back(p_job bigint, p_shown bigint, p_at bigint) RETURNS void

@@ -1,6 +1,6 @@
 -- Extends leases: fenced, never shorter than they were, never beyond the maximal runtime. It does not
 -- touch the token, and it never waits for a row: one that an open transaction holds is answered busy,
--- neither held nor lost. Since claim and lapse skip it too, nobody can take it meanwhile.
+-- neither extended nor stale. Since claim and lapse skip it too, no worker can take it meanwhile.
 CREATE OR REPLACE FUNCTION tenure.renew_many(p_jobs bigint[], p_tokens bigint[], p_lease_ms bigint)
 RETURNS TABLE (n int, verdict text, lease_until bigint, token bigint, state smallint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -22,7 +22,7 @@ BEGIN
         SELECT s.n, l.spot FROM shown s CROSS JOIN LATERAL (
             SELECT j.ctid AS spot FROM tenure.jobs j
              WHERE j.id = s.id
-               AND j.token = s.token AND j.state + 0 = 2
+               AND j.token = s.token AND j.state + 0 = 2 /* running */
                FOR NO KEY UPDATE SKIP LOCKED) l),
     extended AS (
         UPDATE tenure.jobs j
@@ -33,7 +33,7 @@ BEGIN
          WHERE j.ctid = f.spot
         RETURNING f.places, j.lease_until)
     SELECT array_agg(p.n), array_agg(e.lease_until) INTO held, until FROM extended e, unnest(e.places) p(n);
-    RETURN QUERY SELECT h.n, 'held', h.until, NULL::bigint, NULL::smallint FROM unnest(held, until) h(n, until);
+    RETURN QUERY SELECT h.n, 'extended', h.until, NULL::bigint, NULL::smallint FROM unnest(held, until) h(n, until);
     IF cardinality(held) = cardinality(p_jobs) THEN
         RETURN;
     END IF;
@@ -45,11 +45,11 @@ BEGIN
     LOOP
         n := shown.n;
         lease_until := NULL;
-        IF EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token AND j.state + 0 = 2) THEN
+        IF EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = shown.id AND j.token = shown.token AND j.state + 0 = 2 /* running */) THEN
             verdict := 'busy';
         ELSE
             SELECT r.token, r.state INTO token, state FROM tenure.refuse(shown.id, shown.token, 'renew', t) r;
-            verdict := CASE WHEN token IS NULL THEN 'gone' ELSE 'lost' END;
+            verdict := CASE WHEN token IS NULL THEN 'not_found' ELSE 'stale' END;
         END IF;
         RETURN NEXT;
     END LOOP;

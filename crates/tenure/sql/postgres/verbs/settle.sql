@@ -1,4 +1,4 @@
--- Ends attempts. The token decides: whoever shows a running job's latest token is heard, however late.
+-- Ends attempts. The token decides: a settlement under a running job's latest token is applied, however late.
 --
 -- Completions are the everyday case and go in one statement. Rows are locked in the order of their
 -- ids, so that two batches never wait for each other in a circle.
@@ -46,12 +46,12 @@ BEGIN
     doubtful := '{}';
     IF forgetful <> '{}' THEN
         SELECT coalesce(array_agg(l.job_id), '{}') INTO doubtful
-          FROM tenure.ledger l WHERE l.state = 0 AND l.job_id = ANY (p_jobs);
+          FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (p_jobs);
     END IF;
 
     IF NOT (distinct_ AND plain) THEN
         PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s
-          CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+          CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2 /* running */
                                  FOR UPDATE) l;
     END IF;
     IF distinct_ THEN
@@ -64,12 +64,12 @@ BEGIN
             -- for as long as it believes that the table is as small as it once was.
             DELETE FROM tenure.jobs j USING shown s
              WHERE j.id = ANY (ARRAY[s.id])
-               AND j.token = s.token AND j.state + 0 = 2
+               AND j.token = s.token AND j.state + 0 = 2 /* running */
             RETURNING s.n, s.result, j.id, j.queue, j AS was),
         kept AS (
             INSERT INTO tenure.done
             SELECT d.* FROM ended e
-             CROSS JOIN LATERAL tenure.as_ended(e.was, 4::smallint, (e.was).token, (e.was).crashes, t, e.result, NULL) d
+             CROSS JOIN LATERAL tenure.as_ended(e.was, 4::smallint /* succeeded */, (e.was).token, (e.was).crashes, t, e.result, NULL) d
              WHERE e.queue <> ALL (forgetful) OR e.id = ANY (doubtful))
         SELECT array_agg(e.n), array_agg(e.id) FILTER (WHERE e.queue = ANY (forgetful) AND e.id <> ALL (doubtful))
           INTO heard, forgotten
@@ -77,7 +77,7 @@ BEGIN
         IF forgotten IS NOT NULL THEN
             -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the first
             -- look must not go with its job.
-            IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 AND l.job_id = ANY (forgotten)) THEN
+            IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (forgotten)) THEN
                 RAISE EXCEPTION 'an effect was opened at the moment at which its job was completed'
                     USING ERRCODE = 'serialization_failure', HINT = 'Send it again.';
             END IF;
@@ -89,7 +89,7 @@ BEGIN
             PERFORM tenure.prove_fences(array_agg(u.id), array_agg(u.token))
                FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) WHERE u.n = ANY (heard);
         END IF;
-        RETURN QUERY SELECT h.n, 'settled', 4::smallint, NULL::bigint, NULL::smallint FROM unnest(heard) h(n);
+        RETURN QUERY SELECT h.n, 'settled', 4::smallint /* succeeded */, NULL::bigint, NULL::smallint FROM unnest(heard) h(n);
         IF cardinality(heard) = size THEN
             RETURN;
         END IF;
@@ -112,7 +112,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- One settlement: settled, repeated (heard when it was first sent), stale or gone. What becomes of the
+-- One settlement: settled, repeated (applied when it was first sent), stale or not_found. What becomes of the
 -- job is decided in lifecycle.rs for SQLite and here for PostgreSQL; one table of cases holds both to it.
 CREATE OR REPLACE FUNCTION tenure.settle_one(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text,
     p_result json, t bigint, e bigint, forgetful text[],
@@ -138,7 +138,7 @@ BEGIN
     SELECT j.* INTO was
       FROM tenure.jobs j
      WHERE j.id = p_job
-       AND j.token = p_token AND j.state + 0 = 2;
+       AND j.token = p_token AND j.state + 0 = 2 /* running */;
     IF NOT FOUND THEN
         SELECT l.verdict, l.became, l.token, l.state INTO verdict, became, token, state
           FROM tenure.answer_late(p_job, p_token, p_verb, t) l;
@@ -153,28 +153,28 @@ BEGIN
     crashes := CASE WHEN p_verb = 'release' OR was.crashed_at > t - tenure.crash_memory() THEN was.crashes ELSE 0 END;
     crashed_at := CASE WHEN crashes > 0 THEN was.crashed_at END;
     IF p_verb = 'complete' THEN
-        became := 4;
+        became := 4 /* succeeded */;
         IF was.queue = ANY (forgetful)
-           AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0) THEN
+           AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = p_job AND l.state = 0 /* open */) THEN
             DELETE FROM tenure.jobs j WHERE j.id = p_job;
             PERFORM tenure.forget(ARRAY[p_job]);
         ELSE
             PERFORM tenure.end_job(p_job, became, was.token, was.crashes, t, p_result, NULL);
         END IF;
         RETURN;
-    -- The database holds the limit, whoever settles: no client can retry for ever.
+    -- The database enforces the limit: no client can retry for ever.
     ELSIF p_verb = 'bury' OR p_verb = 'retry' AND was.attempt >= was.max_attempts THEN
-        became := 5;
+        became := 5 /* dead */;
         PERFORM tenure.end_job(p_job, became, was.token, was.crashes, t, NULL, p_note);
     ELSIF p_verb = 'park' THEN
-        became := 3;
+        became := 3 /* parked */;
         PERFORM tenure.put_back(p_job, true, was.run_at, was.token, tries, crashes, crashed_at, suspect, p_note, t);
     ELSIF p_verb = 'release' THEN
-        became := 0;
+        became := 0 /* ready */;
         PERFORM tenure.put_back(p_job, false, was.run_at, tenure.next_token(was.token, e), tries, crashes, crashed_at,
             suspect, NULL, t);
     ELSE
-        became := 0;
+        became := 0 /* ready */;
         PERFORM tenure.put_back(p_job, false, tenure.later(t, p_after_ms), was.token, tries, crashes, crashed_at, suspect,
             NULL, t);
     END IF;
@@ -182,7 +182,7 @@ BEGIN
         CASE WHEN p_verb IN ('retry', 'bury', 'park') THEN p_note END);
 END $$;
 
--- The answer to a settlement that did not pass the fence: heard before, stale, or gone.
+-- The answer to a settlement that did not pass the fence: applied before, stale, or not_found.
 CREATE OR REPLACE FUNCTION tenure.answer_late(p_job bigint, p_token bigint, p_verb text, t bigint,
     OUT verdict text, OUT became smallint, OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql
@@ -191,12 +191,12 @@ AS $$
 BEGIN
     SELECT c.token, c.state INTO token, state FROM tenure.current(p_job) c;
     IF token IS NULL THEN
-        verdict := 'gone';
+        verdict := 'not_found';
         RETURN;
     END IF;
     -- A success leaves no line in the timeline: the ended job itself tells who completed it.
     IF p_verb = 'complete' THEN
-        became := CASE WHEN state = 4 AND token = p_token THEN 4 END;
+        became := CASE WHEN state = 4 /* succeeded */ AND token = p_token THEN 4 /* succeeded */ END;
     ELSE
         became := tenure.heard(p_job, p_token, p_verb);
     END IF;
@@ -209,7 +209,7 @@ BEGIN
 END $$;
 
 -- Locks the running jobs that these tokens own, in the order of their ids, and answers which they are:
--- for whoever has more to write before it settles them in the same transaction.
+-- for a caller that has more to write before it settles them in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.hold_many(p_jobs bigint[], p_tokens bigint[]) RETURNS TABLE (n int)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -221,7 +221,7 @@ BEGIN
     RETURN QUERY
     SELECT s.n::int FROM (SELECT u.id, u.token, u.n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
                            ORDER BY u.id, u.n) s
-     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2
+     CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2 /* running */
                             FOR NO KEY UPDATE) l;
 END $$;
 
@@ -231,5 +231,5 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM tenure.note(j.id, tenure.clock_ms(), 'follow', true, j.token, j.attempt, j.worker, j.started_at, j.state, p_note)
-       FROM tenure.jobs j WHERE j.id = p_job AND j.token = p_token AND j.state + 0 = 2;
+       FROM tenure.jobs j WHERE j.id = p_job AND j.token = p_token AND j.state + 0 = 2 /* running */;
 END $$;

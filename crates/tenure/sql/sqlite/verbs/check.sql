@@ -41,7 +41,7 @@ SELECT d.id, 'it succeeded under token ' || d.token || ', but '
                              AND l.verb NOT IN ('resume', 'return')
                            LIMIT 1), 'nobody held it')
   FROM tenure_done d
- WHERE d.id BETWEEN :first AND :last AND d.state = 4
+ WHERE d.id BETWEEN :first AND :last AND d.state = 4 /* succeeded */
    AND (d.worker IS NULL OR d.started_at IS NULL
         OR EXISTS (SELECT 1
                      FROM tenure_timeline l
@@ -52,13 +52,13 @@ SELECT d.id, 'it succeeded under token ' || d.token || ', but '
 -- :stuck
 SELECT id, 'its lease was over ' || ((:now - lease_until) / 1000) || ' s ago, and nobody takes it back'
   FROM tenure_jobs
- WHERE id BETWEEN :first AND :last AND state = 2 AND {over}
+ WHERE id BETWEEN :first AND :last AND state = 2 /* running */ AND {over}
 
 -- The ledger agrees with the jobs.
 -- :unfinished
 SELECT l.job_id, 'it succeeded, but what became of its effect ' || l.effect || ' was never written'
   FROM tenure_ledger l JOIN tenure_done d ON d.id = l.job_id
- WHERE l.job_id BETWEEN :first AND :last AND l.state = 0 AND d.state = 4
+ WHERE l.job_id BETWEEN :first AND :last AND l.state = 0 /* open */ AND d.state = 4 /* succeeded */
 
 -- :ahead
 SELECT l.id, 'its ' || l.name || ' was written under token ' || l.token || ', above the job''s own'

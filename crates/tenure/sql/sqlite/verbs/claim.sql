@@ -7,28 +7,28 @@
 -- :probe
 SELECT EXISTS (SELECT 1
                  FROM json_each(:queues) q
-                WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND queue = q.value AND run_at <= :now))
+                WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 /* waiting */ AND queue = q.value AND run_at <= :now))
     OR EXISTS (SELECT 1
                  FROM tenure_jobs
-                WHERE state = 2 AND {over})
+                WHERE state = 2 /* running */ AND {over})
 
 -- Whether a lease is over, but for breaks.
 -- :looks_over
-SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND lease_until <= :over)
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */ AND lease_until <= :over)
 
 -- Of these queues, those in which a waiting job's time has come.
 -- :due
 SELECT q.value
   FROM json_each(:queues) q
- WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 AND queue = q.value AND run_at <= :now)
+ WHERE EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 1 /* waiting */ AND queue = q.value AND run_at <= :now)
 
 -- Waiting jobs of a queue whose time has come become ready, oldest first.
 -- :promote
 UPDATE tenure_jobs
-   SET state = 0
+   SET state = 0 /* ready */
  WHERE id IN (SELECT id
                 FROM tenure_jobs
-               WHERE state = 1 AND queue = :queue AND run_at <= :now
+               WHERE state = 1 /* waiting */ AND queue = :queue AND run_at <= :now
                ORDER BY run_at, id
                LIMIT :limit)
 
@@ -44,14 +44,14 @@ SELECT queue FROM tenure_queues WHERE paused_at IS NOT NULL
 -- :holds_suspect
 SELECT max(started_at > :suspicious_since OR crashes + 1 >= max_crashes)
   FROM tenure_jobs
- WHERE state = 2 AND lane & 2305843009213693952 <> 0
+ WHERE state = 2 /* running */ AND lane & 2305843009213693952 <> 0
    AND worker = :worker
 
 -- The next lane with ready work. Lanes between the bounds are stepped over, not read.
 -- :next_lane
 SELECT lane
   FROM tenure_jobs
- WHERE state = 0 AND lane >= :from AND lane < :to
+ WHERE state = 0 /* ready */ AND lane >= :from AND lane < :to
  ORDER BY lane
  LIMIT 1
 
@@ -59,14 +59,14 @@ SELECT lane
 -- :pick
 SELECT id, priority, run_at, queue, kind, crashes + 1 >= max_crashes
   FROM tenure_jobs
- WHERE state = 0 AND lane = :lane
+ WHERE state = 0 /* ready */ AND lane = :lane
  ORDER BY priority, run_at, id
 
 -- The attempt is counted here, not at failure: a worker that never comes back has used one up. The
 -- new token is above every earlier one of this job, also across epochs.
 -- :take
 UPDATE tenure_jobs
-   SET state = 2,
+   SET state = 2 /* running */,
        attempt = attempt + 1,
        token = max(token, :epoch << 40) + 1,
        worker = :worker,
@@ -78,7 +78,7 @@ UPDATE tenure_jobs
        returns_until = NULL,
        progress = NULL, progress_note = NULL
  WHERE id = :job
-   AND state = 0
+   AND state = 0 /* ready */
 
 -- The job as its new holder sees it.
 -- :taken
@@ -86,11 +86,11 @@ SELECT {live} FROM tenure_jobs WHERE id = :job
 
 -- How long a worker that found too little may wait.
 -- :next_due
-SELECT min((SELECT run_at FROM tenure_jobs WHERE state = 1 AND queue = q.value ORDER BY run_at LIMIT 1))
+SELECT min((SELECT run_at FROM tenure_jobs WHERE state = 1 /* waiting */ AND queue = q.value ORDER BY run_at LIMIT 1))
   FROM json_each(:queues) q
 
 -- What a worker holds, for after a claim whose answer was lost; with :request only what that claim got.
 -- :held
 -- (+id: sorted afterwards, so that running jobs are found by their index.)
-SELECT {live} FROM tenure_jobs WHERE state = 2 AND worker = :worker AND (:request IS NULL OR request = :request)
+SELECT {live} FROM tenure_jobs WHERE state = 2 /* running */ AND worker = :worker AND (:request IS NULL OR request = :request)
  ORDER BY +id

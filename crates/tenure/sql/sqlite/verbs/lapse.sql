@@ -8,7 +8,7 @@
 -- :overdue
 SELECT id, token
   FROM tenure_jobs
- WHERE state = 2 AND {over}
+ WHERE state = 2 /* running */ AND {over}
  ORDER BY lease_until, id
  LIMIT :limit
 
@@ -18,14 +18,14 @@ SELECT id, token
 SELECT {live}
   FROM tenure_jobs
  WHERE id = :job
-   AND token = :token AND state = 2
+   AND token = :token AND state = 2 /* running */
    AND {over}
 
--- What a worker holds that is gone.
+-- The jobs of a worker whose process is gone.
 -- :of_worker
 SELECT {live}
   FROM tenure_jobs
- WHERE state = 2 AND worker = :worker
+ WHERE state = 2 /* running */ AND worker = :worker
  ORDER BY lease_until, id
  LIMIT :limit
 
@@ -46,7 +46,7 @@ ON CONFLICT (worker) DO UPDATE
    SET queues = excluded.queues, kinds = excluded.kinds, guarded = excluded.guarded, under = excluded.under,
        takings = takings + 1, taken_at = excluded.taken_at, free_since = NULL
 
--- Time broke, but the lock is still held: it counts from now on.
+-- There was a break in time, but the lock is still held: it counts from now on.
 -- :keep_guard
 UPDATE tenure_workers
    SET under = :since, takings = takings + 1, taken_at = :now, free_since = NULL
@@ -81,7 +81,7 @@ UPDATE tenure_jobs SET returns_until = :until WHERE id = :job
 
 -- What a worker asks before it looks for all: whether leases are out, and how many workers are known, up to 1,000.
 -- :pulse_of
-SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2),
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */),
        (SELECT count(*) FROM (SELECT 1 FROM tenure_workers LIMIT 1000))
 
 -- :advance_pulse
@@ -89,7 +89,7 @@ UPDATE tenure_meta SET pulse = :now
 
 -- Whether a lease is out that was granted before :then: only then a pulse that is too old tells of a stall.
 -- :leased_before
-SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 AND leased_at < :then)
+SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */ AND leased_at < :then)
 
 -- :note_break
 UPDATE tenure_meta SET broke = :broke, broke_before = :broke_before

@@ -5,7 +5,7 @@
 SELECT 1
   FROM tenure_jobs
  WHERE id = :job
-   AND token = :token AND state = 2
+   AND token = :token AND state = 2 /* running */
 
 -- The intent, unless there is one already: that there is one row per (job, effect) is what keeps an effect from
 -- happening twice.
@@ -25,7 +25,7 @@ UPDATE tenure_ledger
  WHERE job_id = :job AND effect = :effect
 
 -- :has_open
-SELECT EXISTS (SELECT 1 FROM tenure_ledger WHERE job_id = :job AND state = 0)
+SELECT EXISTS (SELECT 1 FROM tenure_ledger WHERE job_id = :job AND state = 0 /* open */)
 
 -- :recall
 SELECT job_id, step, token, at, result FROM tenure_steps WHERE job_id = :job AND step = :step
@@ -39,7 +39,7 @@ ON CONFLICT (job_id, step) DO NOTHING
 -- A page of effects, those of the newest jobs first.
 -- :effects
 SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note,
-       l.state = 0 AND NOT (coalesce(j.state, 0) = 2 AND j.token = l.token), coalesce(j.state, d.state),
+       l.state = 0 /* open */ AND NOT (coalesce(j.state, 0) = 2 /* running */ AND j.token = l.token), coalesce(j.state, d.state),
        coalesce(j.kind, d.kind), coalesce(j.tenant, d.tenant)
   FROM tenure_ledger l
   LEFT JOIN tenure_jobs j ON j.id = l.job_id
@@ -56,7 +56,7 @@ SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, 
   FROM tenure_ledger l INDEXED BY tenure_ledger_open
   LEFT JOIN tenure_jobs j ON j.id = l.job_id
   LEFT JOIN tenure_done d ON d.id = l.job_id
- WHERE l.state = 0 AND l.job_id < :before AND l.job_id BETWEEN :first AND :last
-   AND coalesce(j.id, d.id) IS NOT NULL AND NOT (coalesce(j.state, 0) = 2 AND j.token = l.token)
+ WHERE l.state = 0 /* open */ AND l.job_id < :before AND l.job_id BETWEEN :first AND :last
+   AND coalesce(j.id, d.id) IS NOT NULL AND NOT (coalesce(j.state, 0) = 2 /* running */ AND j.token = l.token)
  ORDER BY l.job_id DESC, l.effect
  LIMIT :limit

@@ -40,7 +40,7 @@ SELECT {ended}
 SELECT {ended}
   FROM tenure_done
  WHERE id < :before
-   AND state = 5
+   AND state = 5 /* dead */
    AND (:queue IS NULL OR queue = :queue)
    AND (:tenant IS NULL OR tenant = :tenant)
    AND (:kind IS NULL OR kind = :kind)
@@ -49,12 +49,12 @@ SELECT {ended}
 
 -- A job that is due is ready to a person, whether or not a claim has promoted it yet.
 -- :overview_live
-SELECT queue, tenant, iif(state = 1 AND run_at <= :now, 0, state) AS seen, count(*), min(run_at)
+SELECT queue, tenant, iif(state = 1 /* waiting */ AND run_at <= :now, 0, state) AS seen, count(*), min(run_at)
   FROM tenure_jobs
  GROUP BY queue, tenant, seen
 
 -- :overview_dead
-SELECT queue, tenant, count(*) FROM tenure_done WHERE state = 5 GROUP BY queue, tenant
+SELECT queue, tenant, count(*) FROM tenure_done WHERE state = 5 /* dead */ GROUP BY queue, tenant
 
 -- What ended lately in one queue, by the age index.
 -- :overview_recent
@@ -66,6 +66,6 @@ SELECT tenant, count(*)
 -- :leases
 SELECT id, kind, token, worker, started_at, lease_until
   FROM tenure_jobs
- WHERE state = 2
+ WHERE state = 2 /* running */
  ORDER BY lease_until, id
  LIMIT :limit

@@ -53,7 +53,7 @@ SELECT queue FROM tenure_done WHERE queue > :after ORDER BY queue LIMIT 1
 SELECT id
   FROM tenure_done
  WHERE queue = :queue AND state = :state AND finished_at <= :before
-   AND NOT EXISTS (SELECT 1 FROM tenure_ledger l WHERE l.job_id = tenure_done.id AND l.state = 0)
+   AND NOT EXISTS (SELECT 1 FROM tenure_ledger l WHERE l.job_id = tenure_done.id AND l.state = 0 /* open */)
  ORDER BY finished_at, id
  LIMIT :limit
 

@@ -5,4 +5,4 @@ UPDATE tenure_jobs
    SET progress = :permille,
        progress_note = :note
  WHERE id = :job
-   AND token = :token AND state = 2
+   AND token = :token AND state = 2 /* running */

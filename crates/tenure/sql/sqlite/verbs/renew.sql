@@ -7,5 +7,5 @@ UPDATE tenure_jobs
        lease_ms = :lease_ms,
        lease_until = max(lease_until, min(:now + :lease_ms, coalesce(started_at + max_runtime, :now + :lease_ms)))
  WHERE id = :job
-   AND token = :token AND state = 2
+   AND token = :token AND state = 2 /* running */
 RETURNING lease_until

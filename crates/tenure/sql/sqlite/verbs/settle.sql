@@ -1,11 +1,11 @@
--- Ends an attempt. Whoever passes the fence may go on; the write lock is held from here to the
+-- Ends an attempt. A caller that passes the fence may go on; the write lock is held from here to the
 -- commit.
 
 -- :fence
 SELECT {live}
   FROM tenure_jobs
  WHERE id = :job
-   AND token = :token AND state = 2
+   AND token = :token AND state = 2 /* running */
 
 -- Back to the queue or aside. Settling, lapsing and resuming end here.
 -- :put_back

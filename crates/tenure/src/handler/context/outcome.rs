@@ -1,8 +1,9 @@
-//! What came of an effect, on its way into the ledger until the store has answered.
+//! The outcome of an effect, until the ledger has it.
 //!
-//! The other side has acted, and only this process knows it. So the outcome is written by a task of its own: it goes on when
-//! the handler is dropped, when the lease is over, and whatever the store says, unless the outcome itself is invalid. The
-//! attempt is not settled before. This module knows nothing of the other side.
+//! The other side has acted, and only this process knows it. So a separate task writes the outcome.
+//! It continues when the handler is dropped, when the lease is over, and whatever error the store
+//! returns, unless the outcome itself is invalid. The attempt is not settled before. This module
+//! knows nothing of the other side.
 
 use std::time::Duration;
 
@@ -12,23 +13,27 @@ use super::Context;
 use crate::job::{Name, State};
 use crate::ledger::{Act, Answer, Entry};
 use crate::lifecycle::Fault;
-use crate::store::Error;
+use crate::store::{Error, Result as StoreResult};
 use crate::telemetry::Fact;
 use crate::worker::desk::{Stage, Unwritten};
 
-/// How often the job's row may be locked before the handler hears of it. The handler itself may hold the lock, in a transaction
-/// of its own, and would wait for itself.
+/// How many times the job's row may be locked before the handler gets the error. The handler itself
+/// may hold the lock, in a transaction of its own, and would wait for itself.
 const LOCKED: u32 = 10;
 
 impl Context {
-    /// Writes what came of an effect, and waits for the store's answer. A handler that is to stop does not wait for a store that
-    /// fails; the writing goes on without it.
+    /// Writes the outcome of an effect, and waits for the store's answer. A handler that must stop
+    /// does not wait for a store that fails; the task continues to write without it.
     pub(in crate::handler) async fn outcome(&self, name: &Name, act: Act) -> Result<Answer, Fault> {
         let (tell, told) = oneshot::channel();
         let entry = Entry { fence: self.shown(), name: name.clone(), act };
-        // From here to the spawn nothing awaits: no handler is dropped in between.
+        // There is no await from here to the spawn, so the handler cannot be dropped in between.
         let writing = Writing::begin(self.clone(), entry, tell);
-        self.0.runtime.spawn(writing.until_answered());
+        let tenure = self.0.tenure.clone();
+        self.0.runtime.spawn(writing.until_answered(move |entry| {
+            let tenure = tenure.clone();
+            async move { tenure.0.link.ledger(entry).await }
+        }));
         told.await.unwrap_or_else(|_| {
             Err(Fault::retry(format!(
                 "the outcome of effect {name} was not written: the runtime ends"
@@ -41,7 +46,7 @@ impl Context {
 struct Writing {
     cx: Context,
     entry: Entry,
-    /// For the handler, as long as it waits.
+    /// Replies to the handler, as long as it waits.
     tell: Option<oneshot::Sender<Result<Answer, Fault>>>,
 }
 
@@ -51,11 +56,15 @@ impl Writing {
         Writing { cx, entry, tell: Some(tell) }
     }
 
-    async fn until_answered(mut self) {
+    /// Asks the store until it answers, or the worker is over.
+    async fn until_answered<Fut>(mut self, ask: impl Fn(Entry) -> Fut)
+    where
+        Fut: Future<Output = StoreResult<Answer>>,
+    {
         let mut pause = Duration::from_millis(20);
         let mut locked = 0;
         loop {
-            let error = match self.cx.0.tenure.0.link.ledger(self.entry.clone()).await {
+            let error = match ask(self.entry.clone()).await {
                 Ok(answer) => return self.answered(answer),
                 Err(error) => error,
             };
@@ -82,13 +91,13 @@ impl Writing {
         let answer = match answer {
             Answer::Stale(stale) => {
                 self.cx.0.desk.outcome_answered(*fence, name);
-                // Else the refusal is told as such.
+                // Other refusals are reported as such.
                 if stale.state == State::Cancelled {
                     self.cx.tell(self.unrecorded(&"the job was cancelled", true));
                 }
                 Err(self.cx.refused(act.verb(), &stale))
             }
-            Answer::Gone => {
+            Answer::NotFound => {
                 self.cx.0.desk.outcome_answered(*fence, name);
                 self.cx.tell(self.unrecorded(&"the store knows no such job any more", true));
                 Err(self.cx.lost())
@@ -103,7 +112,7 @@ impl Writing {
 
     fn reply(&mut self, answer: Result<Answer, Fault>) {
         if let Some(tell) = self.tell.take() {
-            // The handler may have gone.
+            // The handler may be gone.
             let _ = tell.send(answer);
         }
     }
@@ -115,7 +124,7 @@ impl Writing {
 }
 
 impl Drop for Writing {
-    /// Whatever ended it without an answer: the outcome is lost, and the log says so.
+    /// Ended without an answer, for whatever reason: the outcome is lost, and an event says so.
     fn drop(&mut self) {
         let Entry { fence, name, .. } = &self.entry;
         if let Some(Unwritten { error, .. }) = self.cx.0.desk.outcome_answered(*fence, name) {
@@ -124,3 +133,6 @@ impl Drop for Writing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
-//! Whether every number of a value is one that JSON can express.
+//! Checks that JSON can express every number in a value.
 //!
-//! `serde_json` writes `null` for NaN and for infinity, and the value would come back as something
-//! else than it was. So a value is walked through once more, as a serializer that writes nothing.
+//! `serde_json` writes `null` for NaN and infinity, so the value would not come back as it was. So
+//! the value is serialized once more, with a serializer that writes nothing.
 
 use std::fmt::Display;
 
@@ -138,7 +138,7 @@ impl Serializer for Finite {
     }
 }
 
-/// What holds other values: each of them is checked.
+/// For containers: each value inside is checked.
 macro_rules! checks_each {
     ($($holder:ident { $($method:ident($($name:ty)?)),+ })*) => {
         $(impl $holder for Finite {
@@ -193,7 +193,7 @@ mod tests {
         Struct { value: T },
     }
 
-    /// The same number in everything that can hold one.
+    /// The same number inside every kind of container.
     fn holders(number: f64) -> Vec<(&'static str, serde_json::Result<()>)> {
         vec![
             ("f64", check(&number)),

@@ -1,8 +1,8 @@
-//! Who is called: what a person gives as `--db`, read once and then never shown whole.
+//! The address of a server, as given to `--db`: parsed once, and never shown in full afterwards.
 //!
-//! Everything is taken apart here, and the driver gets only settings that it knows, one by one.
-//! Its own reading of addresses is not used: it takes an `@` anywhere for the end of the password,
-//! and its errors repeat what they could not read, which may be a password. Nothing here connects.
+//! Everything is parsed here, and the driver gets only settings that it knows, one by one. The
+//! driver's own parser is not used: it takes an `@` anywhere for the end of the password, and its
+//! errors repeat what they could not parse, which may be a password. Nothing here connects.
 
 mod split;
 
@@ -19,10 +19,10 @@ use super::tls::{Encryption, Mode};
 use crate::job::Invalid;
 use crate::store::{Error, Result};
 
-/// Where jobs are kept when the address names no schema.
+/// The schema, if the address names none.
 const SCHEMA: &str = "tenure";
 
-/// What stands in for what an address leaves out, as with psql.
+/// The environment variables for settings that the address leaves out, as with psql.
 const ENVIRONMENT: [(&str, &str); 7] = [
     ("PGHOST", "host"),
     ("PGPORT", "port"),
@@ -33,14 +33,14 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("PGSSLROOTCERT", "sslrootcert"),
 ];
 
-/// Where a server on this machine has its socket, if it was not told otherwise.
+/// Where a local server has its socket by default.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 type Settings = BTreeMap<&'static str, String>;
 
-/// Where a PostgreSQL database is, and as whom to connect.
+/// The address of a PostgreSQL database, and the user to connect as.
 ///
-/// What it prints has no password, whatever was given:
+/// It prints without the password, however it was given:
 ///
 /// ```
 /// use tenure::store::postgres::Address;
@@ -58,9 +58,9 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `postgres://user:password@host:port/database?…` or `host=… user=… …`. What is missing
-    /// comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` and
-    /// `PGSSLROOTCERT`, and else is what psql would take.
+    /// Parses `postgres://user:password@host:port/database?…` or `host=… user=… …`. A missing
+    /// setting comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` or
+    /// `PGSSLROOTCERT`, and otherwise has the same default as in psql.
     pub fn parse(text: &str) -> Result<Address> {
         Address::read(text, &|name| std::env::var(name).ok())
     }
@@ -70,7 +70,7 @@ impl Address {
         &self.schema
     }
 
-    /// What the driver needs, without settings of the session.
+    /// The driver's configuration, without the session's settings.
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
@@ -83,13 +83,13 @@ impl Address {
         self.config.get_password().is_some()
     }
 
-    /// The same in another environment, for tests.
+    /// Like [`Address::parse`], with another environment, for tests.
     pub(super) fn read(
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Address> {
         let mut settings = split::settings(text)?;
-        // To libpq what is empty is not given.
+        // As in libpq, an empty setting counts as not given.
         settings.retain(|_, value| !value.is_empty());
         for (variable, key) in ENVIRONMENT {
             let is_given =
@@ -124,7 +124,7 @@ impl fmt::Debug for Address {
     }
 }
 
-/// A bad address, said without repeating any of it: what looks like a mistake may be a password.
+/// The error for a bad address. Repeats nothing of it: what looks like a mistake may be a password.
 fn bad(why: impl Into<String>) -> Error {
     Invalid::Value { field: "db", why: why.into() }.into()
 }
@@ -138,7 +138,7 @@ fn checked_schema(given: Option<String>) -> Result<String> {
     }
 }
 
-/// Each setting is given to the driver alone, so that a refusal tells which one it was.
+/// Gives each setting to the driver alone, so that the error can name the setting that was refused.
 fn configure(mut settings: Settings) -> Result<Config> {
     let user_timeout = settings.remove("tcp_user_timeout");
     if !settings.contains_key("host") {
@@ -172,8 +172,8 @@ fn configure(mut settings: Settings) -> Result<Config> {
     Ok(config)
 }
 
-/// Nobody waits for ever for a machine that is gone: it is noticed within a minute, while the
-/// driver's own defaults take hours.
+/// Sets timeouts so that a machine that is gone is noticed within a minute; with the driver's
+/// defaults that takes hours.
 fn set_patience(config: &mut Config, user_timeout: Option<&str>) -> Result<()> {
     let driver = Config::new();
     if config.get_keepalives_idle() == driver.get_keepalives_idle() {
@@ -185,7 +185,7 @@ fn set_patience(config: &mut Config, user_timeout: Option<&str>) -> Result<()> {
     if config.get_keepalives_retries().is_none() {
         config.keepalives_retries(3);
     }
-    // Milliseconds, as libpq has it; the driver would take the same number for seconds.
+    // In milliseconds, as in libpq; the driver would take the same number for seconds.
     let millis = user_timeout.unwrap_or("30000").parse().map_err(|_| {
         bad(format!(
             "tcp_user_timeout cannot be read; write {}",
@@ -196,7 +196,7 @@ fn set_patience(config: &mut Config, user_timeout: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The driver knows three modes; what it must verify is in the connector that it is given.
+/// Sets the driver's mode, of which it has three. What must be verified is in the TLS connector.
 fn set_encryption(config: &mut Config, encryption: &Encryption) -> Result<()> {
     let is_socket = |host: &Host| matches!(host, Host::Unix(_));
     let sockets = config.get_hosts().iter().filter(|host| is_socket(host)).count();
@@ -206,7 +206,7 @@ fn set_encryption(config: &mut Config, encryption: &Encryption) -> Result<()> {
             "a socket is never encrypted, and the other hosts must be; name only one sort",
         ));
     }
-    // A socket of this machine never uses TLS, whatever the mode says, as with libpq.
+    // As in libpq, a local socket never uses TLS, whatever the mode says.
     config.ssl_mode(match encryption.mode {
         _ if sockets == config.get_hosts().len() => SslMode::Disable,
         Mode::Disable => SslMode::Disable,
@@ -221,7 +221,7 @@ fn default_host(port: &str) -> String {
     SOCKETS.into_iter().find(has_socket).unwrap_or("localhost").to_owned()
 }
 
-/// The address as a person may paste it into psql, without what is secret.
+/// The address without its secrets, in a form that can be pasted into psql.
 fn show(config: &Config, schema: &str) -> String {
     let user = config.get_user().map_or_else(String::new, |user| split::encode(user) + "@");
     let database =
@@ -234,8 +234,8 @@ fn show(config: &Config, schema: &str) -> String {
     format!("postgres://{user}{hosts}/{database}{mark}{}", settings.join("&"))
 }
 
-/// What to write between `@` and `/`, and behind the question mark. The directory of a socket stands there, where its
-/// slashes can be read: as a host it would be `%2Frun%2Fpostgresql`.
+/// The part between `@` and `/`, and the parameters after `?`. The directory of a socket goes to
+/// the parameters, where its slashes stay readable: as a host it would be `%2Frun%2Fpostgresql`.
 fn show_hosts(config: &Config) -> (String, Vec<String>) {
     let has_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
     let names = config.get_hosts().iter().map(|host| match host {

@@ -1,4 +1,4 @@
-//! How a job is leased.
+//! Claim: leases due jobs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::job::Name;
 use crate::lease::WorkerId;
 use crate::store::{Attempt, Claim, Claimed, Cursor, Settled, Settlement};
 
-/// The columns of an answer that belong to a claim.
+/// The columns that a claim returns.
 macro_rules! select_claimed {
     ($from:literal) => {
         concat!(
@@ -55,7 +55,7 @@ pub(super) fn settle_and_claim(
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));
-    // What is claimed is handed out only after the COMMIT.
+    // If in a transaction, the claimed jobs are given to the worker only after the COMMIT.
     params.push((&is_in_transaction, Type::BOOL));
     let rows = session.query(&schema.apply(BOTH), &params)?;
     let (settled, claimed) = read(&rows, ask, marks)?;
@@ -75,7 +75,7 @@ pub(super) fn held(
     Ok(held.into_iter().filter_map(Attempt::of).collect())
 }
 
-/// What a claim sends.
+/// The parameters of a claim.
 struct Asked<'a> {
     worker: &'a str,
     queues: Vec<&'a str>,
@@ -119,7 +119,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The rows that answer settlements, and what was claimed.
+/// Splits the rows of an answer into those that answer settlements and those that were claimed.
 fn read<'a>(
     rows: &'a [Row],
     ask: &Claim,
@@ -147,7 +147,7 @@ fn read<'a>(
             }
         }
     }
-    // The database answers in the order in which it found them.
+    // Rows arrive in the order in which the database found the jobs.
     attempts.sort_by_key(|(place, _)| *place);
     claimed.attempts = attempts.into_iter().map(|(_, attempt)| attempt).collect();
     Ok((settled, claimed))

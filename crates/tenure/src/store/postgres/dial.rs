@@ -1,19 +1,20 @@
-//! How a connection is made: within a time that holds for all of it, with the session's settings,
-//! and again without what the other side refuses.
+//! Makes connections: with one timeout for the whole dial, with the session's settings, and
+//! again without what the other side refuses.
 //!
-//! **Settings go into the startup packet.** A `SET` after connecting would do on a connection of our
-//! own. But through a pooler that lends sessions by the transaction it would stay behind in
-//! somebody else's session, where our timeouts break off their long reports, and not hold in the
-//! next session that we are lent. PgBouncer and its like refuse settings in the startup packet, or
-//! drop them; either way nothing leaks. Where they are refused we connect without, and the timeouts
-//! are then those of the pool: `ALTER ROLE … SET statement_timeout` gives it some.
+//! **Settings go into the startup packet.** A `SET` after connecting would work on a direct
+//! connection. But behind a pooler that lends sessions per transaction, it would stay behind in a
+//! session of another client, whose long reports our timeouts would abort, and it would not hold in
+//! the next session that we get. PgBouncer and similar poolers refuse settings in the startup
+//! packet, or drop them; either way nothing leaks. If they are refused, this module connects
+//! without them, and the timeouts are then those of the pool: `ALTER ROLE … SET statement_timeout`
+//! sets one.
 //!
-//! Among the settings is a mark that nobody else has. Who finds it again afterwards has a session of
-//! its own, where prepared statements and LISTEN can be trusted.
+//! One of the settings is a unique mark. If the session has it after connecting, the session is
+//! direct, so that prepared statements and LISTEN can be used.
 //!
-//! **The whole call has one timeout.** The driver's covers the socket alone, and a server or balancer
-//! that accepts and then says nothing would hold a worker for ever. So the call is made on a thread
-//! that lives until it is answered; a link has one such thread at most.
+//! **The whole dial has one timeout.** The driver's timeout covers only the socket, so that a
+//! server or balancer that accepts and then sends nothing would block a worker for ever. So each
+//! dial runs on a thread that lives until the dial ends; a link has at most one such thread.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -33,18 +34,19 @@ use crate::store::Result;
 pub(super) struct Dialer {
     plan: Plan,
     timeouts: Timeouts,
-    /// A call that nobody has answered yet. It is waited for again rather than made twice.
+    /// A dial that has not ended yet. The next call waits for it again instead of making
+    /// another one.
     pending: Option<Receiver<Result<Line, postgres::Error>>>,
 }
 
 /// A connection that was just made.
 pub(super) struct Line {
     pub(super) client: Client,
-    /// What the session was marked with, unless the other side refused its settings.
+    /// The mark of the session, unless the other side refused its settings.
     pub(super) mark: Option<String>,
 }
 
-/// All that a call needs.
+/// All that a dial needs.
 #[derive(Clone)]
 struct Plan {
     config: Config,
@@ -64,21 +66,21 @@ impl Dialer {
         Ok(Dialer { plan: Plan { config, tls, settings, mark: None }, timeouts, pending: None })
     }
 
-    /// Connects, or says why not.
+    /// Connects, or returns why it failed.
     pub(super) fn dial(&mut self, address: &Address) -> Result<Line> {
         let patience = self.timeouts.connect;
         if let Some(pending) = self.pending.take() {
             match pending.recv_timeout(patience) {
                 Ok(Ok(line)) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) => return self.go_on_waiting(pending, address),
-                // How an old call failed says little about a new one.
+                // An old failure says little about a new dial.
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {}
             }
         }
         let plan = Plan { mark: Some(clock::unique().to_string()), ..self.plan.clone() };
         let (answer, pending) = mpsc::sync_channel(1);
         let call = move || {
-            // If nobody waits any more, the connection is closed here.
+            // If the caller has given up waiting, this closes the connection.
             let _ = answer.send(plan.call());
         };
         thread::Builder::new()
@@ -108,7 +110,7 @@ impl Plan {
         loop {
             let mut config = self.config.clone();
             if let Some(mark) = &self.mark {
-                // Those of the address come last, because the last one counts.
+                // The options of the address come last, because the last value counts.
                 let theirs = config.get_options().unwrap_or_default().to_owned();
                 config.options(&format!("{} -c tenure.session={mark} {theirs}", self.settings));
             }
@@ -116,8 +118,8 @@ impl Plan {
                 Err(cause) if self.mark.is_some() && error::refuses_settings(&cause) => {
                     self.mark = None;
                 }
-                // Preferring means doing without, as with libpq, also when the server has TLS and
-                // we cannot agree on it or may not log in over it.
+                // With `prefer`, connect without TLS if it fails, as libpq does: also if the server
+                // has TLS but the handshake fails, or the login over TLS is refused.
                 Err(cause) if self.prefers_tls() && error::is_about_tls(&cause) => {
                     self.config.ssl_mode(SslMode::Disable);
                 }
@@ -132,17 +134,18 @@ impl Plan {
     }
 }
 
-/// What every session of ours needs, as the server's command line would have it.
+/// The settings of every session, in the form of the server's command line.
 fn settings(timeouts: &Timeouts) -> String {
     let millis = |length: Duration| clock::millis(length).to_string();
     [
         ("statement_timeout", millis(timeouts.statement)),
         ("lock_timeout", millis(timeouts.lock)),
         ("idle_in_transaction_session_timeout", millis(timeouts.idle_in_transaction)),
-        // A worker that waits for work is idle by design.
+        // A worker that waits for work is idle, and must not be disconnected for it.
         ("idle_session_timeout", "0".to_owned()),
         ("client_min_messages", "warning".to_owned()),
-        // The statements are written for this level, whatever a role or database has by default.
+        // The statements are written for this level, whatever the default of the role or database
+        // is.
         ("default_transaction_isolation", r"read\ committed".to_owned()),
     ]
     .map(|(name, value)| format!("-c {name}={value}"))

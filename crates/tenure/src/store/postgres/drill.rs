@@ -1,5 +1,5 @@
-//! What the proof does to this engine: own its clock, read and set its whole state, and break its SQL on
-//! purpose.
+//! Access for the tests in `tenure-drill`: they set the clock, read and set the whole state, and
+//! break the SQL on purpose.
 
 mod hands;
 
@@ -23,19 +23,20 @@ use crate::lease::{WorkerId, first_of};
 use crate::ledger::{Effect, Step};
 use crate::store::{Guarded, Registration, Result, lane, row as spelling};
 
-/// A store whose time stands still until it is moved, and which may be in a transaction that is never
-/// committed.
+/// The state of a store under test: its time stands still until it is moved, and it may be in a
+/// transaction that is never committed.
 #[derive(Default)]
 pub struct Rehearsal {
     clock: Option<Clock>,
-    /// What the database was last told.
+    /// The time that the database was last set to.
     told: Option<Timestamp>,
     on: bool,
     /// How many states were loaded.
     loads: u32,
-    /// The last of them, to which a savepoint leads back: the next call often begins there too.
+    /// The last loaded state. A savepoint leads back to it, because the next call often starts
+    /// there too.
     loaded: Option<Dump>,
-    /// Those of the workers' processes.
+    /// Holds the locks of the workers' processes.
     hands: Option<Hands>,
 }
 
@@ -44,7 +45,7 @@ impl Rehearsal {
         self.on
     }
 
-    /// Whether the time is the proof's own.
+    /// Whether the test sets the time.
     pub(super) fn is_set(&self) -> bool {
         self.clock.is_some()
     }
@@ -59,7 +60,7 @@ impl Postgres {
         Ok(store)
     }
 
-    /// Installs the schema with a safeguard taken out.
+    /// Installs the schema with patched SQL, without some safeguard.
     pub fn install_patched(address: &Address, patches: &[Patch]) -> Result<()> {
         Migrations::connect(address)?.up_edited(|file, text| Patch::apply(patches, file, text))
     }
@@ -69,18 +70,18 @@ impl Postgres {
         Migrations::texts()
     }
 
-    /// Replaces the functions of one file by those of this text, in a schema that is installed.
+    /// In an installed schema, replaces the functions of one file by those of this text.
     pub fn replace_functions(address: &Address, text: &str) -> Result<()> {
         Migrations::connect(address)?.replace(text)
     }
 
-    /// From now on nothing is committed: each state that is loaded begins in a transaction of its own,
-    /// and the next one undoes it. It saves the explorer a flush for every call.
+    /// From now on nothing is committed: each state is loaded in a transaction of its own, which
+    /// the next load rolls back. This saves the explorer a flush for every call.
     pub fn rehearse(&mut self) {
         self.rehearsal.on = true;
     }
 
-    /// Tells the database the time, if it has moved.
+    /// Sets the database's time, if it has changed.
     pub(super) fn set_test_clock(&mut self) -> Result<()> {
         const SET: &str = "INSERT INTO tenure.clock (one, at) VALUES (1, $1) \
             ON CONFLICT (one) DO UPDATE SET at = excluded.at";
@@ -95,8 +96,8 @@ impl Postgres {
         Ok(())
     }
 
-    /// A worker makes itself known, and other hands hold its lock: one of this session's would
-    /// outlast the transaction that is undone.
+    /// Registers a worker, whose lock is held by another connection: a lock of this session would
+    /// outlast the transaction that is rolled back.
     pub(super) fn register_by_hand(&mut self, worker: &Registration) -> Result<Guarded> {
         const REGISTER: &str = "SELECT tenure.register($1, $2, $3, true)";
         if let Some(hands) = &mut self.rehearsal.hands {
@@ -111,10 +112,10 @@ impl Postgres {
             let [queues, kinds] = lists;
             session.query(&schema.apply(REGISTER), &[id, queues, kinds]).map(drop)
         })?;
-        Ok(Guarded::Yes)
+        Ok(Guarded::ByLock)
     }
 
-    /// Other hands let go of a worker's lock, if they have it.
+    /// Makes the other connection release a worker's lock, if it holds it.
     pub(super) fn let_go(&mut self, worker: &WorkerId) -> Result<()> {
         match &mut self.rehearsal.hands {
             Some(hands) => hands.let_go(&self.schema, worker),
@@ -122,7 +123,8 @@ impl Postgres {
         }
     }
 
-    /// Puts the store into a state. A database that has moved remembers to be elsewhere.
+    /// Sets the store to a state. With `moved`, the stored WAL timeline differs from the server's,
+    /// so that the database seems to be elsewhere.
     fn put(&mut self, state: &Dump, moved: bool) -> Result<()> {
         if let Some(clock) = &self.rehearsal.clock {
             clock.set(state.now);
@@ -179,8 +181,8 @@ const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FR
     DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.clock; \
     DELETE FROM tenure.ledger; DELETE FROM tenure.steps; DELETE FROM tenure.workers";
 
-/// Leaves the last state behind. What was undone still lies about in the tables, and is swept out
-/// before it gets in the way.
+/// Leaves the last state. Rolled-back rows remain in the tables, so they are vacuumed from time to
+/// time.
 fn begin_anew(
     session: &mut Session,
     schema: &Schema,
@@ -197,7 +199,7 @@ fn begin_anew(
     session.batch(&schema.apply(&format!("ROLLBACK; BEGIN; {numbers}")))
 }
 
-/// The statements that set what is kept once for the whole store.
+/// The statements that set the values that are stored once for the whole store.
 fn numbers(state: &Dump, moved: bool) -> String {
     let Dump { now, started_at, guard_gap, epoch, .. } = state;
     let gap = millis(*guard_gap);
@@ -226,8 +228,8 @@ fn sequences(state: &Dump) -> String {
 }
 
 fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, postgres::Error> {
-    // What is kept once stands beside every job, so that all that most states have comes in one round trip. The columns of
-    // a job are first, in the order of `select_record`.
+    // The values that are stored once come with every job, so that most states need one round trip.
+    // The columns of a job come first, in the order of `select_record`.
     const JOBS: &str = "SELECT r.*, m.epoch, m.gap_ms, m.next_id, m.steady_since, m.broke, m.broke_before, m.effects, m.steps, m.workers, m.lines, m.queues, \
         m.keys, m.ids, m.lanes \
         FROM (SELECT e.epoch, (SELECT k.guard_gap FROM tenure.meta k) AS gap_ms, (e.epoch << 40) + s.last_value + s.is_called::int AS next_id, \
@@ -277,7 +279,8 @@ fn dump(session: &mut Session, schema: &Schema, now: Timestamp) -> Result<Dump, 
     }
     for (id, lane) in ids.into_iter().zip(lanes) {
         let job = state.jobs.iter().find(|job| job.id.0 == id);
-        // The lane is computed from the job, so the dump does not show it; but it must be right.
+        // The lane is computed from the job, so the dump does not contain it; check here that the
+        // stored one is right.
         assert_eq!(job.map(lane::of), Some(lane), "job {id} is in the wrong lane");
     }
     if lines {
@@ -329,7 +332,7 @@ fn worker(row: &Row) -> Result<WorkerRecord, postgres::Error> {
     })
 }
 
-/// Puts the rows of a state into empty tables.
+/// Inserts the rows of a state into empty tables.
 fn fill_all(session: &mut Session, schema: &Schema, state: &Dump) -> Result<(), postgres::Error> {
     let (ended, live): (Vec<_>, Vec<_>) = state.jobs.iter().partition(|job| job.state.has_ended());
     let first = i64::MIN;
@@ -345,7 +348,7 @@ fn fill_all(session: &mut Session, schema: &Schema, state: &Dump) -> Result<(), 
     fill("queues", state.queues.iter().map(|settings| json!(settings).into()).collect())
 }
 
-/// Fills a table with rows that are written as JSON, a field for each column.
+/// Inserts rows into a table. Each row is JSON, with a field for each column.
 fn fill(
     session: &mut Session,
     schema: &Schema,
@@ -363,7 +366,7 @@ fn fill(
     Ok(())
 }
 
-/// A row as JSON, in which JSON stands as it was written.
+/// A row as JSON; args and results are inserted as they were written.
 #[derive(Serialize)]
 struct Fields {
     #[serde(flatten)]
@@ -384,7 +387,7 @@ fn raw(json: &Json) -> Option<Box<RawValue>> {
     RawValue::from_string(json.as_str().to_owned()).ok()
 }
 
-/// A job as a row of `jobs` or `done`: each table takes the columns that it has.
+/// A job as a row of `jobs` or `done`; each table takes the columns that it has.
 fn job_row(job: &JobRecord) -> Fields {
     let (permille, note) = spelling::progress_columns(job.progress.as_ref());
     let plain = json!({
@@ -414,7 +417,7 @@ fn key_row(key: &KeyRecord) -> Fields {
     .into()
 }
 
-/// A line of the timeline, before all that are still to come.
+/// A timeline entry, with a number below those of all entries to come.
 fn line_row(line: &TimelineEntry, seq: i64) -> Fields {
     json!({
         "seq": seq, "job_id": line.job.0, "at": line.at, "token": line.token.0, "began": line.from,

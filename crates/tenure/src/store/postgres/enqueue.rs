@@ -1,4 +1,4 @@
-//! How a job gets in.
+//! Enqueue: stores jobs.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn enqueue(
     enqueue_within(session, schema, jobs, None)
 }
 
-/// The same with a limit for how long it waits for each lock.
+/// Like [`enqueue`], with a limit for how long it waits for each lock.
 pub(super) fn enqueue_within(
     session: &mut Session,
     schema: &Schema,
@@ -38,8 +38,9 @@ pub(super) fn enqueue_within(
     lists.answers(&rows)
 }
 
-/// What is sent for a batch of jobs: one list for each thing that most jobs say, and one for what few do. A list in which
-/// nothing is said is not sent. A user's own transaction sends the same, over a connection of another kind.
+/// The parameters for a batch of jobs: one list for each option that most jobs set, and one for the
+/// options that few jobs set. A list without any value is sent as NULL. A user's own transaction
+/// sends the same lists, over its own connection.
 pub(crate) struct Lists<'a> {
     kinds: Vec<&'a str>,
     args: Vec<JsonText<&'a str>>,
@@ -49,14 +50,15 @@ pub(crate) struct Lists<'a> {
     fingerprints: Said<Fingerprint>,
     options: Said<JsonText<String>>,
     extras: Said<JsonText<String>>,
-    /// How large args may be, where some are larger than usual: the library has checked them by limits of its own.
+    /// The size limit of args, if some exceed the default: the library has checked them against its
+    /// own limits.
     args_limit: Option<i32>,
 }
 
-/// What is said of each job, if anything is said of any.
+/// One value per job; `None` if no job has a value.
 type Said<T> = Option<Vec<Option<T>>>;
 
-/// What is asked for a job and is not usual: the type `tenure.job_options`.
+/// The options of a job that differ from the defaults: the type `tenure.job_options`.
 #[derive(Default, PartialEq, Serialize)]
 struct Asked<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +116,7 @@ impl<'a> Lists<'a> {
     pub(crate) const SQL: &'static str = "SELECT n, verdict, job \
         FROM tenure.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-    /// What these jobs say that is not usual.
+    /// The lists for these jobs, with only the values that differ from the defaults.
     pub(crate) fn of(jobs: &'a [NewJob]) -> Lists<'a> {
         let queue = Name::default_queue();
         Lists {
@@ -137,7 +139,7 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// The lists in the order of the call.
+    /// The lists in the order of the call's parameters.
     pub(crate) fn params(&self) -> [Param<'_>; 9] {
         [
             (&self.kinds, Type::TEXT_ARRAY),
@@ -152,7 +154,7 @@ impl<'a> Lists<'a> {
         ]
     }
 
-    /// What the call answers to each job.
+    /// The answer to each job.
     pub(crate) fn answers(&self, rows: &[Row]) -> Result<Vec<Enqueued>, postgres::Error> {
         let mut answers = vec![Enqueued::Created(JobId(0)); self.kinds.len()];
         for row in rows {
@@ -167,13 +169,13 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// What is said of each job, or nothing at all if nothing is said of any.
+/// One value per job, or `None` if no job has a value.
 fn list<'a, T>(jobs: &'a [NewJob], of: impl Fn(&'a NewJob) -> Option<T>) -> Said<T> {
     let list: Vec<_> = jobs.iter().map(of).collect();
     if list.iter().all(Option::is_none) { None } else { Some(list) }
 }
 
-/// A count that is not the usual one.
+/// A count, if it differs from the default.
 fn count(count: NonZeroU16, usual: NonZeroU16) -> Option<u16> {
     (count != usual).then_some(count.get())
 }

@@ -1,10 +1,9 @@
-//! What PostgreSQL, the driver and the network complain about, said so that a person knows what to
-//! do.
+//! Turns errors of PostgreSQL, the driver and the network into errors that say what to do.
 //!
-//! SQLSTATEs decide, never the words, which servers translate. The words are shown, except for
-//! details and hints, which may quote a row, where it is not known that they do not. The driver tells only the server's errors apart by
-//! code; what it says itself is told apart by what lies beneath: an error of the network, of TLS, or
-//! neither.
+//! SQLSTATEs decide, never the messages, which servers translate. Messages are shown. Details and
+//! hints may quote a row, so they are shown only where it is known that they do not. The driver has
+//! codes only for errors of the server; its own errors are distinguished by their cause: an error
+//! of the network, of TLS, or neither.
 
 use std::error::Error as Source;
 use std::fmt;
@@ -19,10 +18,11 @@ use super::tls::Mode;
 use crate::job::Invalid;
 use crate::store::Error;
 
-/// What the functions of the schema answer when a request makes no sense.
+/// The SQLSTATE of the schema's functions for an invalid request.
 const BAD_REQUEST: &str = "TN003";
 
-/// What a request can be wrong in; the functions name it as the column of their error.
+/// The fields that a request can be wrong in; the functions name the field as the column of their
+/// error.
 const FIELDS: [&str; 40] = [
     "after",
     "args",
@@ -126,7 +126,7 @@ pub(super) fn from_connecting(address: &Address, cause: postgres::Error) -> Erro
     }
 }
 
-/// Nobody answered in time.
+/// The error when the server does not answer in time.
 pub(super) fn silent(address: &Address, after: Duration) -> Error {
     Error::Unavailable {
         doing: "connect",
@@ -137,7 +137,7 @@ pub(super) fn silent(address: &Address, after: Duration) -> Error {
     }
 }
 
-/// This machine could not even try.
+/// The error when no thread could be started for connecting.
 pub(super) fn no_thread(address: &Address, cause: impl Source + Send + Sync + 'static) -> Error {
     Error::Unavailable {
         doing: "connect",
@@ -148,18 +148,18 @@ pub(super) fn no_thread(address: &Address, cause: impl Source + Send + Sync + 's
     }
 }
 
-/// Whether the other side would not take settings with the connection, as poolers do.
+/// Whether the other side refused settings in the startup packet, as poolers do.
 pub(super) fn refuses_settings(cause: &postgres::Error) -> bool {
-    // A protocol violation to PgBouncer, a missing feature to others.
+    // PgBouncer reports a protocol violation, others an unsupported feature.
     matches!(code(cause), Some("08P01" | "0A000"))
 }
 
-/// Whether it may work without TLS: the handshake failed, or nobody may log in this way.
+/// Whether it may work without TLS: the handshake failed, or logging in this way is not allowed.
 pub(super) fn is_about_tls(cause: &postgres::Error) -> bool {
     beneath::<rustls::Error>(cause).is_some() || code(cause) == Some("28000")
 }
 
-/// Whether the connection is of no more use.
+/// Whether the connection cannot be used any more.
 pub(super) fn ends_connection(cause: &postgres::Error) -> bool {
     match cause.as_db_error() {
         Some(said) => {
@@ -169,7 +169,7 @@ pub(super) fn ends_connection(cause: &postgres::Error) -> bool {
     }
 }
 
-/// What a request was wrong in, if the server says that it was.
+/// The field that a request was wrong in, if the server refused it as invalid.
 pub(crate) fn bad_request(cause: &postgres::Error) -> Option<Invalid> {
     let said = cause.as_db_error()?;
     (said.code().code() == BAD_REQUEST).then(|| about_request(said))
@@ -187,7 +187,7 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
         BAD_REQUEST => {
             return about_request(said).into();
         }
-        // Lost against another transaction: serialization, deadlock, a lock not got in time.
+        // Lost against another transaction: serialization failure, deadlock, lock timeout.
         "40001" | "40P01" | "55P03" => {
             return Error::Busy { doing, target: target.to_owned(), source: Box::new(Told(cause)) };
         }
@@ -217,7 +217,7 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
                 "use the address of the primary, or add target_session_attrs=read-write to it",
             );
         }
-        // The server says what depends on it in the detail; no row is quoted there.
+        // The detail lists the objects that depend on it; it quotes no row.
         "2BP01" => {
             return unusable(
                 &format!(
@@ -262,8 +262,8 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
     }
 }
 
-/// What the functions say of a request, in the form of the library's own checks. Their hints are theirs, and quote
-/// nothing.
+/// The error of a schema's function about a request, in the form of the library's own checks. The
+/// functions' hints quote nothing from the request.
 fn about_request(said: &DbError) -> Invalid {
     let column = said.column().unwrap_or_default();
     let field = FIELDS.into_iter().find(|field| *field == column).unwrap_or("request");
@@ -276,7 +276,7 @@ fn about_request(said: &DbError) -> Invalid {
     Invalid::Value { field, why }
 }
 
-/// A sentence as the end of another one.
+/// A hint as the last clause of an error: without a full stop, and in lower case.
 fn as_next_step(hint: &str) -> String {
     let mut rest = hint.strip_suffix('.').unwrap_or(hint).chars();
     rest.next().map_or_else(String::new, |first| first.to_lowercase().chain(rest).collect())
@@ -303,8 +303,8 @@ fn about_tls(cause: &rustls::Error) -> (String, String) {
     (format!("the server's TLS was not accepted: {cause}"), next.to_owned())
 }
 
-/// The driver does not tell a server without TLS from one that asks for a password; we know what
-/// was asked for.
+/// What to do when the login fails without a code. The driver does not distinguish a server without
+/// TLS from one that wants a password, but the address tells what was requested.
 fn what_was_missing(address: &Address) -> &'static str {
     match (address.encryption().mode >= Mode::Require, address.has_password()) {
         (false, false) => "give a password in the address or as PGPASSWORD",
@@ -317,7 +317,7 @@ fn what_was_missing(address: &Address) -> &'static str {
 }
 
 fn is_about_network(cause: &postgres::Error) -> bool {
-    // What cannot be written or read as a message is an io::Error too, of these two kinds.
+    // Messages that cannot be encoded or decoded are also an `io::Error`, of these two kinds.
     let is_transport = |network: &io::Error| {
         !matches!(network.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData)
     };
@@ -328,7 +328,7 @@ fn code(cause: &postgres::Error) -> Option<&str> {
     cause.code().map(|code| code.code())
 }
 
-/// The error of one sort among the causes. An `io::Error` hides what it wraps, so it is opened.
+/// The first cause of this type. Also looks inside an `io::Error`, which hides what it wraps.
 fn beneath<E: Source + 'static>(cause: &postgres::Error) -> Option<&E> {
     let mut next = cause.source();
     while let Some(cause) = next {
@@ -344,7 +344,7 @@ fn beneath<E: Source + 'static>(cause: &postgres::Error) -> Option<&E> {
     None
 }
 
-/// The driver's error with its words: by itself it prints as "db error".
+/// The driver's error with its full message: by itself it prints as "db error".
 #[derive(Debug)]
 struct Told(postgres::Error);
 

@@ -1,6 +1,6 @@
-//! A pretended server for tests: it speaks the first words of the protocol and then refuses with an
-//! error of the test's choice, or says nothing. So what happens while connecting can be tested
-//! without a server, with and without TLS, and the driver's errors are real ones.
+//! A fake server for tests: it speaks the start of the protocol and then refuses with an error that
+//! the test chooses, or sends nothing. So connecting can be tested without a server, with and
+//! without TLS, and the driver's errors are real.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,19 +23,21 @@ const SSL_REQUEST: u32 = 80_877_103;
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) is_encrypted: bool,
+    /// The protocol that the client named in the handshake.
+    pub(super) protocol: Option<Vec<u8>>,
     /// The startup packet: names and values, each ended by a zero.
     pub(super) startup: String,
 }
 
-/// What it says then: an SQLSTATE, or nothing for as long as it lives.
+/// The server's answer: an SQLSTATE, or nothing at all.
 pub(super) type Answer = fn(&Call) -> Option<&'static str>;
 
-/// What it does when it is asked for TLS.
+/// How the server reacts to a request for TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tls {
     Lacks,
     Has,
-    /// Says that it has TLS, and then talks nonsense.
+    /// Accepts the request, and then sends garbage.
     Botches,
 }
 
@@ -50,7 +52,7 @@ impl Fake {
         let port = listener.local_addr().unwrap().port();
         let calls = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&calls);
-        // It ends with the test's process. A caller that hangs up is no fault of the server.
+        // The thread ends with the test's process. A client that disconnects is no error.
         thread::spawn(move || {
             let mut silent = Vec::new();
             for stream in listener.incoming() {
@@ -60,14 +62,15 @@ impl Fake {
         Fake { port, calls }
     }
 
-    /// The address of this server with further settings.
+    /// The address of this server, with further settings.
     pub(super) fn address(&self, settings: &str) -> Address {
-        let host = if settings.contains("host=") { "" } else { "host=127.0.0.1" };
+        let is_given = ["host=", "hostaddr="].iter().any(|key| settings.contains(key));
+        let host = if is_given { "" } else { "host=127.0.0.1" };
         let text = format!("{host} port={} user=me {settings}", self.port);
         Address::read(&text, &|_| None).unwrap()
     }
 
-    /// How connecting fails, for it never succeeds.
+    /// The error of connecting, which never succeeds.
     pub(super) fn refusal(&self, settings: &str) -> Error {
         let address = self.address(settings);
         let dialed =
@@ -80,7 +83,7 @@ impl Fake {
     }
 }
 
-/// Where the certificates for tests are.
+/// The path of a certificate for tests.
 pub(super) fn certificate(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
@@ -93,13 +96,13 @@ fn serve(
 ) -> io::Result<TcpStream> {
     let first = packet(&mut stream)?;
     if first[..4] != SSL_REQUEST.to_be_bytes() {
-        return reply(&mut stream, &first, false, answer, calls).map(|()| stream);
+        return reply(&mut stream, &first, None, answer, calls).map(|()| stream);
     }
     match tls {
         Tls::Lacks => {
             stream.write_all(b"N")?;
             let startup = packet(&mut stream)?;
-            reply(&mut stream, &startup, false, answer, calls)?;
+            reply(&mut stream, &startup, None, answer, calls)?;
         }
         Tls::Botches => stream.write_all(b"Snonsense, and enough of it to be an answer")?,
         Tls::Has => {
@@ -107,13 +110,14 @@ fn serve(
             let session = ServerConnection::new(server_config()).map_err(io::Error::other)?;
             let mut encrypted = StreamOwned::new(session, stream.try_clone()?);
             let startup = packet(&mut encrypted)?;
-            reply(&mut encrypted, &startup, true, answer, calls)?;
+            let protocol = encrypted.conn.alpn_protocol().map(<[u8]>::to_vec);
+            reply(&mut encrypted, &startup, Some(protocol), answer, calls)?;
         }
     }
     Ok(stream)
 }
 
-/// One message without a type: its length, and then the rest.
+/// Reads one message without a type: its length, and then the rest.
 fn packet(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -122,15 +126,16 @@ fn packet(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
+/// Refuses, or says nothing. `handshake` is the protocol of the handshake, if there was one.
 fn reply(
     stream: &mut impl Write,
     startup: &[u8],
-    is_encrypted: bool,
+    handshake: Option<Option<Vec<u8>>>,
     answer: Answer,
     calls: &Mutex<Vec<Call>>,
 ) -> io::Result<()> {
     let startup = String::from_utf8_lossy(&startup[4..]).into_owned();
-    let call = Call { is_encrypted, startup };
+    let call = Call { is_encrypted: handshake.is_some(), protocol: handshake.flatten(), startup };
     let code = answer(&call);
     calls.lock().unwrap().push(call);
     let Some(code) = code else { return Ok(()) };
@@ -146,11 +151,12 @@ fn server_config() -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = vec![CertificateDer::from_pem_file(certificate("server.crt")).unwrap()];
     let key = PrivateKeyDer::from_pem_file(certificate("server.key")).unwrap();
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .unwrap();
+    config.alpn_protocols = vec![b"postgresql".to_vec()];
     Arc::new(config)
 }

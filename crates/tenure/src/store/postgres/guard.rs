@@ -1,8 +1,8 @@
-//! The lock that ends with a worker's process: an advisory lock of its session.
+//! The worker's lock, which ends with its process: an advisory lock of its session.
 //!
-//! The server frees it when the session ends, and others take that for the worker's death. So it is
-//! taken again in every new session before anything else is said there. It is the connection's
-//! business alone; what others make of a free lock is decided in `sql/postgres/verbs/lapse.sql`.
+//! The server frees the lock when the session ends, and other workers conclude that the worker is
+//! dead. So it is taken again in every new session before any other call. This file only takes and
+//! holds the lock; `sql/postgres/verbs/lapse.sql` decides what a free lock means.
 
 use std::time::{Duration, Instant};
 
@@ -15,21 +15,22 @@ use crate::job::Name;
 use crate::lease::WorkerId;
 use crate::store::{Guarded, Registration};
 
-/// After how long a lock is tried again that somebody else had.
+/// How long to wait before trying again to take a lock that another session held.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// After how long a worker registers once more. It also counts as another taking, so that a lock tells again after the
-/// statistics were reset by which the server's lives are told apart. The server goes through all locks to answer whether
-/// a session has one, which takes 1.4 ms beside a thousand: so not more often.
+/// How often a worker registers again. Each registration counts as taking the lock anew. The
+/// server's restarts are told apart by its statistics; after these were reset, a free lock means
+/// nothing until the worker registers again. To answer whether a session has a lock, the server
+/// goes through all locks, which takes 1.4 ms with a thousand: so not more often.
 const STILL_THERE: Duration = Duration::from_secs(300);
 
-/// A worker that this connection stands for.
+/// A worker that this connection guards.
 pub(super) struct Guard {
     worker: Registration,
     lock: String,
     ask: String,
     register: String,
-    /// When it was last tried, and what came of it.
+    /// When the lock was last tried, and with what result.
     tried: Option<(Instant, Guarded)>,
 }
 
@@ -49,13 +50,13 @@ impl Guard {
         &self.worker.worker
     }
 
-    /// Whether the worker takes jobs from this queue. An empty name stands for all.
+    /// Whether the worker takes jobs from this queue. An empty name means all queues.
     pub(super) fn serves(&self, queue: &str) -> bool {
         queue.is_empty() || self.worker.queues.iter().any(|own| own.as_str() == queue)
     }
 
-    /// Takes the lock in this session and makes the worker known. Through a pooler there is no session
-    /// that could hold it.
+    /// Takes the lock in this session and registers the worker. Behind a pooler there is no session
+    /// that could hold the lock.
     pub(super) fn take(
         &mut self,
         session: &mut Session,
@@ -65,8 +66,8 @@ impl Guard {
         let mut answers = |question: &str| -> Result<bool, postgres::Error> {
             session.query_one(question, std::slice::from_ref(&id))?.try_get(0)
         };
-        let had_it = matches!(self.tried, Some((_, Guarded::Yes)));
-        // In two statements: whether the lock is there in the next one is what tells a session of our own.
+        let had_it = matches!(self.tried, Some((_, Guarded::ByLock)));
+        // In two statements: only a direct session still has the lock in the next statement.
         let is_held = is_direct
             && ((had_it && answers(&self.ask)?) || (answers(&self.lock)? && answers(&self.ask)?));
         let queues: Vec<_> = self.worker.queues.iter().map(Name::as_str).collect();
@@ -76,27 +77,31 @@ impl Guard {
             &self.register,
             &[id, (&queues, Type::TEXT_ARRAY), (&kinds, Type::TEXT_ARRAY), (&is_held, Type::BOOL)],
         )?;
-        let guarded = if is_held { Guarded::Yes } else { Guarded::No };
+        let guarded = if is_held { Guarded::ByLock } else { Guarded::ByLeaseAlone };
         self.tried = Some((clock::monotonic(), guarded));
         Ok(guarded)
     }
 
-    /// The same where it is time for it: every few minutes, and more often in a session of our own that had not got it.
-    /// Somebody else did for a while, perhaps the server for a session of ours that it did not know to be gone.
+    /// Takes the lock again if it is time: every few minutes, and every second in a direct session
+    /// that did not get it. In that case another session had it, perhaps an earlier one of ours
+    /// that the server did not yet know to be gone.
     pub(super) fn take_if_it_is_time(
         &mut self,
         session: &mut Session,
         is_direct: bool,
     ) -> Result<(), postgres::Error> {
         let is_time = self.tried.is_none_or(|(at, guarded)| {
-            let again = guarded == Guarded::No && is_direct;
+            let again = guarded == Guarded::ByLeaseAlone && is_direct;
             clock::monotonic() - at >= if again { AGAIN } else { STILL_THERE }
         });
         if is_time { self.take(session, is_direct).map(drop) } else { Ok(()) }
     }
 
-    /// It could not even be tried.
+    /// Records that the lock could not even be tried.
     pub(super) fn was_refused(&mut self) {
-        self.tried = Some((clock::monotonic(), Guarded::No));
+        self.tried = Some((clock::monotonic(), Guarded::ByLeaseAlone));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! What a doctor looks at on a server. Nothing here is needed for a job to run, and nothing needs more rights than to
-//! look; what a role may not see is told as such.
+//! What `tenure doctor` checks on a server. No job needs any of this to run, and reading it needs
+//! no further rights; what a role may not see is reported as such.
 
 use std::time::Duration;
 
@@ -17,43 +17,44 @@ use crate::store::Result;
 /// The condition of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// The transaction of this database that has been open the longest, if this role may see it.
+    /// The transaction of this database that has been open longest, if this role may see it.
     pub oldest: Option<Transaction>,
-    /// How many sessions hold a snapshot that this role cannot look into.
+    /// How many sessions hold a snapshot and cannot be seen by this role.
     pub hidden: u64,
-    /// The table of jobs, if the server has counted.
+    /// The table of jobs, if the server has statistics of it.
     pub jobs: Option<Rows>,
-    /// By how many milliseconds the server's clock is ahead of this machine's.
+    /// How many milliseconds the server's clock is ahead of this machine's clock.
     pub ahead_ms: i64,
-    /// Half of the round trip: by so much that may be wrong.
+    /// The error of `ahead_ms`: half of the round trip.
     pub uncertain: Duration,
 }
 
-/// What the promises of an installation rest on.
+/// The settings that the guarantees of an installation depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// What it has said about commits.
+    /// The installation's setting for commits.
     pub durability: Durability,
-    /// Whether what this session is answered is on disk by then.
+    /// Whether this session's commits are on disk before they are acknowledged.
     pub is_synced: bool,
-    /// Whether the server tells its WAL timeline, by which a failover is noticed.
+    /// Whether the server reports its WAL timeline, by which a failover is noticed.
     pub tells_timeline: bool,
-    /// Whether the server tells its system identifier, by which a dump from another one is noticed.
+    /// Whether the server reports its system identifier, by which a dump from another server is
+    /// noticed.
     pub tells_system: bool,
 }
 
 /// Whether commits wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Always, whatever a session or role says.
+    /// Always, whatever the setting of a session or role is.
     On,
-    /// Unless a session or role says otherwise: then a crash of the server may lose what it has answered, and may issue
-    /// a token twice.
+    /// Unless the setting of a session or role says otherwise. Then a crash of the server may lose
+    /// acknowledged commits, and may issue a token twice.
     Off,
 }
 
 impl Durability {
-    /// As the schema and people spell it.
+    /// The name in the schema and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Durability::On => "on",
@@ -62,26 +63,26 @@ impl Durability {
     }
 }
 
-/// A transaction that is open.
+/// An open transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Whose.
+    /// What holds it open.
     pub holder: Holder,
-    /// For how long.
+    /// How long it has been open.
     pub age: Duration,
 }
 
-/// Who holds a transaction open.
+/// What holds a transaction open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Holder {
     /// A session: its process, its role and program, and what it does.
     Session { pid: i32, name: String, state: String },
-    /// Nobody: it was prepared under this name, and waits for its end.
+    /// No session: it was prepared under this name, and waits for its COMMIT or ROLLBACK.
     Prepared { name: String },
 }
 
-/// What vacuum has left of a table, as the server estimates it.
+/// The live and dead rows of a table, as the server estimates them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Rows {
@@ -91,7 +92,7 @@ pub struct Rows {
 }
 
 impl Postgres {
-    /// Looks at the server's condition.
+    /// Reads the server's condition.
     pub fn health(&mut self) -> Result<Health> {
         const HEALTH: &str = include_str!("../../../sql/postgres/health.sql");
         self.call("look at the server's condition", |session, schema| {
@@ -109,7 +110,7 @@ impl Postgres {
         })
     }
 
-    /// What the promises of this installation rest on.
+    /// Reads the settings that the guarantees of this installation depend on.
     pub fn terms(&mut self) -> Result<Terms> {
         const TERMS: &str =
             "SELECT durability, is_synced, tells_timeline, tells_system FROM tenure.terms()";
@@ -128,7 +129,7 @@ impl Postgres {
         })
     }
 
-    /// Says for the whole installation whether commits wait for the disk.
+    /// Sets, for the whole installation, whether commits always wait for the disk.
     pub fn set_durability(&mut self, durability: Durability) -> Result<()> {
         const SET: &str = "SELECT tenure.set_durability($1)";
         self.call("set the durability", |session, schema| {
@@ -137,8 +138,8 @@ impl Postgres {
         })
     }
 
-    /// Jobs that are due and that nobody has taken yet, by queue and kind. Nothing, if this role may
-    /// not look at the table.
+    /// Jobs that are due and not yet claimed, by queue and kind. `None` if this role may not read
+    /// the table.
     pub fn due(&mut self) -> Result<Option<Vec<Due>>> {
         const DUE: &str = include_str!("../../../sql/postgres/due.sql");
         const MAY: &str = "SELECT has_table_privilege('tenure.jobs', 'SELECT')";
@@ -155,7 +156,7 @@ impl Postgres {
     }
 
     /// How long a notification takes from this connection to another one, if it arrives within
-    /// `patience`. It is said in a channel of its own, so that it wakes nobody.
+    /// `patience`. Uses a channel of its own, so that it wakes no worker.
     pub fn notify(&mut self, address: &Address, patience: Duration) -> Result<Option<Duration>> {
         let channel = format!("tenure_doctor_{}", clock::unique().simple());
         let mut ears = Link::open(address, Timeouts::default())?;

@@ -1,4 +1,4 @@
-//! How a job is taken back from a holder whose lease is over, or whose process is gone.
+//! Lapse: takes a job back when its lease is over, or when its worker's process is gone.
 
 use std::time::Duration;
 
@@ -55,12 +55,12 @@ pub(super) fn lapse(
     let (jobs, tokens) = settle::lists(fences.iter().copied());
     let rows = session
         .query(&schema.apply(LAPSE), &[(&jobs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY)])?;
-    let mut answers = vec![Lapsed::No; fences.len()];
+    let mut answers = vec![Lapsed::LeftAlone; fences.len()];
     for row in &rows {
         answers[row::place(row, "n")?] = match row.try_get("verdict")? {
-            "lapsed" => Lapsed::Yes(row::lapse(row)?),
+            "taken_back" => Lapsed::TakenBack(row::lapse(row)?),
             "busy" => Lapsed::Busy,
-            _ => Lapsed::No,
+            _ => Lapsed::LeftAlone,
         };
     }
     Ok(answers)

@@ -1,4 +1,4 @@
-//! What took effect, and what steps came to.
+//! Ledger: effects and steps.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) fn ledger(
         ],
         wait,
     )?;
-    let mut answers = vec![Answer::Gone; entries.len()];
+    let mut answers = vec![Answer::NotFound; entries.len()];
     for row in &rows {
         let at = row::place(row, "n")?;
         answers[at] = answer(&entries[at], row)?;
@@ -59,16 +59,16 @@ fn answer(entry: &Entry, row: &Row) -> Result<Answer, postgres::Error> {
         "recorded" => Answer::Recorded,
         "remembered" => Answer::Remembered(row.try_get("result")?),
         "unknown" => Answer::Unknown,
-        "no" => {
+        "not_allowed" => {
             let stands: Option<Stands> = row.try_get("standing")?;
-            Answer::No(stands.map(|Stands(standing)| standing))
+            Answer::NotAllowed(stands.map(|Stands(standing)| standing))
         }
         "stale" => Answer::Stale(settle::stale(entry.fence, row)?),
-        _ => Answer::Gone,
+        _ => Answer::NotFound,
     })
 }
 
-/// What a person decides.
+/// Applies an operator's decision about an effect in doubt.
 pub(super) fn resolve(
     session: &mut Session,
     schema: &Schema,
@@ -86,12 +86,14 @@ pub(super) fn resolve(
         &[(&job.0, Type::INT8), (&effect.as_str(), Type::TEXT), (&result, Type::JSON)],
     )?;
     Ok(match row.try_get("verdict")? {
-        "yes" => row.try_get("state").map(|Stage(state, _)| Resolved::Yes(state))?,
-        "no" => row.try_get("standing").map(|Stands(standing)| Resolved::No(standing))?,
-        "held" => Resolved::Held,
-        "over" => Resolved::Over,
-        "unknown" => Resolved::Unknown,
-        _ => Resolved::Gone,
+        "applied" => row.try_get("state").map(|Stage(state, _)| Resolved::Applied(state))?,
+        "not_in_doubt" => {
+            row.try_get("standing").map(|Stands(standing)| Resolved::NotInDoubt(standing))?
+        }
+        "running" => Resolved::Running,
+        "succeeded" => Resolved::Succeeded,
+        "no_such_effect" => Resolved::NoSuchEffect,
+        _ => Resolved::NotFound,
     })
 }
 

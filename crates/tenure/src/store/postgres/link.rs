@@ -1,9 +1,8 @@
-//! The connection that the engine holds: it is made again when it is lost, and comes back clean
-//! from every call.
+//! The connection of the engine: reconnects when it is lost, and is clean after every call.
 //!
-//! A call is never repeated here after it was sent: whether it was applied is then unknown, and the
-//! port says what a caller may repeat. What can be known before sending is looked for: a connection
-//! that has been idle is asked first, since servers restart at night.
+//! A call that was sent is never repeated here: it is unknown whether it was applied, and the port
+//! says what a caller may repeat. What can be checked before sending is checked: a connection that
+//! has been idle is tested first, because the server may have restarted meanwhile.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,20 +20,20 @@ use crate::clock;
 use crate::lease::WorkerId;
 use crate::store::{Error, Guarded, Result};
 
-/// After how long without a call a connection is asked whether it is still there. Below it, the
-/// round trip would cost more than it saves.
+/// How long a connection must have been idle before it is tested. For a shorter time the round trip
+/// would cost more than it saves.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// How long a server may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To connect, all steps together; `connect_timeout` in the address comes first.
+    /// To connect, all steps together; `connect_timeout` in the address overrides this.
     pub connect: Duration,
     /// For one statement.
     pub statement: Duration,
     /// To get one lock.
     pub lock: Duration,
-    /// In a transaction between two statements, before the server gives up on us.
+    /// Between two statements of a transaction, before the server ends the session.
     pub idle_in_transaction: Duration,
 }
 
@@ -52,22 +51,22 @@ impl Default for Timeouts {
 /// One connection to one address, for one thread.
 pub(super) struct Link {
     address: Address,
-    /// The address as errors show it.
+    /// The address as shown in errors.
     target: String,
     dialer: Dialer,
-    /// None after it was lost, until the next call.
+    /// `None` after the session was lost, until the next call.
     session: Option<Session>,
     facts: Facts,
-    /// False once a session turned out to be shared although it seemed not to be.
+    /// False once a session turned out to be shared although it looked direct.
     may_prepare: bool,
     used: Instant,
     pub(super) ears: Ears,
-    /// The workers that stand and fall with this connection.
+    /// The workers that this connection guards.
     guards: Vec<Guard>,
 }
 
 impl Link {
-    /// Connects, and looks whether the server can hold a store.
+    /// Connects, and checks whether the server can hold a store.
     pub(super) fn open(address: &Address, timeouts: Timeouts) -> Result<Link> {
         let mut dialer = Dialer::new(address, timeouts)?;
         let target = address.to_string();
@@ -90,26 +89,26 @@ impl Link {
         &self.target
     }
 
-    /// What the server was when it was last connected to.
+    /// The facts about the server at the last connect.
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Does something over the connection, which is made first if there is none. What `work` fails
-    /// with is told as [`crate::store::Error`].
+    /// Calls `work` with a session, and connects first if there is none. Returns an error of `work`
+    /// as [`crate::store::Error`].
     pub(super) fn run<T>(
         &mut self,
         doing: &'static str,
         work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>,
     ) -> Result<T> {
-        // Taken out, so that after a panic within there is no session rather than a broken one.
+        // Taken out, so that after a panic in `work` there is no session instead of a broken one.
         let mut session = self.take_session()?;
         let answer = work(&mut session);
         self.give_back(session, answer.as_ref().err());
         answer.map_err(|cause| self.told(doing, cause))
     }
 
-    /// The error that a caller is told. If it is about a missing right, the server is asked what would mend it.
+    /// The error to return. If a right is missing, asks the server what would grant it.
     fn told(&mut self, doing: &'static str, cause: postgres::Error) -> Error {
         let mut error = error::from_postgres(&self.target, doing, cause);
         let schema = Schema::new(self.address.schema());
@@ -123,12 +122,12 @@ impl Link {
         error
     }
 
-    /// Whether the session has survived the last call.
+    /// Whether the session survived the last call.
     pub(super) fn is_connected(&self) -> bool {
         self.session.is_some()
     }
 
-    /// A session that works as far as is known.
+    /// A session that works as far as is known: the current one, or a new one.
     pub(super) fn take_session(&mut self) -> Result<Session> {
         if let Some(mut session) = self.session.take().filter(Session::is_usable) {
             let is_fresh = clock::monotonic() - self.used < IDLE;
@@ -151,8 +150,8 @@ impl Link {
         Ok(session)
     }
 
-    /// Fails only with what ends the session. A guard that could not be taken for another reason is
-    /// none, and then the lease decides: work goes on without it.
+    /// Fails only if the session has ended. If a guard could not be taken for another reason, work
+    /// goes on without it, and the lease alone decides about the worker's jobs.
     fn stand_guard(
         &mut self,
         session: &mut Session,
@@ -161,9 +160,7 @@ impl Link {
         let is_direct = self.facts.is_direct;
         for guard in &mut self.guards {
             match take(guard, session, is_direct) {
-                Err(cause) if !session.is_usable() || error::ends_connection(&cause) => {
-                    return Err(cause);
-                }
+                Err(cause) if error::ends_connection(&cause) => return Err(cause),
                 Err(_) => guard.was_refused(),
                 Ok(()) => {}
             }
@@ -171,8 +168,8 @@ impl Link {
         Ok(())
     }
 
-    /// From now on this connection stands for a worker, and takes its guard again whenever it is made
-    /// anew.
+    /// From now on this connection guards a worker, and takes the guard again whenever it
+    /// reconnects.
     pub(super) fn guard(&mut self, mut guard: Guard) -> Result<Guarded> {
         self.unguard(guard.worker());
         let mut session = self.take_session()?;
@@ -183,13 +180,13 @@ impl Link {
         Ok(guarded)
     }
 
-    /// No longer.
+    /// Stops guarding a worker.
     pub(super) fn unguard(&mut self, worker: &WorkerId) {
         self.guards.retain(|guard| guard.worker() != worker);
     }
 
-    /// Whether one of these notices is for a worker that this connection stands for. A connection that stands for
-    /// none hears everything.
+    /// Whether one of these notices is for a worker that this connection guards. For a connection
+    /// that guards none, every notice counts.
     pub(super) fn concerns(&self, said: &BTreeSet<Notice>) -> bool {
         self.guards.is_empty()
             || self.guards.iter().any(|guard| said.iter().any(|it| guard.serves(&it.payload)))

@@ -1,4 +1,4 @@
-//! How jobs are seen.
+//! Look: reads jobs, queues, leases and counts.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub(super) fn jobs(
     limit: usize,
 ) -> Result<Vec<JobRecord>, postgres::Error> {
     const PAGE: &str = row::select_record!("tenure.page($1, $2, $3, $4, $5, $6)");
-    // Waiting is how the page is told "queued", since it stands for both.
+    // The function takes the number of a waiting job for all queued jobs, ready or waiting.
     let state = filter.state.map(|state| spelling::code(state, true));
     let rows = session.query(
         &schema.apply(PAGE),
@@ -87,7 +87,7 @@ pub(super) fn overview(
     session: &mut Session,
     schema: &Schema,
 ) -> Result<Overview, postgres::Error> {
-    // The time is there even if no queue is.
+    // Returns the time even if there is no queue.
     const OVERVIEW: &str = "SELECT coalesce(o.at, (extract(epoch FROM tenure.now()) * 1000)::bigint) AS at, o.queue, o.tenant, o.ready, \
         o.waiting, o.running, o.parked, o.dead, o.oldest_wait_ms, o.succeeded_last_minute, o.died_last_minute \
         FROM (SELECT 1) one LEFT JOIN tenure.overview() o ON true";

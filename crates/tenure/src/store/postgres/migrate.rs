@@ -11,13 +11,13 @@ mod texts;
 
 use postgres::types::Type;
 
-use self::about::{About, Refusal};
+use self::about::About;
 use self::texts::{Functions, MIGRATIONS};
 use super::address::Address;
 use super::link::{Link, Timeouts};
 use super::schema::Schema;
 use super::session::{Isolation, Session};
-use crate::store::migrate::{CLIENT, Status};
+use crate::store::migrate::{CLIENT, Refusal, Status};
 use crate::store::{Error, Result};
 
 /// Whether roles are made for those who work, enqueue and read.

@@ -1,4 +1,4 @@
-//! What operators do to jobs and queues.
+//! Operate: what operators do to jobs and queues.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::inspect::QueueSettings;
 use crate::job::{JobId, Name};
 use crate::store::{AsSeen, Changed, Pause, Pruned, QueueChange};
 
-/// What can be asked of jobs alone.
+/// Requests that name only the job.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OfJobs {
     Cancel,
     Resume,
 }
 
-/// What can be asked of ended jobs as they were seen.
+/// Requests about ended jobs, in the version that the caller has seen.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum OfEnded {
     Requeue,
@@ -58,12 +58,12 @@ pub(super) fn change_ended(
 }
 
 fn answers(size: usize, rows: &[Row]) -> Result<Vec<Changed>, postgres::Error> {
-    let mut answers = vec![Changed::Gone; size];
+    let mut answers = vec![Changed::NotFound; size];
     for row in rows {
         answers[row::place(row, "n")?] = match row.try_get("verdict")? {
-            "yes" => Changed::Yes,
-            "no" => row.try_get("state").map(|Stage(state, _)| Changed::No(state))?,
-            _ => Changed::Gone,
+            "applied" => Changed::Applied,
+            "refused" => row.try_get("state").map(|Stage(state, _)| Changed::Refused(state))?,
+            _ => Changed::NotFound,
         };
     }
     Ok(answers)
@@ -116,7 +116,7 @@ pub(super) fn raise_epoch(
     row::epoch(&row, "epoch")
 }
 
-/// Answers what was said before.
+/// Sets the guard gap, and returns the previous one.
 pub(super) fn set_guard_gap(
     session: &mut Session,
     schema: &Schema,

@@ -1,4 +1,4 @@
-//! How a holder tells how far it has come.
+//! Progress: records how far a job is, under its token.
 
 use postgres::types::Type;
 
@@ -27,14 +27,14 @@ pub(super) fn progress(
             (&notes, Type::TEXT_ARRAY),
         ],
     )?;
-    let mut answers = vec![Reported::Gone; reports.len()];
+    let mut answers = vec![Reported::NotFound; reports.len()];
     for row in &rows {
         let at = row::place(row, "n")?;
         answers[at] = match row.try_get("verdict")? {
-            "noted" => Reported::Yes,
+            "noted" => Reported::Noted,
             "stale" => Reported::Stale(settle::stale(reports[at].fence, row)?),
             "busy" => Reported::Busy,
-            _ => Reported::Gone,
+            _ => Reported::NotFound,
         };
     }
     Ok(answers)

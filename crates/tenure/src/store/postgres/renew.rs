@@ -1,4 +1,4 @@
-//! How a holder keeps its lease.
+//! Renew: extends leases.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ pub(super) fn renew(
         &schema.apply(RENEW),
         &[(&jobs, Type::INT8_ARRAY), (&tokens, Type::INT8_ARRAY), (&millis(length), Type::INT8)],
     )?;
-    let mut answers = vec![Renewed::Gone; fences.len()];
+    let mut answers = vec![Renewed::NotFound; fences.len()];
     for row in &rows {
         let at = row::place(row, "n")?;
         answers[at] = match row.try_get("verdict")? {
-            "held" => Renewed::Held(row.try_get("lease_until")?),
-            "lost" => Renewed::Lost(settle::stale(fences[at], row)?),
+            "extended" => Renewed::Extended(row.try_get("lease_until")?),
+            "stale" => Renewed::Stale(settle::stale(fences[at], row)?),
             "busy" => Renewed::Busy,
-            _ => Renewed::Gone,
+            _ => Renewed::NotFound,
         };
     }
     Ok(answers)

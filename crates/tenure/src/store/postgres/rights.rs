@@ -1,7 +1,9 @@
-//! What the connected role may call, compared with what Tenure's three roles may; and the GRANT that mends what is missing.
+//! The rights of the connected role, compared with those of Tenure's three roles, and the GRANT for
+//! what is missing.
 //!
-//! The rights of the roles are read from the statements that grant them, so there is one list. Which function a server's
-//! refusal is about is read from its words: they are translated, but the name in them is not.
+//! The rights of the roles are read from the statements that grant them, so that there is only one
+//! list. The function that a server's refusal is about is found in its message: the message is
+//! translated, but the name in it is not.
 
 use postgres::types::Type;
 
@@ -22,7 +24,7 @@ pub enum Part {
 impl Part {
     const ALL: [Part; 3] = [Part::Worker, Part::Enqueuer, Part::Reader];
 
-    /// As the roles are named, after the schema.
+    /// The name of the part in the names of roles, after the schema.
     pub fn name(self) -> &'static str {
         match self {
             Part::Worker => "worker",
@@ -31,7 +33,7 @@ impl Part {
         }
     }
 
-    /// The functions that it may call.
+    /// The functions that this part may call.
     fn functions(self) -> Vec<&'static str> {
         const GRANTS: &str = include_str!("../../../sql/postgres/grants.sql");
         let role = format!("\"tenure_{}\"", self.name());
@@ -49,7 +51,7 @@ impl Part {
         found
     }
 
-    /// The functions that only it may call.
+    /// The functions that no other part may call.
     fn own_functions(self) -> Vec<&'static str> {
         let others = Part::ALL.into_iter().filter(|part| *part != self);
         let others: Vec<_> = others.flat_map(Part::functions).collect();
@@ -57,17 +59,17 @@ impl Part {
     }
 }
 
-/// What the connected role may call.
+/// The rights of the connected role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Its name.
+    /// The name of the role.
     pub role: String,
     /// The owner of the schema.
     pub owner: String,
-    /// Whether it has the owner's rights, and may do everything.
+    /// Whether the role has the owner's rights, and may do everything.
     pub is_owner: bool,
     is_usable: bool,
-    /// The schema's name, and the name as SQL has it.
+    /// The schema's name, plain and quoted for SQL.
     schema: (String, String),
     functions: Vec<String>,
     may: Vec<String>,
@@ -92,13 +94,13 @@ impl Rights {
         })
     }
 
-    /// What the role is for: it is a member of the role of that name, or has some of its rights.
+    /// What the role is for: the parts of which it is a member, or has some of the rights.
     pub fn parts(&self) -> Vec<Part> {
         let may_some = |names: &[&str]| names.iter().any(|name| self.may(name));
         let is_worker = self.is_member(Part::Worker) || may_some(&Part::Worker.own_functions());
         let is_meant = |part: &Part| match part {
             Part::Worker => is_worker,
-            // All that it may call, a worker may too.
+            // A worker may call everything that an enqueuer may.
             Part::Enqueuer => {
                 self.is_member(Part::Enqueuer) || !is_worker && self.may("enqueue_many")
             }
@@ -107,14 +109,14 @@ impl Rights {
         Part::ALL.into_iter().filter(is_meant).collect()
     }
 
-    /// The functions that a role for this should be able to call, and cannot.
+    /// The functions that a role for this part should be able to call, and cannot.
     pub fn missing(&self, part: Part) -> Vec<&'static str> {
         let is_missing =
             |name: &&str| self.functions.iter().any(|known| known == name) && !self.may(name);
         part.functions().into_iter().filter(is_missing).collect()
     }
 
-    /// What the owner runs so that nothing is missing.
+    /// The statement by which the owner grants what is missing.
     pub fn grant(&self, part: Part) -> String {
         let names: Vec<_> =
             self.missing(part).iter().map(|name| format!("{}.{name}", self.schema.1)).collect();
@@ -122,13 +124,13 @@ impl Rights {
         format!("GRANT EXECUTE ON FUNCTION {} TO \"{to}\"", names.join(", "))
     }
 
-    /// What to do about a refusal in these words.
+    /// What to do about a refusal with this message.
     pub(super) fn advice(&self, refusal: &str) -> Option<String> {
         let owner = &self.owner;
         if self.role.is_empty() || self.functions.is_empty() {
             return None;
         }
-        // The last one, since the words before the server's say what was being done.
+        // Take the last match, since the text before the server's message says what was being done.
         let words = refusal.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let refused = words.rev().find(|word| self.functions.iter().any(|name| name == word));
         let refused = match (refused, self.is_usable) {
@@ -161,7 +163,7 @@ impl Rights {
         })
     }
 
-    /// Makes the role a member of the one that has all rights for this.
+    /// The statement that makes the role a member of the part's role.
     fn membership(&self, part: Part) -> String {
         format!("GRANT \"{}\" TO \"{}\"", self.named(part), self.role)
     }
@@ -185,7 +187,7 @@ impl Rights {
 }
 
 impl Postgres {
-    /// What the connected role may call.
+    /// Reads the rights of the connected role.
     pub fn rights(&mut self) -> Result<Rights> {
         self.call("look at this role's rights", Rights::of)
     }
@@ -195,7 +197,7 @@ impl Postgres {
 mod tests {
     use super::*;
 
-    /// A role `app` with the rights of these parts, but for what is named.
+    /// A role `app` with the rights of these parts, except the named functions.
     fn app(parts: &[Part], without: &[&str]) -> Rights {
         let all: Vec<&str> =
             Part::ALL.into_iter().flat_map(Part::functions).chain(["cancel_many"]).collect();
@@ -243,7 +245,7 @@ mod tests {
         let said = rights.advice("keine Berechtigung für Funktion current_many").unwrap();
         assert!(said.starts_with("have boss run: GRANT EXECUTE ON FUNCTION tenure."), "{said}");
         assert_eq!(said.len(), "have boss run: ".len() + grant.len(), "{said}");
-        // Members get it from their role, and so do all others.
+        // Members get the right through the part's role, and so do all its other members.
         let member = Rights { member_of: vec!["tenure_worker".into()], ..rights };
         assert!(member.grant(Part::Worker).ends_with(" TO \"tenure_worker\""));
     }

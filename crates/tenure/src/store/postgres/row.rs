@@ -1,4 +1,4 @@
-//! Between rows and values: the one place that knows how a job is spelled in PostgreSQL.
+//! Converts between rows and values: the one place that knows PostgreSQL's columns.
 
 use std::error::Error;
 use std::fmt;
@@ -105,7 +105,7 @@ pub(super) fn attempt(row: &Row) -> Read<Attempt> {
     })
 }
 
-/// A job that was taken back.
+/// A job that was lapsed.
 pub(super) fn lapse(row: &Row) -> Read<Lapse> {
     let Stage(became, _) = row.try_get("became")?;
     let extras: Option<Extras> = row.try_get("extras")?;
@@ -158,7 +158,7 @@ pub(super) fn lease_view(row: &Row) -> Read<LeaseView> {
     })
 }
 
-/// An effect. Its state is called `standing` where there is a job's state beside it.
+/// An effect. The column is called `standing`, because a job's state may be in the same row.
 pub(super) fn effect(row: &Row) -> Read<Effect> {
     let Stands(standing) = row.try_get("standing")?;
     Ok(Effect {
@@ -195,7 +195,7 @@ pub(super) fn worker_view(row: &Row) -> Read<WorkerView> {
     })
 }
 
-/// What a worker works on: names with spaces between.
+/// The queues and kinds of a worker: names separated by spaces.
 pub(super) fn names(row: &Row) -> Read<(Vec<Name>, Option<Vec<Name>>)> {
     let split = |text: String| {
         text.split_ascii_whitespace().map(|name| Name::trusted(name.to_owned())).collect()
@@ -224,7 +224,7 @@ pub(super) fn epoch(row: &Row, column: &str) -> Read<u32> {
     Ok(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX))
 }
 
-/// The place in the batch that a row answers, counted from 0.
+/// The place in the batch that a row belongs to, counted from 0.
 pub(super) fn place(row: &Row, column: &str) -> Read<usize> {
     Ok(usize::try_from(row.try_get::<_, i32>(column)? - 1).unwrap_or(usize::MAX))
 }
@@ -240,13 +240,13 @@ fn retry(row: &Row, column: impl postgres::row::RowIndex + std::fmt::Display) ->
 /// A number of attempts or crashes.
 struct Count(u16);
 
-/// The number of a state.
+/// A state, read from its number, and whether it waits until its time.
 pub(super) struct Stage(pub(super) State, pub(super) bool);
 
-/// The number of where an effect stands.
+/// The standing of an effect, read from its number.
 pub(super) struct Stands(pub(super) Standing);
 
-/// JSON text on its way in. It was checked when it became a [`Json`].
+/// JSON text to send. It was checked when it became a [`Json`].
 #[derive(Debug)]
 pub(crate) struct JsonText<T>(pub(crate) T);
 
@@ -270,7 +270,7 @@ impl ToSql for Fingerprint {
     to_sql_checked!();
 }
 
-/// What a column of some type is to the library.
+/// Implements reading of columns as types of the library.
 macro_rules! reads {
     ($($name:ty, $kind:ident, $column:ty => $make:expr;)*) => {$(
         impl<'a> FromSql<'a> for $name {

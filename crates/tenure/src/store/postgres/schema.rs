@@ -1,13 +1,13 @@
-//! The schema that holds a store, by whatever name: the one place where the name gets into SQL.
+//! The schema of a store: the one place that puts its name into SQL.
 //!
-//! The files say `tenure.`, so that they can be read and tried as they are. Another name takes its
-//! place here, quoted.
+//! The SQL files say `tenure.`, so that they can be read and tried as they are. This file replaces
+//! it by the schema's name, quoted.
 
 use std::borrow::Cow;
 
 use crate::job::{Invalid, shorten};
 
-/// Why a name is refused, after its field.
+/// Why a name is refused; follows the name of the field.
 pub(super) const NOT_A_NAME: &str = "is not a name that Tenure uses; write 1 to 63 of A-Z a-z 0-9 _ - and space, \
     beginning with a letter or _, and not with pg_";
 
@@ -21,11 +21,11 @@ pub(super) fn is_name(text: &str) -> bool {
         && !text.starts_with("pg_")
 }
 
-/// A schema's name, which has been checked by [`is_name`].
+/// A schema's name, checked by [`is_name`].
 #[derive(Debug, Clone)]
 pub(crate) struct Schema {
     name: String,
-    /// The name as SQL has it.
+    /// The name as written in SQL.
     quoted: String,
 }
 
@@ -41,7 +41,7 @@ impl Schema {
         Schema { name: name.to_owned(), quoted }
     }
 
-    /// The same for a name that nobody has checked yet.
+    /// Like [`Schema::new`], for a name that is not checked yet.
     pub(crate) fn check(name: &str) -> Result<Schema, Invalid> {
         if is_name(name) {
             return Ok(Schema::new(name));
@@ -50,17 +50,17 @@ impl Schema {
         Err(Invalid::Value { field: "schema", why })
     }
 
-    /// The name as people spell it.
+    /// The plain name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name as SQL has it.
+    /// The name as written in SQL.
     pub(super) fn quoted(&self) -> &str {
         &self.quoted
     }
 
-    /// The text of `sql` for this schema.
+    /// `sql` with the name of this schema.
     pub(crate) fn apply<'a>(&self, sql: &'a str) -> Cow<'a, str> {
         if self.name == Schema::USUAL {
             return Cow::Borrowed(sql);
@@ -68,7 +68,8 @@ impl Schema {
         Cow::Owned(sql.replace("tenure.", &format!("{}.", self.quoted)))
     }
 
-    /// The channel in which ready jobs are announced: what the text `tenure.` becomes, without its dot.
+    /// The channel in which ready jobs are announced: the replacement of `tenure.`, without the
+    /// dot.
     pub(super) fn channel(&self) -> &str {
         &self.quoted
     }

@@ -1,31 +1,31 @@
-//! The look at a server right after connecting: whether it can hold a store at all, and whether the
-//! session is ours alone. It knows nothing of tables.
+//! Checks a server right after connecting: whether it can hold a store at all, and whether the
+//! session is direct. Knows nothing about tables.
 
 use super::session::Session;
 use crate::store::{Error, Result};
 
-/// The first version with what the schema needs.
+/// The oldest supported version: it has what the schema needs.
 const OLDEST: i32 = 150_000;
 
-/// What a server is.
+/// Facts about a server and the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Its version as it says it, for example `15.6`.
+    /// The version as text, for example `15.6`.
     pub version: String,
-    /// Its version as a number, for example `150006`.
+    /// The version as a number, for example `150006`.
     pub version_number: i32,
     /// The encoding of the database.
     pub encoding: String,
-    /// Whether it follows another server.
+    /// Whether the server is a replica.
     pub is_replica: bool,
     /// Whether this session cannot write.
     pub is_read_only: bool,
-    /// Whether the session is ours alone. Through a pooler it is not: it has no wake-ups, and its
-    /// timeouts are those of the pool.
+    /// Whether the session belongs to this client alone. Behind a pooler it does not: notifications
+    /// do not arrive, and the timeouts are those of the pool.
     pub is_direct: bool,
 }
 
-/// Asks in one round trip. `mark` is what the session was opened with, if it could be marked.
+/// Reads the facts in one round trip. `mark` is the session's mark, if it could be set.
 pub(super) fn look(session: &mut Session, mark: Option<&str>) -> Result<Facts, postgres::Error> {
     let row = session.query_one(include_str!("../../../sql/postgres/server.sql"), &[])?;
     let seen: &str = row.try_get("mark")?;

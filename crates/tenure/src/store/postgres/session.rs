@@ -1,10 +1,10 @@
-//! What is said over one connection: statements, and transactions that never stay open.
+//! Statements over one connection, and transactions that never stay open.
 //!
-//! A statement is one round trip: parsed, bound and run together and forgotten, or, from its second
-//! use on, prepared and kept. Prepared ones save the server the parsing, a quarter of a short call.
-//! But they are kept only where the session is ours alone. The driver numbers them `s0`, `s1`, … in
-//! every process, so that in a session that a pooler lends to many, `s7` may exist and be the
-//! statement of somebody else: it would run, and no error would tell.
+//! A statement takes one round trip: parsed, bound and run in one message, or, from its second use
+//! on, prepared and kept. Preparing saves the server the parsing, a quarter of a short call. But
+//! statements are prepared only in a direct session. The driver names them `s0`, `s1`, … in every
+//! process, so that in a session that a pooler lends to many clients, `s7` may be the statement of
+//! another client: it would run, without any error.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,33 +14,33 @@ use postgres::{Client, Row, Statement};
 
 use crate::clock::millis;
 
-/// A parameter and its type. The type is given, because only then can a statement that is not
-/// prepared go in one round trip.
+/// A parameter and its type. The type is needed so that an unprepared statement takes only one
+/// round trip.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The driver's way with a statement that is prepared.
+/// The driver's method for a prepared statement.
 type Prepared<T> =
     fn(&mut Client, &Statement, &[&(dyn ToSql + Sync)]) -> Result<T, postgres::Error>;
 
-/// The driver's way with a statement that is not: all in one message, under no name.
+/// The driver's method for an unprepared statement: one message, without a name.
 type Typed<T> = fn(&mut Client, &str, &[Param<'_>]) -> Result<T, postgres::Error>;
 
-/// One connection, for as long as it lasts.
+/// One connection, until it is lost.
 pub(super) struct Session {
-    // Dropped first: statements that outlive it send no farewells.
+    // Dropped first: then the statements, which are dropped later, send no message to the server.
     client: Client,
-    /// By their text: seen once, or prepared. The engine's texts are few, so none is thrown out.
+    /// By text: seen once, or prepared. The engine has few texts, so none is evicted.
     statements: HashMap<String, Option<Statement>>,
     may_prepare: bool,
     standing: Standing,
 }
 
-/// How a session stands with its transaction.
+/// The state of the session's transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Idle,
     Open,
-    /// Something in it failed, so that the server would answer a COMMIT by undoing everything.
+    /// A statement failed, so that the server would answer a COMMIT by rolling back everything.
     Failed,
 }
 
@@ -49,12 +49,12 @@ enum Standing {
 pub(super) enum Isolation {
     /// Every statement sees what was committed before it; may write.
     ReadCommitted,
-    /// All statements see one moment; may only read.
+    /// All statements see the same snapshot; may only read.
     Snapshot,
 }
 
 impl Session {
-    /// A session that prepares nothing until it is known to be ours.
+    /// A session that prepares nothing until it is known to be direct.
     pub(super) fn new(client: Client) -> Session {
         Session { client, statements: HashMap::new(), may_prepare: false, standing: Standing::Idle }
     }
@@ -68,7 +68,7 @@ impl Session {
         self.may_prepare
     }
 
-    /// Whether something more can be said: connected as far as is known, and in no transaction.
+    /// Whether the session can be used: connected as far as is known, and in no transaction.
     pub(super) fn is_usable(&self) -> bool {
         !self.client.is_closed() && self.standing == Standing::Idle
     }
@@ -77,7 +77,7 @@ impl Session {
         &mut self.client
     }
 
-    /// Runs a statement and answers with its rows.
+    /// Runs a statement and returns its rows.
     pub(super) fn query(
         &mut self,
         sql: &str,
@@ -86,9 +86,10 @@ impl Session {
         self.run(sql, params, Client::query::<Statement>, Client::query_typed)
     }
 
-    /// The same with a limit for how long it waits for each lock, if one is given. The limit goes in the statement itself, because
-    /// that costs no round trip, and because through a pooler a setting of the session would not hold. It is for a
-    /// statement that calls a function with `$1` as its first argument: arguments are computed before the function runs.
+    /// Like [`Session::query`], with a limit for how long the statement waits for each lock, if one
+    /// is given. The limit is part of the statement, because that costs no round trip, and because
+    /// behind a pooler a setting of the session would not hold. The statement must call a function
+    /// with `$1` as its first argument: arguments are evaluated before the function runs.
     pub(super) fn query_within(
         &mut self,
         sql: &str,
@@ -96,7 +97,7 @@ impl Session {
         wait: Option<Duration>,
     ) -> Result<Vec<Row>, postgres::Error> {
         let Some(wait) = wait else { return self.query(sql, params) };
-        // Zero would be no limit at all.
+        // Zero would mean no limit.
         let (wait, place) = (millis(wait).max(1).to_string(), params.len() + 1);
         let limited = format!(
             "CASE WHEN pg_catalog.set_config('lock_timeout', ${place}, true) IS NOT NULL THEN $1 END"
@@ -106,7 +107,7 @@ impl Session {
         self.query(&sql.replacen("$1", &limited, 1), &all)
     }
 
-    /// Runs a statement that answers with one row; any other number is an error.
+    /// Runs a statement that returns one row; any other number is an error.
     pub(super) fn query_one(
         &mut self,
         sql: &str,
@@ -115,7 +116,7 @@ impl Session {
         self.run(sql, params, Client::query_one::<Statement>, Client::query_typed_one)
     }
 
-    /// Runs a statement and answers with how many rows it changed.
+    /// Runs a statement and returns how many rows it changed.
     pub(super) fn execute(
         &mut self,
         sql: &str,
@@ -124,23 +125,23 @@ impl Session {
         self.run(sql, params, Client::execute::<Statement>, Client::execute_typed)
     }
 
-    /// Runs several statements without parameters, as a migration does. It must not begin or end a
-    /// transaction.
+    /// Runs several statements without parameters, as a migration does. They must not begin or end
+    /// a transaction.
     pub(super) fn batch(&mut self, sql: &str) -> Result<(), postgres::Error> {
         let answer = self.client.batch_execute(sql);
         self.note(&answer);
         answer
     }
 
-    /// Runs `work` in a transaction and commits it, or undoes all of it. It costs two round trips
-    /// besides those of the work.
+    /// Runs `work` in a transaction and commits it, or rolls it back. Costs two round trips in
+    /// addition to those of the work.
     pub(super) fn transaction<T>(
         &mut self,
         isolation: Isolation,
         work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>,
     ) -> Result<T, postgres::Error> {
-        // Said before it is so: if anything ends this function early, even a panic, the session is
-        // not used again.
+        // Set before BEGIN: if anything ends this function early, even a panic, the session is not
+        // used again.
         self.standing = Standing::Open;
         let answer = self
             .client
@@ -158,8 +159,8 @@ impl Session {
 
     fn commit(&mut self) -> Result<(), postgres::Error> {
         if self.standing == Standing::Failed {
-            // A COMMIT would be answered without an error and undo everything. This is answered
-            // with the error, unless the work went back to a savepoint.
+            // A COMMIT would roll everything back and report no error. This statement returns the
+            // error, unless the work went back to a savepoint.
             self.client.batch_execute("SELECT")?;
         }
         self.client.batch_execute("COMMIT")
@@ -184,7 +185,7 @@ impl Session {
             && self.forget(sql, cause)
             && self.standing == Standing::Idle
         {
-            // An error in answer to one statement means that nothing of it took effect.
+            // The server answered the statement with an error, so nothing of it took effect.
             answer = typed(&mut self.client, sql, params);
         }
         self.note(&answer);
@@ -202,7 +203,8 @@ impl Session {
         }
         match self.statements.get_mut(sql) {
             Some(Some(statement)) => Ok(Some(statement.clone())),
-            // A program that says everything once, as a command does, never pays for preparing.
+            // A program that runs every statement once, as a command does, never pays for
+            // preparing.
             None => {
                 self.statements.insert(sql.to_owned(), None);
                 Ok(None)
@@ -216,17 +218,17 @@ impl Session {
         }
     }
 
-    /// Whether the error is about how the statement was kept, not about what it says.
+    /// Whether the error is about the prepared statement, not about its content.
     fn forget(&mut self, sql: &str, cause: &postgres::Error) -> bool {
         match cause.code().map(|code| code.code()) {
-            // It does not exist, or exists already: the session is not ours alone after all.
+            // The name does not exist, or exists already: the session is not direct after all.
             Some("26000" | "42P05") => {
-                // The others stay where they are, unused: dropping them would close by name what
-                // may be somebody else's.
+                // Keep the other prepared statements, unused: dropping them would close by name
+                // what may belong to another client.
                 self.may_prepare = false;
                 true
             }
-            // Its result has other columns now: a migration ran.
+            // The result has other columns now: a migration ran.
             Some("0A000") => self.statements.remove(sql).flatten().is_some(),
             _ => false,
         }

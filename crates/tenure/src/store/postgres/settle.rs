@@ -1,4 +1,4 @@
-//! How an attempt ends.
+//! Settle: ends attempts.
 
 use std::collections::BTreeSet;
 
@@ -27,9 +27,9 @@ pub(super) fn settle(
     answers(settlements, &rows.iter().collect::<Vec<_>>(), "n")
 }
 
-/// Enqueues what is to follow the settlements that will be heard. It comes first in their
-/// transaction: the jobs are locked, so that they will be heard, and a job that is deleted at once
-/// leaves no line behind.
+/// Enqueues the follow-ups of the settlements that will be applied. Runs first in their
+/// transaction: it locks the jobs, so that those settlements will indeed be applied, and a job that
+/// is deleted at once leaves no timeline entry behind.
 pub(super) fn follow(
     session: &mut Session,
     schema: &Schema,
@@ -45,7 +45,7 @@ pub(super) fn follow(
     let mut follow_ups = Vec::new();
     for place in held {
         let Settlement { fence, then, .. } = &settlements[place];
-        // The first settlement of a job is heard, and the others are late.
+        // The first settlement of a job is applied; the others are late.
         if heard.insert(fence.job) {
             parents.extend(then.iter().map(|_| *fence));
             follow_ups
@@ -64,8 +64,8 @@ pub(super) fn follow(
     Ok(())
 }
 
-/// For each parent the line that says which of its follow-ups made no job, because their keys are
-/// taken by other requests.
+/// For each parent, the note that says which of its follow-ups were not enqueued, because other
+/// requests have their keys.
 fn refusals(
     parents: &[Fence],
     follow_ups: &[NewJob],
@@ -84,7 +84,7 @@ fn refusals(
     lines
 }
 
-/// Leaves the line that a refusal in a user's own transaction has rolled back.
+/// Adds the timeline entry for a refusal that was rolled back with a user's own transaction.
 pub(super) fn refused(
     session: &mut Session,
     schema: &Schema,
@@ -97,7 +97,7 @@ pub(super) fn refused(
     session.execute(&schema.apply(REFUSED), &shown).map(drop)
 }
 
-/// What a settlement sends.
+/// The parameters of a batch of settlements.
 pub(super) struct Shown<'a> {
     jobs: Vec<i64>,
     tokens: Vec<i64>,
@@ -141,33 +141,33 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The answers in the order of the settlements. `place` is the column that says which one a row is
-/// for.
+/// The answers in the order of the settlements. `place` is the column that says which settlement a
+/// row belongs to.
 pub(super) fn answers(
     settlements: &[Settlement],
     rows: &[&Row],
     place: &str,
 ) -> Result<Vec<Settled>, postgres::Error> {
-    let mut answers = vec![Settled::Gone; settlements.len()];
+    let mut answers = vec![Settled::NotFound; settlements.len()];
     for row in rows {
         let at = row::place(row, place)?;
         let became = || row.try_get("became").map(|Stage(state, _)| state);
         answers[at] = match row.try_get("verdict")? {
-            "settled" | "repeated" => Settled::Yes(became()?),
+            "settled" | "repeated" => Settled::Applied(became()?),
             "stale" => Settled::Stale(stale(settlements[at].fence, row)?),
-            _ => Settled::Gone,
+            _ => Settled::NotFound,
         };
     }
     Ok(answers)
 }
 
-/// The refusal that a row tells of.
+/// The refusal in a row.
 pub(super) fn stale(shown: Fence, row: &Row) -> Result<Stale, postgres::Error> {
     let Stage(state, _) = row.try_get("state")?;
     Ok(Stale::new(shown, row.try_get("token")?, state))
 }
 
-/// Jobs and tokens as the functions take them.
+/// Jobs and tokens as two lists, as the functions take them.
 pub(super) fn lists(fences: impl Iterator<Item = Fence>) -> (Vec<i64>, Vec<i64>) {
     fences.map(|fence| (fence.job.0, fence.token.0)).unzip()
 }

@@ -1,16 +1,16 @@
-//! How a connection is kept secret: libpq's modes, made true with rustls.
+//! Encryption of connections: libpq's modes, implemented with rustls.
 //!
 //! | sslmode | encrypted | certificate |
 //! |---|---|---|
 //! | `disable` | no | |
-//! | `prefer`, `allow` | if the server can | not looked at |
-//! | `require` | yes | not looked at; with `sslrootcert`, as `verify-ca` |
-//! | `verify-ca` | yes | signed by a root that we trust |
-//! | `verify-full` | yes | and made out for this host |
+//! | `prefer`, `allow` | if the server can | not checked |
+//! | `require` | yes | not checked; with `sslrootcert`, as `verify-ca` |
+//! | `verify-ca` | yes | signed by a trusted root |
+//! | `verify-full` | yes | signed by a trusted root, and issued for this host |
 //!
-//! Where the certificate is not looked at, the handshake's signature still is: the server must own
-//! the key of the certificate it shows, since SCRAM's channel binding rests on that. The roots are
-//! those of `sslrootcert`, or else of the machine.
+//! Where the certificate is not checked, the handshake's signature still is: the server must own
+//! the key of the certificate that it shows, because SCRAM's channel binding depends on that. The
+//! roots are those of `sslrootcert`, or otherwise those of the machine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use crate::job::Invalid;
 use crate::store::{Error, Result};
 
-/// How much secrecy is asked for, in rising order.
+/// The mode of an address, in rising order of security.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     Disable,
@@ -37,14 +37,14 @@ pub(super) enum Mode {
     VerifyFull,
 }
 
-/// Whose signature is trusted.
+/// The trusted roots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Roots {
     System,
     File(PathBuf),
 }
 
-/// What an address says about secrecy.
+/// The settings of an address for encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Encryption {
     pub(super) mode: Mode,
@@ -52,7 +52,7 @@ pub(super) struct Encryption {
 }
 
 impl Encryption {
-    /// What `sslmode` and `sslrootcert` mean together.
+    /// Combines `sslmode` and `sslrootcert`.
     pub(super) fn choose(mode: Option<&str>, root: Option<&str>) -> Result<Encryption> {
         let refuse = |why: &str| Err(Invalid::Value { field: "db", why: why.to_owned() }.into());
         let roots = match root {
@@ -74,21 +74,22 @@ impl Encryption {
                 );
             }
         };
-        // Anybody can have a certificate of some public authority; only its name tells.
+        // Anybody can get a certificate of a public authority; only the name in it proves which
+        // server it is.
         if root == Some("system") && mode != Mode::VerifyFull {
             return refuse("sslrootcert=system needs sslmode=verify-full; write that, or no mode");
         }
         Ok(Encryption { mode, roots })
     }
 
-    /// What makes the handshake. It reads the roots, so it is made once and kept.
+    /// The connector for the handshake. It reads the roots, so it is made once and kept.
     pub(super) fn connector(&self, target: &str) -> Result<MakeRustlsConnect> {
         let failed = |cause: rustls::Error| Error::Unusable {
             target: target.to_owned(),
             problem: format!("TLS cannot be set up: {cause}"),
             next: "check sslrootcert in the address".to_owned(),
         };
-        // The provider is named, because an application may have another one for itself.
+        // Name the provider, because the application may have installed another one as its default.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -107,7 +108,7 @@ impl Encryption {
         };
         let mut config =
             builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
-        // What PostgreSQL 17 asks of sslnegotiation=direct; others do not mind.
+        // PostgreSQL 17 requires this for sslnegotiation=direct; other versions ignore it.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
         Ok(MakeRustlsConnect::new(config))
     }
@@ -121,7 +122,7 @@ impl Roots {
         let mut store = RootCertStore::empty();
         match self {
             Roots::System => {
-                // One bad file among hundreds is common, and no reason to trust none of them.
+                // One bad file among hundreds is common, and no reason to refuse the others.
                 let found = rustls_native_certs::load_native_certs();
                 store.add_parsable_certificates(found.certs);
                 if store.is_empty() {
@@ -156,7 +157,7 @@ impl Roots {
     }
 }
 
-/// Accepts a certificate whatever its name, and without roots whoever signed it.
+/// Accepts a certificate whatever its name is, and without roots whatever its issuer is.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

@@ -1,9 +1,9 @@
-//! Wake-ups: what other connections say with NOTIFY, heard without asking again and again.
+//! Wake-ups: notifications of other connections (NOTIFY), received without polling.
 //!
-//! A wake-up is a hint, never a fact. What was said while we were not connected is lost, so every
-//! new connection is itself a reason to look. Through a pooler nothing is heard at all, and LISTEN
-//! would stay behind in a session of somebody else: there we do not even say it, and
-//! [`Link::hears`] tells that one must look by oneself.
+//! A notification is only a hint. Those sent while the connection was down are lost, so every new
+//! connection is itself a reason to look. Behind a pooler no notification arrives, and LISTEN would
+//! stay behind in a session of another client: there this module does not send it, and
+//! [`Link::hears`] says that the caller must poll.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,29 +17,29 @@ use super::session::Session;
 use crate::clock;
 use crate::store::Result;
 
-/// Something that was said.
+/// A notification.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Notice {
     pub(super) channel: String,
     pub(super) payload: String,
 }
 
-/// What a wait heard.
+/// The result of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The time is up.
+    /// The deadline has passed.
     Nothing,
-    /// These, each once, however often they were said.
+    /// These notifications, each once, however often they were sent.
     Notices(BTreeSet<Notice>),
-    /// The connection was lost or is new: anything may have been said.
+    /// The connection was lost or is new: any notification may have been missed.
     Gap,
 }
 
-/// What a link listens to, over all its sessions.
+/// What a link listens to, across its sessions.
 #[derive(Debug, Default)]
 pub(super) struct Ears {
     channels: Vec<String>,
-    /// A set, because a worker that is busy for an hour must not hoard an hour of notices.
+    /// A set, so that a worker that is busy for an hour does not collect an hour of notifications.
     heard: BTreeSet<Notice>,
     /// Whether a session was lost since the last wait.
     missed: bool,
@@ -60,10 +60,10 @@ impl Ears {
         session.batch(&all)
     }
 
-    /// Takes what arrived during a call.
+    /// Takes the notifications that arrived during a call.
     pub(super) fn collect(&mut self, session: &mut Session) {
         let mut arrived = session.client().notifications();
-        // Only what is here: asking for more would poll the socket on every call.
+        // Only those that are already here: asking for more would poll the socket on every call.
         while !arrived.is_empty()
             && let Ok(Some(notice)) = arrived.iter().next()
         {
@@ -71,10 +71,10 @@ impl Ears {
         }
     }
 
-    /// Blocks until something is said, the connection is lost, or the time is up.
+    /// Blocks until a notification arrives, the connection is lost, or the time is up.
     fn hear(&mut self, session: &mut Session, left: Duration) -> Result<(), postgres::Error> {
         let mut arriving = session.client().notifications();
-        // It ends with None both when the time is up and when the server has hung up.
+        // Returns `None` both when the time is up and when the server has closed the connection.
         let first = match left {
             Duration::ZERO => arriving.iter().next()?,
             left => arriving.timeout_iter(left).next()?,
@@ -91,7 +91,7 @@ impl From<Notification> for Notice {
 }
 
 impl Link {
-    /// Hears from now on what is said in this channel, also after the connection was made anew.
+    /// From now on receives the notifications of this channel, also after a reconnect.
     pub(super) fn listen(&mut self, channel: &str) -> Result<()> {
         if self.ears.channels.iter().any(|known| known == channel) {
             return Ok(());
@@ -103,13 +103,14 @@ impl Link {
         Ok(())
     }
 
-    /// Whether wake-ups arrive. If not, a wait lasts its full time whatever happens.
+    /// Whether notifications arrive. If not, a wait always lasts its full time.
     pub(super) fn hears(&self) -> bool {
         self.facts().is_direct
     }
 
-    /// Makes a lost connection again at once if somebody's guard was lost with it, and not when it is used
-    /// again, which may be a second later. If it cannot until then, the next call tells why.
+    /// Reconnects at once if a worker's guard was lost with the connection, instead of at the next
+    /// call, which may be a second later. If it does not succeed until then, the next call returns
+    /// why.
     pub(super) fn come_back(&mut self, until: Instant) {
         const PAUSE: Duration = Duration::from_millis(50);
         while self.has_guards() && !self.is_connected() {
@@ -125,8 +126,8 @@ impl Link {
         }
     }
 
-    /// Blocks until something is said, the connection is lost, or `until`. A time in the past takes
-    /// what has arrived.
+    /// Blocks until a notification arrives, the connection is lost, or `until`. With a time in the
+    /// past, takes what has arrived.
     pub(super) fn wait(&mut self, until: Instant) -> Result<Heard> {
         self.come_back(until);
         let mut session = self.take_session()?;
@@ -150,7 +151,8 @@ impl Link {
     }
 }
 
-/// A channel's name is quoted, because it is a schema's, with spaces and capitals perhaps.
+/// The LISTEN statement. The channel is quoted, because it is the name of a schema, which may have
+/// spaces and capitals.
 fn listen(channel: &str) -> String {
     format!("LISTEN \"{}\";", channel.replace('"', "\"\""))
 }

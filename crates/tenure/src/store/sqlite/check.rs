@@ -1,4 +1,4 @@
-//! What is stored, held against what must be true of it.
+//! Checks stored data against the invariants.
 
 use rusqlite::{Result, Row, ToSql, named_params};
 
@@ -70,7 +70,7 @@ impl Tx<'_> {
         let lane = |row: &Row<'_>| {
             let (queue, tenant) = (Name::trusted(row.get(2)?), Tenant::trusted(row.get(3)?));
             let stands: i64 = row.get(1)?;
-            // Whether a suspect's handler has come back is told by the lane alone.
+            // Only the lane tells whether the handler of a suspect has returned since the crash.
             let suspect = stands & lane::SUSPECT != 0 && makes_suspect(row.get(5)?, row.get(6)?);
             let right = lane::of_names(&queue, &tenant, &Name::trusted(row.get(4)?), suspect);
             Ok((stands != right).then_some((JobId(row.get(0)?), stands, right)))
@@ -85,7 +85,7 @@ impl Tx<'_> {
     }
 }
 
-/// The jobs that are looked at, and all that lies between them.
+/// The jobs to check: all ids from the first to the last.
 struct Window {
     first: i64,
     last: i64,

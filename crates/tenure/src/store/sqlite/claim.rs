@@ -1,9 +1,10 @@
-//! How a job is leased.
+//! Claim: leases due jobs.
 //!
-//! Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the
-//! ring of groups that have work for it, beginning after the last one that its worker was served
-//! from, and takes an equal share from each; so a tenant with a million jobs delays another
-//! tenant's job by one round. Within a group its lanes are merged by priority and age.
+//! Ready jobs stand in lanes; the lanes of one (queue, tenant) form a group. A claim walks the ring
+//! of groups that have work for it. It starts after the last group from which its worker was
+//! served, and takes an equal share from each group, so that a tenant with a million jobs delays
+//! another tenant's job by one round only. Within a group, the claim merges the lanes by priority
+//! and age.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,13 +40,13 @@ impl Tx<'_> {
         Ok(Claimed { attempts, lapsed, cursor: walk.cursor(has_room), next_due })
     }
 
-    /// The queues that are asked for and not paused.
+    /// The requested queues that are not paused.
     fn open_queues<'a>(&self, ask: &'a Claim) -> Result<BTreeSet<&'a Name>> {
         let paused = self.names(&self.sql.claim.paused)?;
         Ok(ask.queues.iter().filter(|queue| !paused.contains(queue)).collect())
     }
 
-    /// Waiting jobs of these queues whose time has come become ready, in a claim of `n` jobs.
+    /// Makes waiting jobs of these queues ready if they are due, for a claim of `n` jobs.
     fn promote(&self, queues: &BTreeSet<&Name>, n: usize) -> Result<()> {
         let now = self.now.as_millis();
         let asked = named_params! { ":queues": array(queues), ":now": now };
@@ -58,11 +59,12 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The answer to a claim that finds nothing, by a look that takes no lock; `None` if it could find something.
+    /// The answer to a claim that finds nothing, without taking a write lock; `None` if the claim
+    /// might find something.
     pub(super) fn finds_nothing(&self, ask: &Claim) -> Result<Option<Claimed>> {
         let breaks = self.breaks()?;
         if breaks.is_new && self.looks_over(ask)? {
-            // There is a break to write down.
+            // There is a break to record, which needs the write lock.
             return Ok(None);
         }
         let queues = self.open_queues(ask)?;
@@ -83,7 +85,7 @@ impl Tx<'_> {
         Ok(Some(Claimed { attempts: vec![], lapsed: vec![], cursor, next_due }))
     }
 
-    /// Whether a lease is over, but for breaks.
+    /// Whether a lease is over, if breaks are ignored.
     fn looks_over(&self, ask: &Claim) -> Result<bool> {
         let over = named_params! { ":over": (self.now - ask.grace).as_millis() };
         Ok(self.one(&self.sql.claim.looks_over, over, |row| row.get(0))?.unwrap_or(false))
@@ -103,32 +105,34 @@ impl Tx<'_> {
     }
 }
 
-/// Names as an array that SQLite reads. None of them has a character that would have to be escaped.
+/// The names as a JSON array for SQLite. No name has a character that needs escaping.
 fn array(queues: &BTreeSet<&Name>) -> String {
     let quoted: Vec<String> = queues.iter().map(|queue| format!("\"{queue}\"")).collect();
     format!("[{}]", quoted.join(","))
 }
 
-/// One claim's way around the ring.
+/// The walk of one claim around the ring.
 struct Walk<'a> {
     tx: &'a Tx<'a>,
     ask: &'a Claim,
     epoch: u32,
-    /// The queues that it may take from: those asked for that are not paused.
+    /// The queues to take from: the requested ones that are not paused.
     queues: &'a BTreeSet<&'a Name>,
-    /// The numbers of the kinds asked for; `None` for all.
+    /// The numbers of the requested kinds; `None` for all.
     kinds: Option<BTreeSet<i64>>,
-    /// Whether it may still take a suspect: one at a time for each worker.
+    /// Whether the claim may take a suspect: not while its worker runs one that started less than
+    /// [`SUSPICION`] ago, or that its next crash would bury; and not after it has taken one.
     suspect_allowed: bool,
-    /// And one whose next crash would bury it: not beside any other.
+    /// Whether the claim may take a suspect whose next crash would bury it: only if the worker runs
+    /// no other suspect.
     last_chance_allowed: bool,
     /// The ranges of group numbers that are left to walk.
     ranges: Vec<(i64, i64)>,
-    /// How many lanes it has passed by, because their kinds are not asked for.
+    /// How many lanes the claim has skipped because their kinds were not requested.
     passed: usize,
-    /// The last group that it has looked at.
+    /// The last group that the claim has looked at.
     walked_to: i64,
-    /// The last group that gave something.
+    /// The last group that gave a job.
     reached: i64,
 }
 
@@ -138,7 +142,7 @@ struct Group {
     lanes: Vec<i64>,
 }
 
-/// A ready job, ordered as it is to be taken.
+/// A ready job, in the order in which jobs are taken.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     priority: i16,
@@ -170,8 +174,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Where the next claim goes on. A claim that has room left and has not been around goes on
-    /// where it stopped.
+    /// Where the next claim continues. A claim that has room left and has not finished its round
+    /// continues where it stopped.
     fn cursor(&self, has_room: bool) -> Cursor {
         let end = self.ask.cursor.end();
         if has_room && self.passed >= PASS_LIMIT && self.walked_to != end {
@@ -194,8 +198,8 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// Up to `limit` further groups with work for this claim. What was walked is cut off the
-    /// ranges.
+    /// Up to `limit` further groups with work for this claim. Cuts the groups that it has walked
+    /// off the ranges.
     fn next_groups(&mut self, limit: usize) -> Result<Vec<Group>> {
         let mut groups = Vec::new();
         while groups.len() < limit
@@ -218,7 +222,7 @@ impl<'a> Walk<'a> {
         Ok(groups)
     }
 
-    /// Whether jobs in this lane may be of a kind that is asked for.
+    /// Whether jobs in this lane may be of a requested kind.
     fn serves(&self, lane: i64) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&lane::kind_of(lane)))
     }
@@ -232,7 +236,7 @@ impl<'a> Walk<'a> {
         Ok(clean.into_iter().chain(suspect).map(lane::group_of).min())
     }
 
-    /// The lanes of a group that have ready jobs, suspects' lanes last.
+    /// The lanes of a group that have ready jobs; the lanes of suspects come last.
     fn lanes_of(&self, group: i64) -> Result<Vec<i64>> {
         let (from, to) = (lane::first_in(group), lane::first_in(group + 1));
         let mut lanes = self.lanes_between(from, to)?;
@@ -259,7 +263,7 @@ impl<'a> Walk<'a> {
         )
     }
 
-    /// Takes from these groups in equal shares until there are `n` or the groups are empty.
+    /// Takes from these groups in equal shares until there are `n` jobs or the groups are empty.
     fn take_from(
         &mut self,
         mut groups: Vec<Group>,
@@ -291,8 +295,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The first `wanted` jobs of a group, its lanes merged by priority and age, with one suspect
-    /// at most.
+    /// The first `wanted` jobs of a group, with its lanes merged by priority and age, and with at
+    /// most one suspect.
     fn pick(&self, group: &Group, wanted: usize) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
         for &lane in &group.lanes {
@@ -313,7 +317,7 @@ impl<'a> Walk<'a> {
         Ok(candidates)
     }
 
-    /// Reads the first `limit` jobs of a lane that this claim can serve. Names are compared, since
+    /// Reads the first `limit` jobs of a lane that this claim can serve. Compares names, since
     /// lanes may collide.
     fn read_lane(&self, lane: i64, limit: usize, into: &mut Vec<Candidate>) -> Result<()> {
         let mut statement = self.tx.connection.prepare_cached(&self.tx.sql.claim.pick)?;
@@ -340,8 +344,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Takes a job, and reads it in a statement of its own: RETURNING would keep a journal for a
-    /// statement that changes one row.
+    /// Takes a job, and reads it in a second statement: with RETURNING, SQLite would keep a
+    /// statement journal for a statement that changes one row.
     fn take_one(&self, job: JobId) -> Result<Option<Attempt>> {
         let by_id = named_params! { ":job": job.0 };
         let taken = self.tx.run(
@@ -360,8 +364,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The ranges of group numbers to walk, in order: from the cursor to the end of the ring, then from its
-/// beginning to the group that ends the round.
+/// The ranges of group numbers to walk, in order: from the cursor to the end of the ring, then from
+/// its start to the group that ends the round.
 fn ring(queues: &BTreeSet<&Name>, cursor: Cursor) -> Vec<(i64, i64)> {
     let (start, end) = (cursor.group, cursor.end());
     let stretches = if start < end {

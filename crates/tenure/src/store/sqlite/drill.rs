@@ -1,4 +1,5 @@
-//! What the proof does to this engine: read and set its whole state, and break its SQL on purpose.
+//! Access for the tests in `tenure-drill`: they read and set the whole state, and break the SQL on
+//! purpose.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::ledger::Effect;
 use crate::store::{Result, Store, lane, row as spelling};
 
 impl Sqlite {
-    /// A throw-away store whose SQL lacks something.
+    /// A throw-away store with patched SQL.
     pub fn in_memory_patched(options: &Options, patches: &[Patch]) -> Result<Sqlite> {
         let patched = Statements::from_files(|file, text| Patch::apply(patches, file, text));
         Sqlite::in_memory_with(options, Arc::new(patched), |file, text| {
@@ -36,17 +37,18 @@ impl Sqlite {
         texts.into_inner()
     }
 
-    /// From now on this file's writer in this process reads before it has the right to write.
+    /// From now on this file's writer in this process begins transactions that read before they
+    /// take the write lock.
     pub fn begin_deferred(&self) {
         self.writer.deferred.store(true, Ordering::SeqCst);
     }
 
-    /// From now on this process does not look whether the file is where it was.
+    /// From now on this process does not check whether the file is still at its path.
     pub fn look_away(&self) {
         self.writer.blind.store(true, Ordering::SeqCst);
     }
 
-    /// Lets `look` use the writing connection, to count what a call costs.
+    /// Calls `look` with the writer's connection, to count what a call costs.
     pub fn with_connection<T>(&self, look: impl FnOnce(&mut Connection) -> T) -> T {
         self.writer.with_connection(look)
     }
@@ -67,8 +69,8 @@ impl Explorable for Sqlite {
         self.write("load", Urgency::Normal, |tx| tx.load(state))
     }
 
-    /// The beat of the file falls behind its witness, which is asked as at every opening. In memory there is no
-    /// witness, and so it is told.
+    /// Sets the file's beat behind its witness, and consults the witness, as happens at every
+    /// opening. A store in memory has no witness, so its epoch is raised directly.
     fn go_back(&mut self, state: &Dump) -> Result<()> {
         let now = self.clock.now();
         self.load(state)?;
@@ -141,7 +143,8 @@ impl Tx<'_> {
         })
     }
 
-    /// The lane is computed from the job, so the dump does not show it; but it must be right.
+    /// The lane is computed from the job, so the dump does not contain it; check here that the
+    /// stored one is right.
     fn check_lanes(&self, live: &[JobRecord]) -> SqlResult<()> {
         for job in live {
             let lane: Option<i64> =
@@ -244,7 +247,7 @@ impl Tx<'_> {
     }
 
     fn load_job(&self, job: &JobRecord) -> SqlResult<()> {
-        // Stored as if it were new, then brought to where it was.
+        // Store it as a new job, then set all that differs.
         self.store(&JobRecord { state: State::Queued, ..job.clone() })?;
         let (permille, note) = spelling::progress_columns(job.progress.as_ref());
         self.run(

@@ -1,4 +1,4 @@
-//! How a job gets in.
+//! Enqueue: stores jobs.
 
 use rusqlite::{Result, named_params};
 
@@ -9,7 +9,8 @@ use crate::job::{Fingerprint, JobId, JobRecord, Key, NewJob};
 use crate::lease::first_of;
 use crate::store::{Enqueued, lane};
 
-/// Args above this size live in a table of their own and do not move with the job.
+/// Args above this size live in a table of their own, so that they are not copied when the job
+/// changes.
 const PAYLOAD_SIZE: usize = 2 * 1024;
 
 impl Tx<'_> {
@@ -22,7 +23,7 @@ impl Tx<'_> {
         let mut next_id = first;
         let answers = jobs.iter().map(|job| {
             let id = JobId(base + next_id);
-            // Within a batch, an earlier job's key is found like any other.
+            // This also finds the key of an earlier job in the same batch.
             if let Some(key) = &job.key
                 && let Some(taken) = self.take_key(job, key, id)?
             {
@@ -39,7 +40,7 @@ impl Tx<'_> {
         Ok(answers)
     }
 
-    /// Takes the key for `id`, or answers whose it is.
+    /// Takes the key for `id`, or returns which job has it.
     fn take_key(&self, job: &NewJob, key: &Key, id: JobId) -> Result<Option<Enqueued>> {
         let fingerprint = job.fingerprint();
         let found = self.one(

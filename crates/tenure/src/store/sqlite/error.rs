@@ -1,4 +1,4 @@
-//! What SQLite and the file system complain about, said so that a person knows what to do.
+//! Turns errors of SQLite and of the file system into errors that say what to do.
 
 use rusqlite::{ErrorCode, ffi};
 

@@ -15,7 +15,7 @@ use super::witness::{Beat, Witness, accuse};
 use super::writer::Beside;
 use super::{error, mount, moved, row, turn};
 use crate::clock::{self, Clock};
-use crate::store::migrate::{self, Applied, CLIENT, Migration, Status};
+use crate::store::migrate::{self, Applied, Migration, Refusal, Status};
 use crate::store::{Error, Result};
 
 /// The schema of this engine.
@@ -313,17 +313,8 @@ fn check_ours(connection: &Connection, target: &str, foreign: Foreign) -> Result
             ),
         ));
     }
-    if let Some(newest) = done.iter().max_by_key(|applied| applied.min_client)
-        && newest.min_client > CLIENT
-    {
-        return Err(unusable(
-            format!(
-                "its schema (version {}, {}) needs a newer tenure than this one",
-                newest.version, newest.name
-            ),
-            "upgrade this binary; nothing was changed".into(),
-        ));
-    }
+    migrate::check_known(&MIGRATIONS, &done)
+        .map_err(|Refusal { problem, next }| unusable(problem, next))?;
     Ok(done)
 }
 

@@ -1,10 +1,12 @@
-//! Locks that end with the process that holds them: by these, others see that a worker is gone.
+//! Worker locks, which end with the process that holds them: from a free lock, others see that a
+//! worker is gone.
 //!
-//! A worker's lock is the operating system's, on a file of its own beside the database. The kernel frees it when the
-//! process ends, however that happens, and only then. The file stays; without it nothing can be told.
+//! A worker's lock is a lock of the operating system on a file of its own beside the database. The
+//! kernel frees it when the process ends, however that happens, and only then. The file stays;
+//! without it, the lock counts as held.
 //!
-//! A store in memory is seen by one process only. There a lock is a line in a list that its connections share, and ends with
-//! the connection that holds it.
+//! A store in memory is visible to one process only. There a lock is an entry in a set that the
+//! connections share, and ends with the connection that holds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -21,11 +23,11 @@ use crate::clock;
 use crate::lease::WorkerId;
 use crate::store::Guarded;
 
-/// The locks that one connection holds, and its look at those of others.
+/// The locks that one connection holds; also checks the locks of other workers.
 #[derive(Debug)]
 pub(super) struct Guards {
     place: Place,
-    /// Whose locks are held here. In memory there is no file.
+    /// The workers whose locks are held here. In memory there is no file.
     held: BTreeMap<WorkerId, Option<File>>,
 }
 
@@ -34,12 +36,12 @@ pub(super) struct Guards {
 enum Place {
     /// In files beside this database.
     Beside(PathBuf),
-    /// In this process: who is guarded by any connection to the store.
+    /// In this process: the workers that any connection to the store guards.
     Memory(Arc<Mutex<BTreeSet<WorkerId>>>),
 }
 
 impl Guards {
-    /// Those beside this database, or of a new store in memory.
+    /// The locks beside this database, or of a new store in memory.
     pub(super) fn new(path: Option<&Path>) -> Guards {
         let place = match path {
             Some(path) => Place::Beside(path.to_owned()),
@@ -48,12 +50,12 @@ impl Guards {
         Guards { place, held: BTreeMap::new() }
     }
 
-    /// Those of another connection to the same store. It holds none yet.
+    /// For another connection to the same store. Holds no lock yet.
     pub(super) fn share(&self) -> Guards {
         Guards { place: self.place.clone(), held: BTreeMap::new() }
     }
 
-    /// The database; none for a store in memory.
+    /// The path of the database; `None` for a store in memory.
     pub(super) fn database(&self) -> Option<&Path> {
         match &self.place {
             Place::Beside(path) => Some(path),
@@ -61,39 +63,42 @@ impl Guards {
         }
     }
 
-    /// Takes a worker's lock, and keeps it until it is freed or this value ends; or tells that somebody else has it.
+    /// Takes a worker's lock, and holds it until it is freed or this value is dropped. Answers
+    /// [`Guarded::ByLeaseAlone`] if another holder has it.
     pub(super) fn take(&mut self, worker: &WorkerId) -> Result<Guarded> {
         if self.held.contains_key(worker) {
-            return Ok(Guarded::Yes);
+            return Ok(Guarded::ByLock);
         }
         let file = match &self.place {
             Place::Beside(path) => loop {
                 let file = private_file(&file_of(path, worker))?;
                 if !lock(&file)? {
-                    return Ok(Guarded::No);
+                    return Ok(Guarded::ByLeaseAlone);
                 }
-                // Whoever clears away may have deleted it a moment ago: then others would look at another one.
+                // Another process may have deleted the file a moment ago, in a sweep. Then others
+                // would look at a new file.
                 if file.metadata()?.nlink() > 0 {
                     break Some(file);
                 }
             },
             Place::Memory(all) => {
                 if !open(all).insert(worker.clone()) {
-                    return Ok(Guarded::No);
+                    return Ok(Guarded::ByLeaseAlone);
                 }
                 None
             }
         };
         self.held.insert(worker.clone(), file);
-        Ok(Guarded::Yes)
+        Ok(Guarded::ByLock)
     }
 
-    /// Frees a worker's lock and leaves nothing behind. A lock that another process holds stays.
+    /// Frees a worker's lock and deletes its file. A lock that another process holds stays.
     pub(super) fn remove(&mut self, worker: &WorkerId) {
         if let Place::Beside(path) = &self.place {
             let file = file_of(path, worker);
             if self.held.contains_key(worker) {
-                // If it cannot be removed, it stays, and tells nothing of anybody who is known.
+                // If the file cannot be removed, it stays; it belongs to no registered worker, so
+                // it does no harm.
                 let _ = std::fs::remove_file(file);
             } else {
                 remove_if_free(&file);
@@ -102,8 +107,8 @@ impl Guards {
         self.free(worker);
     }
 
-    /// Removes what workers have left behind that are not known any more. What is held stays: its worker is
-    /// about to make itself known.
+    /// Removes the lock files of workers that are no longer registered. A file whose lock is held
+    /// stays: its worker is about to register.
     pub(super) fn sweep(&self, known: &[WorkerId]) {
         let Place::Beside(path) = &self.place else { return };
         let known: BTreeSet<PathBuf> = known.iter().map(|worker| file_of(path, worker)).collect();
@@ -111,7 +116,7 @@ impl Guards {
         left.iter().filter(|file| !known.contains(*file)).for_each(|file| remove_if_free(file));
     }
 
-    /// Whether nobody holds a worker's lock. If that cannot be told, it counts as held.
+    /// Whether a worker's lock is free. If that cannot be determined, it counts as held.
     pub(super) fn is_free(&self, worker: &WorkerId) -> bool {
         let path = match &self.place {
             Place::Beside(path) => path,
@@ -122,12 +127,13 @@ impl Guards {
         }
         match File::open(file_of(path, worker)) {
             Err(_) => false,
-            // A lock that is gained here ends with the file.
+            // A shared lock that is taken here ends when the file is closed.
             Ok(file) => file.try_lock_shared().is_ok(),
         }
     }
 
-    /// Puts the locks into this state, for the proof: these are held, and those could be.
+    /// Sets the locks to this state, for `tenure-drill`: holds those of `held`, and creates the
+    /// files of `known`.
     #[cfg(feature = "drill")]
     pub(super) fn set(&mut self, held: &[WorkerId], known: &[WorkerId]) -> Result<()> {
         let over = self.all().into_iter().filter(|worker| !held.contains(worker));
@@ -139,12 +145,12 @@ impl Guards {
         Ok(())
     }
 
-    /// Whose locks are held here.
+    /// The workers whose locks are held here.
     pub(super) fn all(&self) -> Vec<WorkerId> {
         self.held.keys().cloned().collect()
     }
 
-    /// Frees a lock that is held here; one that another connection holds stays its own.
+    /// Frees a lock that is held here; a lock of another connection stays.
     fn free(&mut self, worker: &WorkerId) {
         if self.held.remove(worker).is_some()
             && let Place::Memory(all) = &self.place
@@ -161,7 +167,7 @@ impl Drop for Guards {
 }
 
 fn open(all: &Mutex<BTreeSet<WorkerId>>) -> MutexGuard<'_, BTreeSet<WorkerId>> {
-    // A set is sound whatever became of whoever changed it last.
+    // The set is consistent even if a thread panicked while it held the mutex.
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -180,7 +186,8 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whoever takes the lock at this moment finds, when it is theirs, that the file is gone, and makes another.
+/// Removes a lock file if its lock is free. A worker that takes the lock at this moment notices
+/// that the file is gone, and creates another.
 fn remove_if_free(path: &Path) {
     if let Ok(file) = File::open(path)
         && file.metadata().is_ok_and(|file| file.is_file())
@@ -190,14 +197,15 @@ fn remove_if_free(path: &Path) {
     }
 }
 
-/// The file of a worker's lock. A worker's id may be anything; its hash can be a name.
+/// The file of a worker's lock. A worker's id may contain anything, so the file is named by its
+/// hash.
 fn file_of(path: &Path, worker: &WorkerId) -> PathBuf {
     let hash = Sha256::digest(worker.as_str().as_bytes());
     let name: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     beside(path, &format!("-guard-{name}"))
 }
 
-/// Tries for a moment: somebody who looks at it now is gone in the next.
+/// Tries for up to 200 ms: another process that only checks the lock holds it for an instant.
 fn lock(file: &File) -> Result<bool> {
     const PATIENCE: Duration = Duration::from_millis(200);
     let until = clock::monotonic() + PATIENCE;
@@ -228,10 +236,10 @@ mod tests {
         let (mut ours, theirs) = (Guards::new(Some(&file)), Guards::new(Some(&file)));
         let ann = worker("ann/../../etc");
         assert!(!theirs.is_free(&ann), "of a worker that never took one nothing can be told");
-        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes);
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::ByLock);
         assert!(!theirs.is_free(&ann) && !ours.is_free(&ann));
         let mut late = Guards::new(Some(&file));
-        assert_eq!(late.take(&ann).unwrap(), Guarded::No, "and nobody waits for ever");
+        assert_eq!(late.take(&ann).unwrap(), Guarded::ByLeaseAlone, "and nobody waits for ever");
         drop(ours);
         assert!(theirs.is_free(&ann));
         assert!(theirs.is_free(&ann), "and a look takes nothing away");
@@ -243,14 +251,14 @@ mod tests {
         let (mut theirs, looker) = (ours.share(), ours.share());
         let ann = worker("ann");
         assert!(looker.is_free(&ann));
-        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes);
-        assert_eq!(ours.take(&ann).unwrap(), Guarded::Yes, "it is ours already");
-        assert_eq!(theirs.take(&ann).unwrap(), Guarded::No);
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::ByLock);
+        assert_eq!(ours.take(&ann).unwrap(), Guarded::ByLock, "it is ours already");
+        assert_eq!(theirs.take(&ann).unwrap(), Guarded::ByLeaseAlone);
         theirs.remove(&ann);
         assert!(!looker.is_free(&ann), "nobody frees what is another's");
         drop(ours);
         assert!(looker.is_free(&ann));
-        assert_eq!(theirs.take(&ann).unwrap(), Guarded::Yes);
+        assert_eq!(theirs.take(&ann).unwrap(), Guarded::ByLock);
         theirs.remove(&ann);
         assert!(looker.is_free(&ann));
         assert!(Guards::new(None).is_free(&ann), "another store has other locks");
@@ -281,13 +289,33 @@ mod tests {
             let lost = (0..2_000).filter(|_| {
                 let mut guards = Guards::new(Some(&file));
                 let taken = guards.take(&ann).unwrap();
-                assert_eq!(taken, Guarded::Yes);
+                assert_eq!(taken, Guarded::ByLock);
                 !file_of(&file, &ann).exists()
             });
             let lost = lost.count();
             is_over.store(true, std::sync::atomic::Ordering::SeqCst);
             assert_eq!(lost, 0);
         });
+    }
+
+    #[test]
+    fn the_files_of_locks_are_listed_in_order_and_only_files_are_swept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("jobs.db");
+        let mut guards = Guards::new(Some(&file));
+        let mut all: Vec<_> = (0..20).map(|n| worker(&format!("w{n}"))).collect();
+        for worker in &all {
+            guards.take(worker).unwrap();
+        }
+        let found = files(&file).unwrap();
+        all.sort_by_key(|worker| file_of(&file, worker));
+        let sorted: Vec<_> = all.iter().map(|worker| file_of(&file, worker)).collect();
+        assert_eq!(found, sorted);
+        drop(guards);
+        let link = beside(&file, "-guard-link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        Guards::new(Some(&file)).sweep(&[]);
+        assert_eq!(files(&file).unwrap(), [link], "a link to a directory is none of ours");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a doctor looks at in a file and beside it. Nothing here is needed for a job to run.
+//! What `tenure doctor` checks in a file and beside it. No job needs any of this to run.
 
 use std::path::{Path, PathBuf};
 
@@ -15,19 +15,19 @@ use crate::store::Result;
 /// The files that Tenure keeps beside a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beside {
-    /// What remembers how far the database has come.
+    /// The witness file, which records the last commit of the database.
     pub witness: PathBuf,
-    /// Whether it is there and is this database's. Before the first commit there is nothing to
-    /// remember.
+    /// Whether the witness exists and belongs to this database. True before the first commit, when
+    /// there is nothing to record.
     pub is_witnessed: bool,
-    /// Why it keeps nothing, if it does not.
+    /// Why the witness cannot be written, if so.
     pub problem: Option<String>,
-    /// The files whose locks tell which workers are alive.
+    /// The files of the workers' locks.
     pub guards: Vec<PathBuf>,
 }
 
 impl Sqlite {
-    /// Jobs that are due and that nobody has taken yet, by queue and kind.
+    /// Jobs that are due and not yet claimed, by queue and kind.
     pub fn due(&self) -> Result<Vec<Due>> {
         self.read("look for due jobs", |tx| {
             tx.all(
@@ -41,7 +41,7 @@ impl Sqlite {
         })
     }
 
-    /// What stands beside the file that this store was opened from.
+    /// The files beside the one that this store was opened from.
     pub fn beside(&self, path: impl AsRef<Path>) -> Result<Beside> {
         let failed = |cause| error::from_io(&self.writer.target, "look beside the file", cause);
         let path = resolve(path.as_ref());
@@ -51,7 +51,7 @@ impl Sqlite {
             let sql = "SELECT installation, beat FROM tenure_meta";
             tx.connection.query_row(sql, [], |row| row.try_into())
         })?;
-        // In our turn, so that nobody writes to it meanwhile.
+        // In this process's turn, so that no other process writes the witness meanwhile.
         let problem = self.writer.write("look at the witness", Urgency::Normal, |_| {
             Ok(self.writer.witness().and_then(|witness| {
                 if seen.is_some() {
@@ -99,7 +99,7 @@ mod tests {
         let mut all: Vec<_> = all.map(|(kind, jobs)| (kind.to_owned(), jobs)).to_vec();
         all.sort();
         assert_eq!(counted(&store), all);
-        // Nobody has promoted it, and it is due all the same.
+        // It has not been promoted, but it is due.
         clock.advance(Duration::from_secs(60));
         assert!(counted(&store).contains(&("later".to_owned(), 1)));
     }

@@ -1,4 +1,4 @@
-//! How a job is taken back from a holder whose lease is over, or whose process is gone.
+//! Lapse: takes a job back when its lease is over, or when its worker's process is gone.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Tx<'_> {
 
     pub(super) fn lapse(&self, fences: &[Fence]) -> Result<Vec<Lapsed>> {
         let breaks = self.note_breaks()?;
-        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::No, Lapsed::Yes);
+        let answer = |lapse: Option<Lapse>| lapse.map_or(Lapsed::LeftAlone, Lapsed::TakenBack);
         fences.iter().map(|fence| self.lapse_one(*fence, &breaks).map(answer)).collect()
     }
 
@@ -40,26 +40,26 @@ impl Tx<'_> {
         found.map_or(Ok(None), |job| self.take_back(&job, Verb::Lapse))
     }
 
-    /// Whether it is time to advance the pulse, and what there is to look after.
+    /// Whether it is time to advance the pulse, and whether there are running jobs and workers.
     pub(super) fn pulse(&self) -> Result<Beat> {
         let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let (leases_are_out, workers): (bool, usize) =
             self.one(&self.sql.lapse.pulse_of, [], read)?.unwrap_or_default();
         let last = row::time(self.meta()?.pulse);
-        // A pulse in the future: the clock was set back.
+        // A pulse in the future means that the clock was set back; then it is not early.
         let early = (last..last + PULSE).contains(&self.now);
         let leads = !early && leases_are_out;
         Ok(Beat { leads, leases_are_out, workers, wakes: true })
     }
 
-    /// Says that the store can be written to.
+    /// Records that the store can be written to now.
     pub(super) fn advance_pulse(&self) -> Result<()> {
         self.note_breaks()?;
         let now = self.now.as_millis();
         self.run(&self.sql.lapse.advance_pulse, named_params! { ":now": now.max(1) }).map(drop)
     }
 
-    /// Takes a running job from its holder.
+    /// Takes a running job from its worker.
     fn take_back(&self, job: &JobRecord, verb: Verb) -> Result<Option<Lapse>> {
         let (next, why) = after_lapse(&Standing::from(job), verb);
         let became = next.state();
@@ -72,7 +72,8 @@ impl Tx<'_> {
         let latest = job.started_at.zip(job.max_runtime_ms).map(|(at, ms)| at.as_millis() + ms);
         let ran_out = latest.is_some_and(|latest| latest <= self.now.as_millis());
         if verb == Verb::Lapse && !became.has_ended() && !ran_out {
-            // A worker whose lease alone was over may come back, until the lease would have been over once more.
+            // The worker may only have been late. It may return until its lease would have been
+            // over a second time.
             let until = self.now.as_millis() + job.lease_ms.unwrap_or_default();
             self.run(
                 &self.sql.lapse.may_return,
@@ -105,14 +106,14 @@ impl Tx<'_> {
             &self.sql.lapse.register,
             named_params! {
                 ":worker": worker.worker.as_str(), ":queues": spelling::names_column(&worker.queues),
-                ":kinds": worker.kinds.as_deref().map(spelling::names_column), ":guarded": guarded == Guarded::Yes,
+                ":kinds": worker.kinds.as_deref().map(spelling::names_column), ":guarded": guarded == Guarded::ByLock,
                 ":since": self.meta()?.since.as_millis(), ":now": self.now.as_millis(),
             },
         )?;
         Ok(())
     }
 
-    /// After time broke, a guard that is still held counts again.
+    /// After a clock break, makes a guard that is still held count again.
     pub(super) fn keep_guard(&self, worker: &WorkerId) -> Result<()> {
         let since = self.meta()?.since.as_millis();
         self.run(
@@ -139,19 +140,20 @@ impl Tx<'_> {
         })
     }
 
-    /// Whether a look at the workers' locks finds something to write down.
+    /// Whether a check of the workers' locks finds something to write.
     pub(super) fn finds_vanished(&self, guards: &Guards) -> Result<bool> {
         let gap = self.guard_gap()?;
         Ok(self.guards()?.iter().any(|guard| self.look_at(guard, guards, gap) != Look::Nothing))
     }
 
-    /// How long a lock must have been free. After a stall workers come back one by one, and their locks with them.
+    /// How long a lock must have been free. After a stall the gap is longer, because workers
+    /// reconnect one by one and take their locks again as they do.
     fn guard_gap(&self) -> Result<Duration> {
         let (broke, gap) = (row::time(self.breaks()?.broke), self.meta()?.guard_gap);
         Ok(if broke > self.now - AFTER_STALL { gap.max(STALLED_GAP) } else { gap })
     }
 
-    /// What a look at one worker's lock tells.
+    /// Checks one worker's lock.
     fn look_at(&self, guard: &Guard, guards: &Guards, gap: Duration) -> Look {
         match (guards.is_free(&guard.worker), guard.free_since) {
             (false, None) => Look::Nothing,
@@ -163,8 +165,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Looks at every worker's lock, and takes back the jobs of those that are gone. Answers also
-    /// whose records are not needed any more.
+    /// Checks every worker's lock, and takes back the jobs of workers that are gone. Also returns
+    /// the workers whose records are not needed any more.
     pub(super) fn vanished(
         &self,
         limit: usize,
@@ -208,8 +210,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A worker that was taken for gone has shown its token again: the crash does not count. One whose lease
-    /// was over may come back too, within a lease's length and while the job waits for its next attempt.
+    /// A worker that counted as gone has shown its token again, so its crash does not count. The
+    /// same holds for a worker whose lease was over, if it returns within one lease and while the
+    /// job waits for its next attempt.
     pub(super) fn take_crash_back(&self, shown: Fence) -> Result<()> {
         let lapsed = self.heard(shown, Verb::Vanish)?.is_none();
         if lapsed && self.heard(shown, Verb::Lapse)?.is_none()
@@ -253,20 +256,20 @@ impl Tx<'_> {
         })
     }
 
-    /// Notes that time broke: leases from before get their whole length from now on.
+    /// Records a clock break: leases from before it run for their whole length from now on.
     pub(super) fn break_time(&self) -> Result<()> {
         self.run(&self.sql.lapse.break_time, named_params! { ":now": self.now.as_millis() })?;
         Ok(())
     }
 
-    /// Removes the locks' files of workers that are not known any more.
+    /// Removes the lock files of workers that are no longer registered.
     pub(super) fn sweep_guards(&self, guards: &Guards) -> Result<()> {
         let known = self.worker_records()?.into_iter().map(|record| record.worker);
         guards.sweep(&known.collect::<Vec<_>>());
         Ok(())
     }
 
-    /// Forgets workers that cannot be looked at and have not been heard of for long.
+    /// Deletes workers whose locks say nothing, if they have not registered for [`WORKER_MEMORY`].
     pub(super) fn forget_workers(&self) -> Result<()> {
         let (old, since) = (self.now - WORKER_MEMORY, self.meta()?.since);
         self.run(
@@ -277,28 +280,28 @@ impl Tx<'_> {
     }
 }
 
-/// As rusqlite wants them.
+/// The parameters in the form that rusqlite takes.
 pub(super) fn bound<'a>(params: &'a [(&'static str, i64)]) -> Vec<(&'static str, &'a dyn ToSql)> {
     params.iter().map(|(name, value)| (*name, value as &dyn ToSql)).collect()
 }
 
-/// A worker's lock, as far as is known.
+/// A worker's lock, as recorded.
 struct Guard {
     worker: WorkerId,
     free_since: Option<Timestamp>,
-    /// Whether it would mean something that it is free.
+    /// Whether a free lock would mean that the worker is gone.
     would_tell: bool,
 }
 
-/// What a look at a worker's lock tells.
+/// The result of checking a worker's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     /// Nothing new.
     Nothing,
-    /// It was seen free, but is held again.
+    /// The lock was seen free, but is held again.
     Held,
-    /// It is free, for the first time.
+    /// The lock is seen free for the first time.
     Free,
-    /// It has been free for long enough.
+    /// The lock has been free for long enough: the process is gone.
     Gone,
 }

@@ -1,4 +1,4 @@
-//! What took effect, and what is remembered.
+//! Ledger: effects and steps.
 
 use rusqlite::{Result, named_params};
 
@@ -15,9 +15,9 @@ use crate::lifecycle::{Again, Next, Verb};
 use crate::store::Resolved;
 
 impl Tx<'_> {
-    /// What is refused comes last, in an order of its own, as on every engine.
+    /// Refused entries come last, in a fixed order, as on every engine.
     pub(super) fn ledger(&self, entries: &[Entry]) -> Result<Vec<Answer>> {
-        let mut answers = vec![Answer::Gone; entries.len()];
+        let mut answers = vec![Answer::NotFound; entries.len()];
         let mut refused = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
             let Fence { job, token } = entry.fence;
@@ -34,7 +34,7 @@ impl Tx<'_> {
         Ok(answers)
     }
 
-    /// The answer to the job's holder.
+    /// Applies an entry whose token is the job's, and answers it.
     fn ledger_one(&self, entry: &Entry) -> Result<Answer> {
         let Entry { fence, name, act } = entry;
         match act {
@@ -55,7 +55,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Writes the intent, unless there is one already.
+    /// Records the intent, unless there is one already.
     fn open(&self, fence: Fence, name: &Name) -> Result<bool> {
         let opened = self.run(
             &self.sql.ledger.open,
@@ -104,7 +104,7 @@ impl Tx<'_> {
         Ok(kept.map_or(Answer::Unknown, |step| Answer::Remembered(step.result)))
     }
 
-    /// The answer to an entry that did not pass the fence: written before, or stale.
+    /// The answer to an entry that did not pass the fence: recorded before, or stale.
     fn ledger_late(&self, entry: &Entry) -> Result<Answer> {
         let Entry { fence, name, act } = entry;
         if let Act::Remember { .. } = act
@@ -117,7 +117,7 @@ impl Tx<'_> {
             return Ok(Answer::Recorded);
         }
         match self.current(*fence)? {
-            None => Ok(Answer::Gone),
+            None => Ok(Answer::NotFound),
             Some(stale) => {
                 self.refuse(&stale, act.verb())?;
                 Ok(Answer::Stale(stale))
@@ -125,35 +125,35 @@ impl Tx<'_> {
         }
     }
 
-    /// What a person decides about an effect in doubt.
+    /// Applies an operator's decision about an effect in doubt.
     pub(super) fn resolve(&self, id: JobId, name: &Name, how: &Resolution) -> Result<Resolved> {
-        let Some(job) = self.find(id)? else { return Ok(Resolved::Gone) };
-        let Some(effect) = self.effect(id, name)? else { return Ok(Resolved::Unknown) };
+        let Some(job) = self.find(id)? else { return Ok(Resolved::NotFound) };
+        let Some(effect) = self.effect(id, name)? else { return Ok(Resolved::NoSuchEffect) };
         let (standing, result) = match how {
             Resolution::Committed { result } => (Standing::Committed, Some(result.clone())),
             Resolution::Resend => (Standing::Resend, None),
         };
         if effect.is_decided() && effect.standing == standing && effect.result == result {
-            return Ok(Resolved::Yes(job.state)); // said before
+            return Ok(Resolved::Applied(job.state)); // a repeated decision
         }
         if effect.standing != Standing::Open && !effect.can_be_corrected() {
-            return Ok(Resolved::No(effect.standing));
+            return Ok(Resolved::NotInDoubt(effect.standing));
         }
         if job.state == State::Running {
-            return Ok(Resolved::Held);
+            return Ok(Resolved::Running);
         }
         if job.state == State::Succeeded && standing == Standing::Resend {
-            return Ok(Resolved::Over);
+            return Ok(Resolved::Succeeded);
         }
         let change = Change { standing, result, note: Some(Effect::DECIDED.into()) };
         self.write_effect(&effect, Token::NONE, &change)?;
         if job.state != State::Parked || self.has_open(id)? {
-            return Ok(Resolved::Yes(job.state));
+            return Ok(Resolved::Applied(job.state));
         }
         self.resume_resolved(&job, format!("effect {name} resolved: {}", how.name()))
     }
 
-    /// Whether an intent of this job has no outcome.
+    /// Whether this job has an effect that is open.
     pub(super) fn has_open(&self, job: JobId) -> Result<bool> {
         let of_job = named_params! { ":job": job.0 };
         Ok(self.one(&self.sql.ledger.has_open, of_job, |row| row.get(0))?.unwrap_or(false))
@@ -163,7 +163,7 @@ impl Tx<'_> {
         self.move_to(job, Next::Queue(Again::In(std::time::Duration::ZERO)), Ending::default())?;
         let line = entry(job, Verb::Resume, State::Queued, self.now);
         self.note(&TimelineEntry { note: Some(words), ..line })?;
-        Ok(Resolved::Yes(State::Queued))
+        Ok(Resolved::Applied(State::Queued))
     }
 
     pub(super) fn effects(&self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {

@@ -1,4 +1,4 @@
-//! How jobs are seen.
+//! Look: reads jobs, queues, leases and counts.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl Tx<'_> {
     fn page(&self, sql: &str, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
         let mut statement = self.connection.prepare_cached(sql)?;
         let before = filter.before.map_or(i64::MAX, |id| id.0);
-        // Waiting is how the page is told "queued", since it stands for both.
+        // The statement takes the number of a waiting job for all queued jobs, ready or waiting.
         let state = filter.state.map(|state| row::code(state, true));
         let names = |name: &Option<Name>| name.as_ref().map(|name| name.as_str().to_owned());
         let tenant = filter.tenant.as_ref().map(Tenant::as_str);
@@ -130,7 +130,7 @@ impl Tx<'_> {
     }
 }
 
-/// The lines of an overview, as they are found.
+/// The lines of an overview while they are collected.
 #[derive(Default)]
 struct Lines(BTreeMap<(Name, Tenant), OverviewLine>);
 

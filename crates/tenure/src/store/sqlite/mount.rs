@@ -1,14 +1,15 @@
-//! What the file stands on. Some file systems cannot hold it, and a file that is mounted by itself cannot either.
+//! Refuses file systems that cannot hold the database, and a file that is mounted by itself.
 //!
-//! The list of mounts is asked first, because it has the names. Where there is none (no `/proc`), the kernel
-//! is asked for the number of the file system's kind, and whether the file is a mount point.
+//! The list of mounts comes first, because it has the names. Without it (no `/proc`), the kernel
+//! tells the number of the file system's kind, and whether the file is a mount point.
 
 use std::path::Path;
 
 use super::file::directory_of;
 use crate::store::{Error, Result};
 
-/// Refuses a place where what is acknowledged could be lost. `path` is the file itself, without links.
+/// Refuses a place where acknowledged jobs could be lost. `path` is the file itself, with links
+/// resolved.
 pub(super) fn check(path: &Path, target: &str) -> Result<()> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Ok(directory) = directory_of(path).canonicalize() else { return Ok(()) };
@@ -23,13 +24,13 @@ pub(super) fn check(path: &Path, target: &str) -> Result<()> {
 /// Why the file cannot be where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Refused {
-    /// On a file system of this kind, locks and shared memory do not reach every process that can open the file: it
-    /// would be corrupted in silence.
+    /// A file system of this kind does not carry locks and shared memory to every process that can
+    /// open the file: the database would be corrupted silently.
     Network(String),
-    /// Of this kind of file system it is not known whether it is on this machine.
+    /// It is unknown whether a file system of this kind is local to this machine.
     Unknown(String),
-    /// The file is a mount point, as in a container that was given this one file. SQLite's log beside it
-    /// would stay in the container, and end with it.
+    /// The file is a mount point, as in a container that was given this one file. SQLite's log
+    /// beside it would stay in the container, and be lost with it.
     MountedAlone,
 }
 
@@ -57,19 +58,20 @@ impl Refused {
     }
 }
 
-/// What is wrong with the file system that holds `directory`, by the list of mounts and by the kernel's number.
+/// What is wrong with the file system of `directory`, judged by the list of mounts and by the
+/// kernel's number.
 fn kind_of(mounts: &str, directory: &Path, number: Option<u64>) -> Option<Refused> {
     match nearest(mounts, directory) {
         Some(kind) => judge(kind).or_else(|| {
-            // A name that is not known may hide a file system that is.
+            // An unknown name may belong to a file system whose number is known.
             number.filter(|number| *number != FUSE).and_then(judge_number)
         }),
         None => number.and_then(judge_number),
     }
 }
 
-/// The kind of the file system that is mounted nearest above `directory`; of several at one place, the last hides the
-/// others.
+/// The kind of the file system that is mounted nearest above `directory`. If several are mounted at
+/// one point, the last one hides the others.
 fn nearest<'a>(mounts: &'a str, directory: &Path) -> Option<&'a str> {
     let holding = lines(mounts).filter(|(point, _)| directory.starts_with(point));
     holding.max_by_key(|(point, _)| point.len()).map(|(_, kind)| kind)
@@ -88,14 +90,14 @@ fn lines(mounts: &str) -> impl Iterator<Item = (String, &str)> {
     })
 }
 
-/// The kernel writes a space, a tab, a line's end and a backslash in a name as octal escapes.
+/// Decodes octal escapes: the kernel writes a space, a tab, a newline and a backslash in this way.
 fn unescape(name: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(name.to_owned(), |name, (escape, plain)| name.replace(escape, plain))
 }
 
-/// File systems that other machines write too, or that are shared with a host.
+/// File systems that other machines write to as well, or that are shared with a host.
 const NETWORK: [&str; 30] = [
     "9p",
     "afs",
@@ -129,7 +131,7 @@ const NETWORK: [&str; 30] = [
     "s3fs",
 ];
 
-/// File systems in user space that are known to be on this machine. Any other may be anywhere.
+/// File systems in user space that are known to be local. Any other may be on another machine.
 const LOCAL_FUSE: [&str; 14] = [
     "fuseblk",
     "fuse.bindfs",
@@ -147,7 +149,7 @@ const LOCAL_FUSE: [&str; 14] = [
     "fuse.ntfs-3g",
 ];
 
-/// Those that are known not to be.
+/// File systems in user space that are known to be on other machines.
 const NETWORK_FUSE: [&str; 28] = [
     "blobfuse",
     "blobfuse2",
@@ -195,7 +197,7 @@ fn judge(kind: &str) -> Option<Refused> {
 
 const FUSE: u64 = 0x6573_5546;
 
-/// The kernel's numbers of the same file systems.
+/// The kernel's numbers of network file systems.
 const NUMBERS: [(u64, &str); 21] = [
     (0x6969, "nfs"),
     (0x517b, "smbfs"),
@@ -228,7 +230,7 @@ fn judge_number(number: u64) -> Option<Refused> {
     known.map(|(_, kind)| Refused::Network((*kind).to_owned()))
 }
 
-/// What the kernel itself says. It knows no names, but needs no `/proc`.
+/// What the kernel reports. It has no names, but needs no `/proc`.
 #[cfg(target_os = "linux")]
 mod kernel {
     use std::path::Path;
@@ -237,7 +239,7 @@ mod kernel {
 
     /// The number of the kind of file system.
     pub(super) fn kind(directory: &Path) -> Option<u64> {
-        // 32 bits count; on some machines they come with a sign.
+        // Only 32 bits count; on some machines the value is sign-extended.
         #[allow(
             clippy::unnecessary_cast,
             clippy::cast_sign_loss,
@@ -350,7 +352,7 @@ mod tests {
         assert_eq!(by_number(0x0102_1997), network("9p"));
         assert_eq!(by_number(FUSE), Some(Refused::Unknown("fuse".to_owned())));
         assert_eq!(by_number(0xef53), None, "ext4");
-        // With a list, a file system in user space has a name, which says more than the number.
+        // With the list, a file system in user space has a name, which says more than the number.
         let mounted = mounts(&[("/", "ext4"), ("/mnt", "fuseblk")]);
         assert_eq!(kind_of(&mounted, Path::new("/mnt/x"), Some(FUSE)), None);
         let mounted = mounts(&[("/", "ext4"), ("/mnt", "new-name-for-nfs")]);

@@ -1,9 +1,10 @@
-//! Whether the file at the path is still the one that is open.
+//! Checks whether the file at the path is still the one that is open.
 //!
-//! SQLite does not look: a file that was replaced or deleted while it was open goes on to take commits, which nobody else
-//! will ever see. So nothing is acknowledged, and nothing is said of what was read, before a look has shown the same file,
-//! the same log and the same index of the log at their paths. A file keeps its number for as long as it is open, so that another one cannot be taken
-//! for it.
+//! SQLite does not check this: a file that was replaced or deleted while it was open still takes
+//! commits, which no other process will ever see. So before anything is acknowledged, and before
+//! anything that was read is returned, a check must show the same database, the same log and the
+//! same index of the log at their paths. A file keeps its inode number for as long as it is open,
+//! so that no other file can be mistaken for it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use super::file::beside;
 use crate::store::{Error, Result};
 
-/// What a file is, whatever its name: its device and its number there.
+/// The identity of a file, whatever its name: its device and its inode number.
 pub(super) type FileIdentity = (u64, u64);
 
 pub(super) fn identity(path: &Path) -> io::Result<FileIdentity> {
     path.metadata().map(|file| (file.dev(), file.ino()))
 }
 
-/// Where the open file is, and which it is.
+/// The paths and the identities of the open files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Whereabouts {
     path: PathBuf,
@@ -28,7 +29,7 @@ pub(super) struct Whereabouts {
     pub(super) files: Files,
 }
 
-/// The database, its write-ahead log (`-wal`), and the index of the log that processes share (`-shm`).
+/// The database, its write-ahead log (`-wal`), and the log's index, which processes share (`-shm`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     pub(super) database: FileIdentity,
@@ -36,7 +37,7 @@ pub(super) struct Files {
     pub(super) index: FileIdentity,
 }
 
-/// What has become of them.
+/// How the files have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moved {
     Gone,
@@ -45,7 +46,7 @@ pub(super) enum Moved {
 }
 
 impl Whereabouts {
-    /// Of a database that SQLite has open, with its log.
+    /// For a database that SQLite has open, with its log.
     pub(super) fn of(path: &Path) -> io::Result<Whereabouts> {
         let (log, index) = (beside(path, "-wal"), beside(path, "-shm"));
         let files =
@@ -53,7 +54,7 @@ impl Whereabouts {
         Ok(Whereabouts { path: path.to_owned(), log, index, files })
     }
 
-    /// Looks whether all are where they were.
+    /// Checks whether all files are still at their paths.
     pub(super) fn check(&self) -> Result<(), Moved> {
         let is = |path: &Path, file: FileIdentity| identity(path).is_ok_and(|found| found == file);
         match identity(&self.path) {
@@ -94,8 +95,9 @@ impl Moved {
     }
 }
 
-/// Refuses a log that belongs to another database: SQLite would take its pages for pages of this one. It does if it, or its
-/// index, is the one that was there when the database was opened last, while the database is another one.
+/// Refuses a log that belongs to another database: SQLite would take its pages for pages of this
+/// one. A log belongs to another database if it, or its index, was there when the database was last
+/// opened, but the database was another file then.
 pub(super) fn check_log(path: &Path, target: &str, last: Option<Files>) -> Result<()> {
     let there = |suffix: &str| identity(&beside(path, suffix)).ok();
     let stayed =
@@ -163,7 +165,7 @@ mod tests {
         std::fs::write(&path, "other").unwrap();
         assert!(refusal(last).unwrap().contains("delete jobs.db-wal and jobs.db-shm"));
         assert_eq!(refusal(None), None, "nobody knows what it was");
-        // A copy of the whole directory: both are others, and belong together.
+        // A copy of the whole directory: all files are new, and belong together.
         std::fs::rename(&log, directory.path().join("away")).unwrap();
         assert!(refusal(last).is_some(), "who has the earlier file open shares the index");
         std::fs::rename(&index, directory.path().join("away too")).unwrap();

@@ -1,4 +1,4 @@
-//! What operators do to jobs and queues.
+//! Operate: what operators do to jobs and queues.
 
 use std::time::Duration;
 
@@ -24,28 +24,28 @@ impl Tx<'_> {
     }
 
     pub(super) fn cancel(&self, id: JobId) -> Result<Changed> {
-        let Some(job) = self.find(id)? else { return Ok(Changed::Gone) };
+        let Some(job) = self.find(id)? else { return Ok(Changed::NotFound) };
         if job.state == State::Cancelled {
-            return Ok(Changed::Yes);
+            return Ok(Changed::Applied);
         }
         if job.state.has_ended() {
-            return Ok(Changed::No(job.state));
+            return Ok(Changed::Refused(job.state));
         }
         let after = JobRecord { token: job.token.next(self.epoch()?), ..job.clone() };
         self.move_to(&after, Next::End(State::Cancelled), Ending::default())?;
         self.note(&entry(&job, Verb::Cancel, State::Cancelled, self.now))?;
-        Ok(Changed::Yes)
+        Ok(Changed::Applied)
     }
 
     pub(super) fn requeue(&self, request: &AsSeen) -> Result<Changed> {
-        let Some(job) = self.find(request.job)? else { return Ok(Changed::Gone) };
+        let Some(job) = self.find(request.job)? else { return Ok(Changed::NotFound) };
         if let Some(token) = request.if_token
             && self.heard(Fence { job: job.id, token }, Verb::Requeue)?.is_some()
         {
-            return Ok(Changed::Yes);
+            return Ok(Changed::Applied);
         }
         if request.moved_on(job.token) || !matches!(job.state, State::Dead | State::Cancelled) {
-            return Ok(Changed::No(job.state));
+            return Ok(Changed::Refused(job.state));
         }
         let token = job.token.next(self.epoch()?);
         let anew = JobRecord { is_suspect: false, ..job.clone() };
@@ -58,22 +58,22 @@ impl Tx<'_> {
         self.run(&self.sql.operate.remove_ended, named_params! { ":job": job.id.0 })?;
         let rested = JobRecord { worker: None, started_at: None, ..job };
         self.note(&entry(&rested, Verb::Requeue, State::Queued, self.now))?;
-        Ok(Changed::Yes)
+        Ok(Changed::Applied)
     }
 
     pub(super) fn resume(&self, id: JobId) -> Result<Changed> {
         match self.find(id)? {
-            None => Ok(Changed::Gone),
+            None => Ok(Changed::NotFound),
             Some(job) if job.state == State::Parked => {
                 self.move_to(&job, Next::Queue(Again::In(Duration::ZERO)), Ending::default())?;
                 self.note(&entry(&job, Verb::Resume, State::Queued, self.now))?;
-                Ok(Changed::Yes)
+                Ok(Changed::Applied)
             }
-            // Heard before, if nobody has claimed the job since: its token is still the one it was
-            // parked under.
+            // A repeated request, if the job was not claimed since: then it still has the token
+            // that it was parked under.
             Some(job) => match self.heard(Fence { job: job.id, token: job.token }, Verb::Resume)? {
-                Some(_) if job.state == State::Queued => Ok(Changed::Yes),
-                _ => Ok(Changed::No(job.state)),
+                Some(_) if job.state == State::Queued => Ok(Changed::Applied),
+                _ => Ok(Changed::Refused(job.state)),
             },
         }
     }
@@ -81,13 +81,13 @@ impl Tx<'_> {
     pub(super) fn purge(&self, request: &AsSeen) -> Result<Changed> {
         let id = request.job;
         match self.find(id)? {
-            None => Ok(Changed::Gone),
+            None => Ok(Changed::NotFound),
             Some(job) if job.state.has_ended() && !request.moved_on(job.token) => {
                 self.run(&self.sql.operate.remove_ended, named_params! { ":job": id.0 })?;
                 self.forget(id)?;
-                Ok(Changed::Yes)
+                Ok(Changed::Applied)
             }
-            Some(job) => Ok(Changed::No(job.state)),
+            Some(job) => Ok(Changed::Refused(job.state)),
         }
     }
 
@@ -113,7 +113,8 @@ impl Tx<'_> {
         Ok(set.unwrap_or_else(|| QueueSettings::default_for(queue.clone())))
     }
 
-    /// Deletes what has been kept long enough: queue by queue, state by state, the oldest first.
+    /// Deletes jobs and keys whose retention is over: queue by queue, state by state, the oldest
+    /// first.
     pub(super) fn prune(&self, limit: usize) -> Result<Pruned> {
         self.forget_workers()?;
         let mut jobs = 0;
@@ -163,7 +164,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Up to `limit` jobs of a queue that ended in `state` and have been kept long enough.
+    /// Up to `limit` jobs of a queue that ended in `state` and whose retention is over.
     fn aged(&self, settings: &QueueSettings, state: State, limit: usize) -> Result<Vec<JobId>> {
         let before = self.now - settings.keep(state);
         self.all(

@@ -1,4 +1,4 @@
-//! How a holder tells how far it has come.
+//! Progress: records how far a job is, under its token.
 
 use rusqlite::{Result, named_params};
 
@@ -22,10 +22,10 @@ impl Tx<'_> {
             },
         )?;
         if noted > 0 {
-            return Ok(Reported::Yes);
+            return Ok(Reported::Noted);
         }
         match self.current(*fence)? {
-            None => Ok(Reported::Gone),
+            None => Ok(Reported::NotFound),
             Some(stale) => {
                 self.refuse(&stale, Verb::Progress)?;
                 Ok(Reported::Stale(stale))

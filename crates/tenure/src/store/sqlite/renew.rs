@@ -1,4 +1,4 @@
-//! How a holder keeps its lease.
+//! Renew: extends leases.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::lease::Fence;
 use crate::lifecycle::Verb;
 use crate::store::Renewed;
 
-/// Does a batch in the order of jobs and tokens, as every engine does, so that refusals of one job come in one order.
-/// Answers in the order of the batch.
+/// Runs `each` over a batch in the order of jobs and tokens, as every engine does, so that refusals
+/// of one job are recorded in the same order. Returns the answers in the order of the batch.
 pub(super) fn in_one_order<T, A>(
     items: &[T],
     fence: impl Fn(&T) -> Fence,
@@ -43,13 +43,13 @@ impl Tx<'_> {
             |row| Ok(row::time(row.get(0)?)),
         )?;
         if let Some(until) = extended {
-            return Ok(Renewed::Held(until));
+            return Ok(Renewed::Extended(until));
         }
         match self.current(fence)? {
-            None => Ok(Renewed::Gone),
+            None => Ok(Renewed::NotFound),
             Some(stale) => {
                 self.refuse(&stale, Verb::Renew)?;
-                Ok(Renewed::Lost(stale))
+                Ok(Renewed::Stale(stale))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Between rows and values: the one place that knows how a job is spelled in SQLite.
+//! Converts between rows and values: the one place that knows SQLite's columns.
 
 use rusqlite::{Error, Result, Row};
 
@@ -11,7 +11,7 @@ use crate::lifecycle::Verb;
 use crate::store::row as spelling;
 pub(super) use crate::store::row::{code, retry_column, standing_code};
 
-/// The state of a number, and whether it waits for its time.
+/// The state with this number, and whether it waits until its time.
 pub(super) fn state(code: i64) -> Result<(State, bool)> {
     spelling::state(code).ok_or(Error::IntegralValueOutOfRange(0, code))
 }

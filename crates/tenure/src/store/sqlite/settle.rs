@@ -1,4 +1,4 @@
-//! How an attempt ends.
+//! Settle: ends attempts.
 
 use std::collections::BTreeSet;
 
@@ -24,9 +24,9 @@ impl Tx<'_> {
         settlements.iter().map(|settlement| self.settle_one(settlement, &forgetful)).collect()
     }
 
-    /// Enqueues what is to follow the settlements that will be heard: of several for one job, the
-    /// first that shows its token. It comes before any of them, so that a job that is deleted at
-    /// once leaves no line behind.
+    /// Enqueues the follow-ups of the settlements that will be applied: of several for one job, the
+    /// first whose token passes. Runs before any settlement is applied, so that a job that is
+    /// deleted at once leaves no timeline entry behind.
     fn follow_all(&self, settlements: &[Settlement]) -> Result<()> {
         let mut heard = BTreeSet::new();
         if settlements.iter().all(|settlement| settlement.then.is_empty()) {
@@ -45,12 +45,13 @@ impl Tx<'_> {
     fn settle_one(&self, settlement: &Settlement, forgetful: &BTreeSet<Name>) -> Result<Settled> {
         let Settlement { fence, outcome, .. } = settlement;
         match self.pass_fence(*fence)? {
-            Some(job) => Ok(Settled::Yes(self.apply(&job, outcome, forgetful)?)),
+            Some(job) => Ok(Settled::Applied(self.apply(&job, outcome, forgetful)?)),
             None => self.answer_late(*fence, outcome.verb()),
         }
     }
 
-    /// The running job that this token owns. Here, and nowhere else, it is decided who may settle.
+    /// The running job that has this token. This is the only place that decides whether a
+    /// settlement may be applied.
     fn pass_fence(&self, fence: Fence) -> Result<Option<JobRecord>> {
         let shown = named_params! { ":job": fence.job.0, ":token": fence.token.0 };
         self.one(&self.sql.settle.fence, shown, row::record)
@@ -77,7 +78,8 @@ impl Tx<'_> {
         if *outcome == Outcome::Release {
             after.token = job.token.next(self.epoch()?);
         }
-        // An effect in doubt keeps its job: it is all that tells a person what to ask for.
+        // Keep a job with an effect in doubt: it is the only record from which an operator can
+        // resolve the effect.
         if became == State::Succeeded && forgetful.contains(&job.queue) && !self.has_open(job.id)? {
             self.run(&self.sql.settle.remove, named_params! { ":job": job.id.0 })?;
             self.forget(job.id)?;
@@ -94,8 +96,8 @@ impl Tx<'_> {
         Ok(became)
     }
 
-    /// Enqueues what was to follow. A follow-up whose key is taken by another request makes no job,
-    /// but a line that says so.
+    /// Enqueues the follow-ups of a job. If another request has a follow-up's key, no job is
+    /// created, and a timeline entry says so.
     fn follow(&self, job: &JobRecord, then: &[NewJob]) -> Result<()> {
         let follow_ups: Vec<_> = then
             .iter()
@@ -117,19 +119,19 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The answer to a settlement that did not pass the fence: heard before, or stale.
+    /// The answer to a settlement that did not pass the fence: repeated, or stale.
     fn answer_late(&self, fence: Fence, verb: Verb) -> Result<Settled> {
         let Some(stale) = self.current(fence)? else {
-            return Ok(Settled::Gone);
+            return Ok(Settled::NotFound);
         };
-        // A success leaves no line in the timeline: the ended job itself tells who completed it.
+        // A success has no timeline entry: the ended job itself has the token that completed it.
         let heard = if verb == Verb::Complete {
             (stale.state == State::Succeeded && stale.current == fence.token).then_some(stale.state)
         } else {
             self.heard(fence, verb)?
         };
         match heard {
-            Some(became) => Ok(Settled::Yes(became)),
+            Some(became) => Ok(Settled::Applied(became)),
             None => {
                 self.refuse(&stale, verb)?;
                 Ok(Settled::Stale(stale))
@@ -137,22 +139,23 @@ impl Tx<'_> {
         }
     }
 
-    /// One settlement in a user's own transaction, where a repetition is refused: what is written beside it would be written
-    /// twice. `here` tells whether it was this very transaction that has heard it before.
+    /// One settlement in a user's own transaction. A repeated settlement is refused there, because
+    /// what the user writes beside it would be written twice. `here` says whether this same
+    /// transaction applied it before.
     pub(super) fn settle_beside(&self, settlement: &Settlement, here: bool) -> Result<Settled> {
         let Settlement { fence, outcome, .. } = settlement;
         let holds = self.pass_fence(*fence)?.is_some();
         let answer = self.settle(std::slice::from_ref(settlement))?.pop();
-        match answer.unwrap_or(Settled::Gone) {
-            Settled::Yes(_) if !holds && !here => {
+        match answer.unwrap_or(Settled::NotFound) {
+            Settled::Applied(_) if !holds && !here => {
                 let stale = self.refuse_if_stale(*fence, outcome.verb())?;
-                Ok(stale.map_or(Settled::Gone, Settled::Stale))
+                Ok(stale.map_or(Settled::NotFound, Settled::Stale))
             }
             answer => Ok(answer),
         }
     }
 
-    /// Makes the refusal of a settlement visible, unless the job is held under this token.
+    /// Records the refusal of a settlement, unless the job runs under this token.
     pub(super) fn refuse_if_stale(&self, fence: Fence, verb: Verb) -> Result<Option<Stale>> {
         if self.pass_fence(fence)?.is_some() {
             return Ok(None);
@@ -162,7 +165,7 @@ impl Tx<'_> {
         Ok(Some(stale))
     }
 
-    /// What this verb under this token made of the job, if it was heard before.
+    /// The state that this verb led to under this token, if it was applied before.
     pub(super) fn heard(&self, fence: Fence, verb: Verb) -> Result<Option<State>> {
         self.one(
             &self.sql.settle.heard,

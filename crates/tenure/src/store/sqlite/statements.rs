@@ -1,8 +1,8 @@
-//! The SQL of the verbs, read from `sql/sqlite/verbs`: each file holds named statements, each under
-//! a line `-- :name`.
+//! The SQL of the verbs, read from `sql/sqlite/verbs`: each file has named statements, each under a
+//! line `-- :name`.
 //!
-//! A file and the list below must name the same statements, and a test says so. Only the proof may
-//! load other text.
+//! A test checks that each file and the list below name the same statements. Only `tenure-drill`
+//! may load other text.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ macro_rules! statements {
                 Statements::from_files(|_, text| text.to_owned())
             }
 
-            /// The statements from files that `edit` has had in its hands.
+            /// The statements from files that were passed through `edit`.
             pub(crate) fn from_files(edit: impl Fn(&'static str, &'static str) -> String) -> Statements {
                 let record = edit("record", RECORD);
                 let record = sections(&record);

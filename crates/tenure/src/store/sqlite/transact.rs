@@ -1,4 +1,4 @@
-//! The user's own transaction: their tables, our verbs, one commit.
+//! The user's own transaction: the user's tables and Tenure's verbs in one commit.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -19,12 +19,14 @@ use crate::store::{Enqueued, Error, Result, Settled, Settlement, check_jobs, che
 
 const DOING: &str = "run a transaction";
 
-/// The user's own transaction on the store's file: their tables, our verbs, one commit.
+/// The user's own transaction on the store's file: the user's tables and Tenure's verbs in one
+/// commit.
 ///
-/// It is the writer's connection, lent for the time of [`Sqlite::transact`]; every method of [`rusqlite::Connection`] that borrows
-/// it is there. A savepoint may be opened in it. SQL that ends the transaction, attaches other files or changes settings
-/// is refused, and then nothing of the transaction is stored. A temporary table stays with the connection, which
-/// everybody in the process uses: drop it.
+/// It lends the writer's connection for the duration of [`Sqlite::transact`], with every method of
+/// [`rusqlite::Connection`] that takes `&self`. A savepoint may be opened in it. SQL that ends the
+/// transaction, attaches other files or changes settings is refused, and then the whole transaction
+/// is rolled back. A temporary table stays with the connection, which the whole process uses: drop
+/// it.
 pub struct Transaction<'a> {
     store: &'a Sqlite,
     connection: &'a Watched<'a>,
@@ -32,18 +34,21 @@ pub struct Transaction<'a> {
     refused: &'a RefCell<Vec<Call>>,
 }
 
-/// A settlement, by the right and the verb.
+/// A settlement, identified by its fence and its verb.
 type Call = (Fence, Verb);
 
 impl Sqlite {
-    /// Runs `work` in a transaction of its own and returns once it is durable. An error of `work`, or a panic, undoes everything it
-    /// wrote; so does a time above `limit`, at which a statement that runs is interrupted.
+    /// Runs `work` in its own transaction, and returns once the transaction is durable. If `work`
+    /// returns an error or panics, everything it wrote is rolled back. The same happens if it takes
+    /// longer than `limit`; a statement that runs at that time is interrupted.
     ///
-    /// Nobody else in any process can write meanwhile, not even to renew a lease: do slow work before, and let the
-    /// limit be short beside your leases. `work` cannot use the store but by the [`Transaction`]; on this thread it is
-    /// refused, and a thread that waits for it would wait for ever.
+    /// Meanwhile no other caller in any process can write, not even to renew a lease: do slow work
+    /// before, and keep the limit short compared to your leases. `work` can use the store only
+    /// through the [`Transaction`]: another call on this thread is refused, and waiting for another
+    /// thread that calls the store would wait for ever.
     ///
-    /// A settlement that was refused is in the job's timeline even if everything else is undone.
+    /// A refused settlement is recorded in the job's timeline even if everything else is rolled
+    /// back.
     pub fn transact<T, E>(
         &mut self,
         limit: Duration,
@@ -69,13 +74,14 @@ impl Sqlite {
                     return Err(Undone::Ours(tx.has_ended()));
                 }
                 drop(watched);
-                // Again, for those that the work has undone with a savepoint of its own.
+                // Again, for refusals that the work has rolled back with its own savepoint.
                 self.remember(connection, &refused.borrow())?;
                 Ok(answer)
             })
         }));
         if !matches!(answer, Ok(Ok(Ok(_)))) && !refused.borrow().is_empty() {
-            // It was undone with the rest. If this fails as well, the caller has been told all the same.
+            // The refusal was rolled back with the rest. If recording it fails too, the caller
+            // still has the answer.
             let _ = self.writer.write_alone("record a refusal", Urgency::Normal, |connection| {
                 self.remember(connection, &refused.borrow())
             });
@@ -88,7 +94,7 @@ impl Sqlite {
         }
     }
 
-    /// Makes refusals visible in the timelines of their jobs, as far as they are still refusals.
+    /// Records refusals in the timelines of their jobs, as far as they are still stale.
     fn remember(&self, connection: &Connection, refused: &[Call]) -> rusqlite::Result<()> {
         let tx = Tx { connection, sql: &self.sql, now: self.clock.now() };
         refused.iter().try_for_each(|(fence, verb)| tx.refuse_if_stale(*fence, *verb).map(drop))
@@ -107,31 +113,33 @@ impl Sqlite {
 }
 
 impl Transaction<'_> {
-    /// Stores jobs, all or none, and answers each: they are there when the transaction commits, and not before.
+    /// Stores jobs, all or none, and answers for each. They become visible when the transaction
+    /// commits.
     pub fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check_jobs(jobs, &self.store.limits)?;
         self.run("enqueue", |tx| tx.enqueue(jobs))
     }
 
-    /// Ends an attempt together with everything else in this transaction. Unless the answer is [`Settled::Yes`], the job is
-    /// somebody else's by now: return an error, so that nothing is written in its name.
+    /// Ends an attempt together with everything else in this transaction. Unless the answer is
+    /// [`Settled::Applied`], this attempt no longer holds the job: return an error, so that nothing
+    /// is written in its name.
     ///
-    /// A settlement that an *earlier* transaction has made is refused as already settled. What this one writes beside it
-    /// would be written twice.
+    /// A settlement that an *earlier* transaction has made is refused as already settled: otherwise
+    /// what this one writes beside it would be written twice.
     pub fn settle(&self, settlement: &Settlement) -> Result<Settled> {
         check_settlements(std::slice::from_ref(settlement), &self.store.limits)?;
         let call = (settlement.fence, settlement.outcome.verb());
         let here = self.heard.borrow().contains(&call);
         let answer = self.run("settle", |tx| tx.settle_beside(settlement, here))?;
         match answer {
-            Settled::Yes(_) => self.heard.borrow_mut().push(call),
+            Settled::Applied(_) => self.heard.borrow_mut().push(call),
             Settled::Stale(_) => self.refused.borrow_mut().push(call),
-            Settled::Gone => {}
+            Settled::NotFound => {}
         }
         Ok(answer)
     }
 
-    /// Runs a verb. If it fails half-way and the work goes on, nothing of it is left.
+    /// Runs a verb. If the verb fails half-way and the work goes on, nothing of the verb is left.
     fn run<T>(
         &self,
         doing: &'static str,
@@ -145,7 +153,7 @@ impl Transaction<'_> {
             .map_err(|cause| error::from_sqlite(&self.store.writer.target, doing, cause))
     }
 
-    /// Why nothing of this transaction may be kept, whatever the work answers.
+    /// Why this transaction must be rolled back, whatever the work returns.
     fn problem(&self, limit: Duration) -> Option<Error> {
         if let Some(tried) = self.connection.tried() {
             return Some(self.undone(
@@ -183,7 +191,7 @@ impl Deref for Transaction<'_> {
     }
 }
 
-/// Whose error it is that undoes everything.
+/// The source of the error that rolls everything back.
 enum Undone<E> {
     Theirs(E),
     Ours(Error),

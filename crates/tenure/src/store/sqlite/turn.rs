@@ -1,11 +1,11 @@
-//! How processes that share a file take turns.
+//! Turns: how processes that share a file write one after the other.
 //!
-//! SQLite's own busy handler lets one process starve another, so whoever is about to write first
-//! takes a lock of the operating system on `<file>-turn`, where those who wait stand in line. The
-//! lock ends with its process, however that ends. A process that is *stopped* in its turn holds the
-//! others up until it goes on: it would by SQLite's own lock as well.
+//! SQLite's own busy handler lets one process starve another. So a process that is about to write
+//! first takes a lock of the operating system on `<file>-turn`, where waiting processes queue up.
+//! The lock ends with its process, however that ends. A process that is *stopped* in its turn
+//! blocks the others until it goes on; SQLite's own lock would do the same.
 //!
-//! The file also says which database and which log were open together last.
+//! The file also records which database and which log were last open together.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
@@ -15,16 +15,16 @@ use std::path::Path;
 use super::file::private_file;
 use super::moved::Files;
 
-/// The lock of one file.
+/// The turn lock of one database.
 pub(super) struct Turns(File);
 
 impl Turns {
-    /// The lock that stands in this file.
+    /// Opens the lock file.
     pub(super) fn open(path: &Path) -> Result<Turns> {
         private_file(path).map(Turns)
     }
 
-    /// Waits for this process's turn. A signal that arrives meanwhile is no reason to give up.
+    /// Waits for this process's turn. A signal that arrives meanwhile does not end the wait.
     pub(super) fn take(&self) -> Result<()> {
         loop {
             match self.0.lock() {
@@ -34,26 +34,26 @@ impl Turns {
         }
     }
 
-    /// Lets the next in line have it.
+    /// Releases the lock for the next process.
     pub(super) fn give_back(&self) {
-        // It cannot fail on a lock that is held; if it did, the lock would end with the process.
+        // Unlocking a held lock cannot fail; if it did, the lock would end with the process.
         let _ = self.0.unlock();
     }
 
-    /// Notes, in our turn, which files are open together.
+    /// Records, in this process's turn, which files are open together.
     pub(super) fn note(&self, files: Files) -> Result<()> {
         let Files { database, log, index } = files;
         let words = [("database", database), ("log", log), ("index", index)]
             .map(|(name, (device, number))| format!("{name} {device:020} {number:020} "));
-        // Always the same length, so that it is overwritten whole.
+        // The length is always the same, so that each write replaces the previous text completely.
         let text = format!("{}.\n", words.concat());
         self.0.write_all_at(text.as_bytes(), 0)
     }
 }
 
-/// Which files were open together last, if anybody has noted it.
+/// Which files were last open together, if that was recorded.
 pub(super) fn last_open(path: &Path) -> Option<Files> {
-    // Behind what was noted last there may be anything.
+    // The file may contain anything after the last record.
     let bytes = std::fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let mut words = text.split_whitespace();

@@ -1,4 +1,4 @@
-//! What a verb works with: the open transaction, the statements, and the time, read once per call.
+//! The context of a verb: the open transaction, the statements, and the time, read once per call.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,8 +59,8 @@ impl Tx<'_> {
         Ok(self.one(&self.sql.claim.meta, [], read)?.unwrap_or_default())
     }
 
-    /// What kept all workers from renewing their leases, as far as it was noted. A moment that is still to come tells
-    /// nothing: the clock was set back since.
+    /// The recorded breaks, in which no worker could renew its lease. A time in the future counts
+    /// as none: the clock was set back since.
     pub(super) fn noted_breaks(&self) -> Result<Breaks> {
         let (meta, now) = (self.meta()?, self.now.as_millis());
         let past = |at: i64| if at <= now { at } else { 0 };
@@ -72,7 +72,8 @@ impl Tx<'_> {
         })
     }
 
-    /// The same, and a pulse that is too old while leases are out means that a break ends now.
+    /// The recorded breaks. In addition, a pulse that is too old while jobs are running means that
+    /// a break ends now.
     pub(super) fn breaks(&self) -> Result<Breaks> {
         let (meta, now) = (self.meta()?, self.now.as_millis());
         let mut breaks = self.noted_breaks()?;
@@ -89,7 +90,8 @@ impl Tx<'_> {
         Ok(breaks)
     }
 
-    /// The same, and a break that ends now is written down: the next caller does not begin another one.
+    /// Like [`Tx::breaks`], and records a break that ends now, so that the next caller does not
+    /// start another one.
     pub(super) fn note_breaks(&self) -> Result<Breaks> {
         let breaks = self.breaks()?;
         if breaks.is_new {
@@ -104,7 +106,7 @@ impl Tx<'_> {
         Ok(self.meta()?.epoch)
     }
 
-    /// Begins a new epoch: from now on all tokens and ids are above every earlier one.
+    /// Starts a new epoch: from now on all tokens and ids are above every earlier one.
     pub(super) fn raise_epoch(&self, from: u32, reason: &str) -> Result<u32> {
         let epoch = lease::raised(from, self.now);
         self.run(&self.sql.operate.raise, named_params! { ":epoch": epoch })?;
@@ -120,8 +122,8 @@ impl Tx<'_> {
         Ok(names.into_iter().collect())
     }
 
-    /// Makes a decision about a live job true. `job` is the job as it was, with the counts it shall
-    /// have from now on.
+    /// Writes a decision about a live job. `job` is the job as it was, with the counts that it gets
+    /// now.
     pub(super) fn move_to(&self, job: &JobRecord, next: Next, end: Ending<'_>) -> Result<()> {
         let mut run_at = job.run_at;
         match next {
@@ -153,7 +155,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Deletes a job that is in neither table any more from the others.
+    /// Deletes what the other tables store about a job that is in neither job table any more.
     pub(super) fn forget(&self, job: JobId) -> Result<()> {
         self.run(&self.sql.operate.remove_payload, named_params! { ":job": job.0 })?;
         self.run(&self.sql.operate.remove_timeline, named_params! { ":job": job.0 })?;
@@ -162,7 +164,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Adds a line to a job's timeline, unless the same call has left one before.
+    /// Adds an entry to a job's timeline, unless the same call has added one before.
     pub(super) fn note(&self, entry: &TimelineEntry) -> Result<()> {
         let earlier = entry.earlier + if entry.refused { 0 } else { self.thin_out(entry)? };
         self.run(
@@ -179,7 +181,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Drops the lines that are one too many once this one is written, and answers how many were dropped so far.
+    /// Deletes the entries that exceed the limit once this one is written, and returns how many
+    /// were deleted so far.
     fn thin_out(&self, entry: &TimelineEntry) -> Result<u64> {
         let (job, verb) = (entry.job.0, entry.verb.name());
         let kept = TimelineEntry::kept(entry.verb) - 1;
@@ -194,7 +197,8 @@ impl Tx<'_> {
         Ok(dropped.unsigned_abs() + u64::try_from(more).unwrap_or(0))
     }
 
-    /// What the job holds instead of the fence that was shown, or nothing if there is no such job.
+    /// The job's current token and state, compared with the fence that was shown; `None` if there
+    /// is no such job.
     pub(super) fn current(&self, shown: Fence) -> Result<Option<Stale>> {
         self.one(&self.sql.settle.current, named_params! { ":job": shown.job.0 }, |row| {
             let (state, _) = row::state(row.get(1)?)?;
@@ -202,7 +206,7 @@ impl Tx<'_> {
         })
     }
 
-    /// Which attempt of which worker had this token; attempt 0 if that is not kept.
+    /// The attempt and the worker that had this token; attempt 0 if that is not recorded.
     pub(super) fn shown_by(&self, shown: Fence) -> Result<(u16, Option<WorkerId>)> {
         let read = |row: &Row<'_>| {
             Ok((row.get(0)?, row.get::<_, Option<String>>(1)?.map(WorkerId::trusted)))
@@ -216,7 +220,7 @@ impl Tx<'_> {
         Ok((0, None))
     }
 
-    /// Makes a refusal visible, once per job, token and verb.
+    /// Records a refusal, once per job, token and verb.
     pub(super) fn refuse(&self, stale: &Stale, verb: Verb) -> Result<()> {
         self.take_crash_back(stale.shown)?;
         let (attempt, worker) = self.shown_by(stale.shown)?;
@@ -236,33 +240,33 @@ impl Tx<'_> {
     }
 }
 
-/// What is kept once for the whole store.
+/// Values that are stored once for the whole store.
 #[derive(Clone, Copy)]
 pub(super) struct Meta {
     pub(super) epoch: u32,
-    /// Since when time has run evenly.
+    /// Since when the clock has run without a break.
     pub(super) since: Timestamp,
-    /// When a worker last wrote that the store can be written to.
+    /// When a worker last recorded that the store can be written to.
     pub(super) pulse: i64,
-    /// The end of the last gap in the pulse, and of the one before it.
+    /// The end of the last gap in the pulse, and of the gap before it.
     pub(super) broke: i64,
     pub(super) broke_before: i64,
     /// How long a worker's lock must have been free before its process counts as gone.
     pub(super) guard_gap: Duration,
 }
 
-/// What kept all workers from renewing their leases, as far as it is past.
+/// The past breaks, in which no worker could renew its lease.
 #[derive(Clone, Copy)]
 pub(super) struct Breaks {
     pub(super) since: i64,
     pub(super) broke: i64,
     pub(super) broke_before: i64,
-    /// The last break is not written down yet.
+    /// Whether the last break is not recorded yet.
     pub(super) is_new: bool,
 }
 
 impl Breaks {
-    /// The parameters of `{over}`, for leases that have been over since then.
+    /// The parameters of `{over}`, for leases that were over at this time.
     pub(super) fn params(&self, over: Timestamp) -> [(&'static str, i64); 4] {
         [
             (":since", self.since),
@@ -286,15 +290,15 @@ impl Default for Meta {
     }
 }
 
-/// What an ended job leaves behind.
+/// The result and the reason of an ended job.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ending<'a> {
     pub(super) result: Option<&'a str>,
     pub(super) reason: Option<&'a str>,
 }
 
-/// The line that the end of a running job's attempt, or a move of a job at rest, leaves in the
-/// timeline.
+/// The timeline entry for the end of a running job's attempt, or for a change of a job that is not
+/// running.
 pub(super) fn entry(job: &JobRecord, verb: Verb, became: State, now: Timestamp) -> TimelineEntry {
     TimelineEntry {
         job: job.id,

@@ -1,7 +1,8 @@
-//! What keeps the store's promises while a user's own SQL runs on its connection.
+//! Protects the store while a user's own SQL runs on its connection.
 //!
-//! All who write share the connection. Whoever borrows it must leave it as it was: in the transaction that was begun
-//! for them, with its settings, and in time. SQLite asks before it does something about these, and here it is told no.
+//! All callers that write share the connection, so a user's SQL must leave it as it was: in the
+//! transaction that was begun for it, with its settings, and within its time. SQLite calls the
+//! hooks here before it does anything about these, and they refuse.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,11 @@ use rusqlite::{Connection, Result};
 
 use crate::clock;
 
-/// How many steps SQLite takes between two looks at the time: some microseconds.
+/// How many steps SQLite takes between two checks of the time: some microseconds.
 const STEPS: i32 = 1_000;
 
-/// Settings that are a look, the user's own, or over with the transaction. All others are the store's.
+/// PRAGMAs that only read, that belong to the user, or that end with the transaction. All others
+/// belong to the store.
 const HARMLESS: [&str; 13] = [
     "application_id",
     "defer_foreign_keys",
@@ -33,26 +35,28 @@ const HARMLESS: [&str; 13] = [
     "user_version",
 ];
 
-/// The watch over one connection.
+/// Watches one connection.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     seen: Arc<Seen>,
-    /// Whether SQLite has been told whom to ask. Telling it again would make it prepare every statement anew.
+    /// Whether the authorizer is installed. Installing it again would make SQLite prepare every
+    /// statement again.
     is_known: AtomicBool,
 }
 
-/// What was seen since the watch began.
+/// What the hooks have seen since the watch began.
 #[derive(Debug, Default)]
 struct Seen {
     is_on: AtomicBool,
     /// Whether the transaction was rolled back.
     has_ended: AtomicBool,
-    /// What was forbidden, in the words of SQL, first of all.
+    /// The first forbidden action, as SQL.
     tried: Mutex<Option<String>>,
 }
 
 impl Watch {
-    /// Watches over the connection until the answer ends, and interrupts what runs at the deadline.
+    /// Watches the connection until the returned value is dropped. Interrupts a statement that runs
+    /// at the deadline.
     pub(super) fn over<'a>(
         &self,
         connection: &'a mut Connection,
@@ -63,12 +67,13 @@ impl Watch {
             connection.authorizer(Some(move |asked: AuthContext<'_>| seen.answer(&asked)))?;
             self.is_known.store(true, Ordering::SeqCst);
         }
-        // From here on the end of this value takes back what follows.
+        // From here on, dropping this value removes the hooks that follow.
         let watched = Watched { connection, seen: Arc::clone(&self.seen), deadline };
         *watched.seen.tried() = None;
         watched.seen.has_ended.store(false, Ordering::SeqCst);
         watched.seen.is_on.store(true, Ordering::SeqCst);
-        // After a rollback each statement would be a transaction of its own. None of them is committed.
+        // After a rollback each statement would be a transaction of its own. This hook prevents
+        // each such commit.
         watched.connection.commit_hook(Some(|| true))?;
         let seen = Arc::clone(&self.seen);
         let note = move || seen.has_ended.store(true, Ordering::SeqCst);
@@ -89,17 +94,17 @@ pub(super) struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// What was tried and is forbidden.
+    /// The first forbidden action, if one was tried.
     pub(super) fn tried(&self) -> Option<String> {
         self.seen.tried().clone()
     }
 
-    /// Whether the time is up.
+    /// Whether the deadline has passed.
     pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| clock::monotonic() >= deadline)
     }
 
-    /// Whether the transaction in which the watch began is over.
+    /// Whether the transaction in which the watch began has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.seen.has_ended.load(Ordering::SeqCst) || self.connection.is_autocommit()
     }
@@ -115,7 +120,7 @@ impl Deref for Watched<'_> {
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        // These fail only on a connection that is not our own.
+        // These fail only on a connection that rusqlite does not own.
         let _ = self.connection.progress_handler(0, None::<fn() -> bool>);
         let _ = self.connection.commit_hook(None::<fn() -> bool>);
         let _ = self.connection.rollback_hook(None::<fn()>);
@@ -124,7 +129,7 @@ impl Drop for Watched<'_> {
 }
 
 impl Seen {
-    /// What SQLite is told when it asks whether a statement may be prepared.
+    /// The answer to SQLite, when it asks whether a statement may be prepared.
     fn answer(&self, asked: &AuthContext<'_>) -> Authorization {
         if !self.is_on.load(Ordering::SeqCst) {
             return Authorization::Allow;
@@ -139,7 +144,7 @@ impl Seen {
     }
 }
 
-/// What a guest may not do, in the words of SQL.
+/// The action as SQL, if a user's transaction may not do it.
 fn forbidden(action: &AuthAction<'_>) -> Option<String> {
     match *action {
         AuthAction::Transaction { operation } => Some(
@@ -156,7 +161,7 @@ fn forbidden(action: &AuthAction<'_>) -> Option<String> {
             let name = pragma_name.to_ascii_lowercase();
             (!HARMLESS.contains(&name.as_str())).then(|| format!("PRAGMA {name}"))
         }
-        // It would stand in front of our table for everybody who uses the connection.
+        // It would hide Tenure's table from every later user of the connection.
         AuthAction::CreateTempTable { table_name: name }
         | AuthAction::CreateTempView { view_name: name }
         | AuthAction::CreateTempTrigger { table_name: name, .. }

@@ -1,9 +1,9 @@
-//! What remembers how far a file has come, outside of it: a witness, in a small file beside it.
+//! The witness: a small file beside the database that records its last commit.
 //!
-//! Each commit that changes something raises the beat in the database and then writes it to the witness. So a file
-//! whose beat is behind the witness has gone back in time, and so has, as far as anybody can tell, one that was in use
-//! and has no witness beside it: it was copied from elsewhere. Then a new epoch begins, and no token and no id is
-//! ever issued twice.
+//! Each commit that changes something raises the beat in the database and then writes it to the
+//! witness. A database whose beat is behind its witness has therefore gone back in time. A database
+//! that was in use and has no witness counts as gone back too: it was copied from elsewhere. In
+//! both cases a new epoch begins, so that no token and no id is ever issued twice.
 
 use std::fs::File;
 use std::io::Result;
@@ -14,10 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::file::private_file;
 use crate::clock;
 
-/// How far a store has come.
+/// The position of a store in its history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Beat {
-    /// The installation it is about.
+    /// The id of the store's installation.
     pub(super) installation: String,
     /// Rises with each commit.
     pub(super) beat: i64,
@@ -33,20 +33,21 @@ pub(super) struct Witness {
 
 #[derive(Debug, Default)]
 struct State {
-    /// None, if it cannot be opened.
+    /// `None` if it cannot be opened.
     file: Option<File>,
-    /// What this process has told it last, whether it was kept or not.
+    /// What this process wrote last, whether or not the file kept it.
     told: Option<Beat>,
-    /// Why it keeps nothing.
+    /// Why the file keeps nothing.
     problem: Option<String>,
 }
 
 impl Witness {
-    /// One that cannot be opened keeps nothing, and says so: the store is used all the same.
+    /// Opens the witness. If that fails, the witness keeps nothing and reports the problem; the
+    /// store can still be used.
     pub(super) fn open(path: &Path) -> Witness {
         let state = match private_file(path) {
             Ok(file) => State { file: Some(file), ..State::default() },
-            // It may say something all the same.
+            // It may still be readable.
             Err(cause) => State {
                 file: File::open(path).ok(),
                 problem: Some(cause.to_string()),
@@ -56,21 +57,22 @@ impl Witness {
         Witness { path: path.to_owned(), state: Mutex::new(state) }
     }
 
-    /// What it has seen; nothing if it is new, or is not to be read.
+    /// What the witness has recorded; `None` if it is new or cannot be read.
     pub(super) fn read(&self) -> Option<Beat> {
         self.state().read()
     }
 
-    /// Writes down what was committed. It is not flushed: after a power cut the witness may be behind, which accuses
-    /// nobody. If it cannot be written at all, it stays behind too, and [`Witness::problem`] tells why.
+    /// Records a commit. The file is not flushed: after a power cut the witness may be behind the
+    /// database, which is harmless. If it cannot be written at all, it stays behind too, and
+    /// [`Witness::problem`] says why.
     pub(super) fn write(&self, seen: &Beat) {
         let Beat { installation, beat, epoch } = seen;
-        // Always the same length, so that it is overwritten whole.
+        // The length is always the same, so that each write replaces the previous text completely.
         let text = format!("installation {installation} beat {beat:020} epoch {epoch:010} end .\n");
         let mut state = self.state();
         state.told = Some(seen.clone());
         let written = state.write(&self.path, text.as_bytes());
-        // What was wrong once is believed to be right again only when it is seen.
+        // After a problem, read the file back before believing that it is solved.
         if written.is_err() || state.problem.is_some() {
             let kept = state.read().as_ref() == Some(seen);
             state.problem = match written {
@@ -81,13 +83,13 @@ impl Witness {
         }
     }
 
-    /// What this process has told it last.
+    /// What this process wrote last.
     pub(super) fn told(&self) -> Option<Beat> {
         self.state().told.clone()
     }
 
-    /// Whether it keeps what is written into it. It is tried with something that accuses the file as well, should this
-    /// process end here.
+    /// Whether the file keeps what is written to it. Writes a text that is no record, so that if
+    /// this process ends here, the database counts as gone back in time.
     pub(super) fn can_keep(&self) -> bool {
         let text = format!("trial {} .\n", clock::unique());
         let mut state = self.state();
@@ -101,11 +103,12 @@ impl Witness {
         state.problem.is_none()
     }
 
-    /// Writes once more what it says, to see whether it can. Only in our turn.
+    /// Writes the recorded beat once more, to test whether writing works. Call only in this
+    /// process's turn.
     pub(super) fn rehearse(&self) {
         match self.read() {
             Some(seen) => {
-                // Whoever looks believes only what is seen.
+                // Set a problem, so that `write` reads the file back.
                 self.state().problem.get_or_insert_default();
                 self.write(&seen);
             }
@@ -113,7 +116,7 @@ impl Witness {
         }
     }
 
-    /// Why it keeps nothing, if it does not: then an older file is not noticed.
+    /// Why the witness keeps nothing, if so. Then a restored older file is not noticed.
     pub(super) fn problem(&self) -> Option<String> {
         let state = self.state();
         let name = self.path.file_name().unwrap_or_default().display();
@@ -125,7 +128,7 @@ impl Witness {
     }
 }
 
-/// As a device that swallows everything.
+/// For a device that discards everything.
 const FORGETS: &str = "it does not keep what is written";
 
 impl State {
@@ -136,7 +139,7 @@ impl State {
     }
 
     fn read(&self) -> Option<Beat> {
-        // Behind what was written last there may be anything.
+        // The file may contain anything after the last record.
         let bytes = self.bytes()?;
         let text = String::from_utf8_lossy(&bytes);
         let mut words = text.split_whitespace();
@@ -147,7 +150,8 @@ impl State {
     }
 
     fn write(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        // If somebody deleted it, what is written there is seen by nobody; others look at the one that came after it.
+        // If the file was deleted, no other process sees what is written to it: they use the new
+        // file at its path.
         let deleted = |file: &File| file.metadata().is_ok_and(|file| file.nlink() == 0);
         if self.problem.is_some() || self.file.as_ref().is_none_or(deleted) {
             self.file = Some(private_file(path)?);
@@ -156,11 +160,11 @@ impl State {
     }
 }
 
-/// Why the file must have gone back in time, if it must, and the epoch to begin the next one after.
+/// The reason why the database must have gone back in time, if so, and the highest epoch known.
 pub(super) fn accuse(file: &Beat, seen: Option<&Beat>) -> Option<(u32, String)> {
     let seen = seen.filter(|seen| seen.installation == file.installation);
     match seen {
-        None if file.beat == 0 => None, // it is new, or from before there were witnesses
+        None if file.beat == 0 => None, // new, or from before there were witnesses
         None => Some((
             file.epoch,
             "there is no witness of this store beside the file: it was copied, moved or restored"
@@ -217,6 +221,42 @@ mod tests {
         ours.write(&beat(3, 0));
         assert_eq!(Witness::open(&path).read(), Some(beat(3, 0)));
         assert_eq!(theirs.read(), Some(beat(3, 0)));
+    }
+
+    #[test]
+    fn a_witness_that_keeps_nothing_says_why_until_it_keeps_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w");
+        let put = |device: &str| {
+            let _ = std::fs::remove_file(&path);
+            std::os::unix::fs::symlink(device, &path).unwrap();
+        };
+        put("/dev/full");
+        let witness = Witness::open(&path);
+        witness.write(&beat(1, 0));
+        assert!(witness.problem().unwrap().contains("No space left"));
+        assert_eq!(witness.told(), Some(beat(1, 0)), "the process itself knows");
+        std::fs::remove_file(&path).unwrap();
+        witness.write(&beat(2, 0));
+        assert_eq!((witness.problem(), witness.read()), (None, Some(beat(2, 0))));
+        put("/dev/null");
+        let witness = Witness::open(&path);
+        witness.rehearse();
+        assert!(witness.problem().unwrap().contains("does not keep what is written"));
+    }
+
+    #[test]
+    fn a_rehearsal_writes_to_the_file_that_others_would_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w");
+        let witness = Witness::open(&path);
+        witness.write(&beat(1, 0));
+        witness.rehearse();
+        assert_eq!((witness.problem(), witness.read()), (None, Some(beat(1, 0))));
+        std::fs::rename(&path, directory.path().join("aside")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        witness.rehearse();
+        assert!(witness.problem().unwrap().contains("does not keep what is written"));
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! One writer at a time, and one commit for many callers.
+//! The writer: one writer at a time, and one commit for many callers.
 //!
 //! SQLite has a single write lock and pays one fsync per commit, so callers share both. A caller
-//! enters, does its work in a SAVEPOINT of the open transaction, and, if another caller is already
-//! at the door, leaves the transaction to that one and waits. The last one commits for all, and
-//! nobody is answered before the commit is durable. There is no thread and no channel: every caller
-//! works on its own thread with its own data, and a single caller pays for nothing it does not use.
-//! That also makes the writer a plain function call in a simulation.
+//! enters and does its work in a SAVEPOINT of the open transaction. If another caller is already
+//! waiting to enter, it leaves the transaction open for that caller and waits. The last caller
+//! commits for all, and no caller gets its answer before the commit is durable. There is no thread
+//! and no channel: every caller works on its own thread with its own data, and a single caller pays
+//! for nothing that it does not use. In a simulation, the writer is therefore a plain function
+//! call.
 //!
-//! Processes that share the file take [turns](super::turn) before they begin,
-//! and give it up after [`TURN`], because SQLite's own busy handler lets one process starve
-//! another.
+//! Processes that share the file take [turns](super::turn) before they begin, and give up their
+//! turn after [`TURN`], because SQLite's own busy handler lets one process starve another.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -31,74 +31,75 @@ use crate::store::{Error, Result};
 /// How long one process keeps the file to itself while others may be waiting.
 const TURN: Duration = Duration::from_millis(10);
 
-/// A clock that runs ahead by less is being adjusted, not set.
+/// A clock that runs ahead by less than this is being adjusted, not set.
 const BREAK_MS: i64 = 500;
 
-/// Who goes first when several callers of one process wait.
+/// Which callers of one process go first when several wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Renewals: a lease that is not renewed in time is work done twice.
+    /// For renewals, registrations and clock breaks: a lease that is not renewed in time means that
+    /// a job runs twice.
     First,
     /// Everything else.
     Normal,
 }
 
 pub(super) struct Writer {
-    /// What errors call the store.
+    /// The name of the store in errors.
     pub(super) target: String,
     core: Mutex<Core>,
     /// Signalled when a group has ended, or when an urgent caller has entered.
     moved: Condvar,
-    /// Callers at the door, urgent ones included. Whoever leaves a group open relies on one of them
-    /// to end it.
+    /// How many callers wait to enter, urgent ones included. A caller that leaves a group open
+    /// relies on one of them to end it.
     waiting: AtomicUsize,
     urgent: AtomicUsize,
-    /// What stands beside the file; none for a store in memory.
+    /// The files beside the database; `None` for a store in memory.
     beside: Option<Beside>,
-    /// The file was found elsewhere.
+    /// Whether the last check found that the file is no longer at its path.
     is_moved: AtomicBool,
-    /// How far the clock was ahead of the time that really passed, when a break was last noted.
+    /// How far the clock was ahead of the monotonic time when a break was last recorded.
     ahead: AtomicI64,
-    /// Where callers read the time.
+    /// The clock that callers read.
     clock: Clock,
     /// Counts commits that changed something, for [`Writer::wait_for_commit`].
     commits: Mutex<u64>,
     committed: Condvar,
-    /// Who works in a transaction of their own. If they came to the door again, they would wait for themselves.
+    /// The thread that has a transaction of its own. If it entered again, it would wait for itself.
     alone: Mutex<Option<ThreadId>>,
-    /// Over the connection, while a user's own SQL runs on it.
+    /// Watches the connection while a user's own SQL runs on it.
     pub(super) watch: Watch,
-    /// Set by the proof alone, to show why groups begin as they do.
+    /// Set only by `tenure-drill`, to show why groups begin with IMMEDIATE.
     #[cfg(feature = "drill")]
     pub(super) deferred: AtomicBool,
-    /// The same, to show why it is looked where the file is.
+    /// Set only by `tenure-drill`, to show why the file's place is checked.
     #[cfg(feature = "drill")]
     pub(super) blind: AtomicBool,
 }
 
-/// What stands beside a file that processes share.
+/// The files beside a database that processes share.
 pub(super) struct Beside {
-    /// The lock by which they take turns.
+    /// The lock for taking turns.
     pub(super) turns: Turns,
-    /// What remembers how far the file has come.
+    /// The record of the last commit.
     pub(super) witness: Witness,
-    /// Which file it is, and where.
+    /// Which files are open, and where.
     pub(super) whereabouts: Whereabouts,
 }
 
 struct Core {
     connection: Connection,
     group: Option<Group>,
-    /// How far the store will have come when the open group is committed.
+    /// The beat that the store has when the open group is committed.
     beat: Option<Beat>,
-    /// When somebody last found the file locked by another program.
+    /// When a caller last found the file locked by another program.
     busy: Option<Instant>,
-    /// How many rows had been changed when the last group ended: a commit that changed none wakes
-    /// nobody.
+    /// How many rows had been changed when the last group ended: a commit that changed none ends no
+    /// wait.
     changes: u64,
 }
 
-/// An open transaction and those who wait for its commit.
+/// An open transaction, and the callers that wait for its commit.
 struct Group {
     since: Instant,
     end: Arc<OnceLock<End>>,
@@ -107,14 +108,15 @@ struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Committed,
-    /// It was rolled back as a whole. Everyone in it does their work again, alone.
+    /// Rolled back as a whole. Each caller in it does its work again, alone.
     Lost,
-    /// It was committed to a file that is not where it was: nobody else will ever see it.
+    /// Committed to a file that is no longer at its path: no other process will ever see it.
     Moved(Moved),
 }
 
 impl Writer {
-    /// A writer for a connection that nobody else writes with. `clock` is where its callers read the time.
+    /// A writer for a connection that nothing else writes with. `clock` is the clock that its
+    /// callers read.
     pub(super) fn new(
         target: String,
         connection: Connection,
@@ -148,9 +150,8 @@ impl Writer {
         }
     }
 
-    /// Runs `work` in a transaction and returns once it is durable. An error of `work` undoes its
-    /// own writes and no others. `work` may run twice, the second time as if the first had not
-    /// been.
+    /// Runs `work` in a transaction and returns once it is durable. An error of `work` rolls back
+    /// its own writes and no others. `work` may run twice; the first run is rolled back then.
     pub(super) fn write<T>(
         &self,
         doing: &'static str,
@@ -166,7 +167,7 @@ impl Writer {
         let end = core.group.as_ref().map(|group| Arc::clone(&group.end)).unwrap_or_default();
         let answer = catch_unwind(AssertUnwindSafe(|| in_savepoint(&core.connection, &work)));
         if core.connection.is_autocommit() {
-            // The error was so grave that SQLite ended the whole transaction.
+            // The error was so severe that SQLite ended the whole transaction.
             let _ = self.end(&mut core, End::Lost);
         } else if self.may_leave_open(&core) {
             while end.get().is_none() {
@@ -185,7 +186,7 @@ impl Writer {
         }
     }
 
-    /// The same, in a transaction of its own.
+    /// Like [`Writer::write`], in a transaction of its own.
     pub(super) fn write_alone<T>(
         &self,
         doing: &'static str,
@@ -196,7 +197,8 @@ impl Writer {
         answer.map_err(|cause| self.error(doing, cause))
     }
 
-    /// The same, for work that has errors of its own: any of them undoes everything, and so does a panic.
+    /// Like [`Writer::write_alone`], for work with its own error type: an error rolls back
+    /// everything, and so does a panic.
     pub(super) fn alone<T, E: From<rusqlite::Error>>(
         &self,
         doing: &'static str,
@@ -227,7 +229,8 @@ impl Writer {
         Ok(answer.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Makes sure that the file is where it was. Nothing is said of what was read or written before.
+    /// Checks that the file is still at its path. If not, nothing that was read or written before
+    /// may be acknowledged.
     pub(super) fn check_place(&self) -> Result<()> {
         self.look().map_err(|moved| moved.error(&self.target))
     }
@@ -244,12 +247,13 @@ impl Writer {
         found
     }
 
-    /// What an error of SQLite's comes from. In a file that is not where it was, anything may fail.
+    /// The error to return for an error of SQLite. If the file is no longer at its path, that is
+    /// the cause.
     pub(super) fn error(&self, doing: &'static str, cause: rusqlite::Error) -> Error {
         self.check_place().err().unwrap_or_else(|| error::from_sqlite(&self.target, doing, cause))
     }
 
-    /// What remembers how far the file has come; none for a store in memory.
+    /// The witness; `None` for a store in memory.
     pub(super) fn witness(&self) -> Option<&Witness> {
         self.beside.as_ref().map(|beside| &beside.witness)
     }
@@ -259,29 +263,30 @@ impl Writer {
         *self.commits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until there were more commits than `seen`, at most for `length`.
+    /// Blocks until there are more commits than `seen`, for at most `length`.
     pub(super) fn wait_for_commit(&self, seen: u64, length: Duration) -> bool {
         let commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.committed.wait_timeout_while(commits, length, |commits| *commits == seen);
         *waited.unwrap_or_else(PoisonError::into_inner).0 != seen
     }
 
-    /// By how much the clock runs ahead, if it was set forward, or the machine slept, since somebody last noted it.
+    /// How far the clock is ahead, if it was set forward or the machine slept since a break was
+    /// last recorded.
     pub(super) fn notices_break(&self) -> Option<i64> {
         let (ahead, noted) = (self.clock.ahead(), self.ahead.load(Ordering::SeqCst));
         if ahead < noted {
-            // It was set back: nobody's lease is over too early by that.
+            // The clock was set back: this makes no lease end too early.
             self.ahead.store(ahead, Ordering::SeqCst);
         }
         (ahead - noted > BREAK_MS).then_some(ahead)
     }
 
-    /// A break that was noticed is written down.
+    /// Call this when a break that was noticed is recorded.
     pub(super) fn noted_break(&self, ahead: i64) {
         self.ahead.store(ahead, Ordering::SeqCst);
     }
 
-    /// Lets the proof use the connection while nobody else does.
+    /// Lets `tenure-drill` use the connection while no other caller does.
     #[cfg(feature = "drill")]
     pub(super) fn with_connection<T>(&self, look: impl FnOnce(&mut Connection) -> T) -> T {
         let mut core = self.enter(Urgency::Normal);
@@ -291,7 +296,8 @@ impl Writer {
         look(&mut core.connection)
     }
 
-    /// Whoever is inside already, on the same thread, is told so instead of waiting for ever.
+    /// Refuses a caller that is already inside on the same thread; it would wait for itself for
+    /// ever.
     fn refuse_second_entry(&self, doing: &'static str) -> Result<()> {
         let alone = *self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         if alone != Some(thread::current().id()) {
@@ -309,7 +315,7 @@ impl Writer {
         *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = who;
     }
 
-    /// Takes the connection. Urgent callers overtake those that wait here.
+    /// Takes the connection. Urgent callers overtake callers that wait here.
     fn enter(&self, urgency: Urgency) -> MutexGuard<'_, Core> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if urgency == Urgency::First {
@@ -332,15 +338,16 @@ impl Writer {
         core
     }
 
-    /// Begins a group. `arrived` is when the caller came to the door.
+    /// Begins a group. `arrived` is when the caller began to wait.
     fn begin(&self, core: &mut Core, arrived: Instant, doing: &'static str) -> Result<()> {
         if core.busy.is_some_and(|busy| busy > arrived) {
-            // Somebody has waited in vain while this caller waited for them. Once is enough.
+            // Another caller waited for the lock without success while this one waited for that
+            // caller. Do not wait again.
             let cause = "the file was locked by another program".into();
             return Err(Error::Busy { doing, target: self.target.clone(), source: cause });
         }
         if self.is_moved.load(Ordering::SeqCst) {
-            // Nothing more goes into a file that was found elsewhere, unless it is back.
+            // Write nothing more into a file that was moved, unless it is back.
             self.check_place()?;
             self.is_moved.store(false, Ordering::SeqCst);
         }
@@ -363,7 +370,8 @@ impl Writer {
         }
     }
 
-    /// IMMEDIATE: a transaction that reads first and then writes would fail at once if another wrote in between.
+    /// IMMEDIATE: a transaction that reads first and then writes would fail at once if another
+    /// wrote in between.
     fn beginning(&self) -> &'static str {
         #[cfg(feature = "drill")]
         if self.deferred.load(Ordering::SeqCst) {
@@ -372,8 +380,8 @@ impl Writer {
         "BEGIN IMMEDIATE"
     }
 
-    /// Begins a new epoch if somebody has put an older state into the file while we had it open. In our turn the witness
-    /// cannot be ahead of it otherwise.
+    /// Starts a new epoch if an older state was put into the file while this process had it open.
+    /// In this process's turn, the witness cannot be ahead of the file for any other reason.
     fn heed(&self, core: &Core) -> rusqlite::Result<()> {
         match &self.beside {
             Some(beside) => file::heed(&core.connection, &beside.witness, &self.clock).map(drop),
@@ -387,7 +395,7 @@ impl Writer {
         }
     }
 
-    /// Whether the next caller, who is at the door already, may commit for this one as well.
+    /// Whether the next caller, which already waits to enter, may commit for this one as well.
     fn may_leave_open(&self, core: &Core) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
             && core.group.as_ref().is_some_and(|group| clock::monotonic() - group.since < TURN)
@@ -411,18 +419,18 @@ impl Writer {
         let _ = self.end(core, end);
     }
 
-    /// Closes the group, tells everyone in it, and lets other processes have their turn.
+    /// Closes the group, answers its callers, and lets other processes have their turn.
     fn end(&self, core: &mut Core, end: End) -> End {
         if !core.connection.is_autocommit() {
             // A failure here leaves nothing to undo: SQLite rolls back what was not committed.
             let _ = core.connection.execute_batch("ROLLBACK");
         }
-        // After the commit and before the answer: a file that is replaced later had the commit in it.
+        // After the commit and before the answer: if the file is replaced later, it had the commit.
         let end = match self.look() {
             Err(moved) if end == End::Committed => End::Moved(moved),
             _ => end,
         };
-        // In our turn, so that no other process writes down what it knows in between.
+        // In this process's turn, so that no other process writes the witness in between.
         if let (End::Committed, Some(beat), Some(beside)) = (end, core.beat.take(), &self.beside) {
             beside.witness.write(&beat);
         }
@@ -440,7 +448,7 @@ impl Writer {
     }
 }
 
-/// Runs `work` so that its failure undoes its own writes only.
+/// Runs `work` so that its failure rolls back only its own writes.
 pub(super) fn in_savepoint<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -453,7 +461,7 @@ pub(super) fn in_savepoint<T>(
     Ok(answer)
 }
 
-/// Undoes a savepoint unless it was released, also when the work panics.
+/// Rolls back a savepoint unless it was released, also when the work panics.
 struct Undo<'a>(&'a Connection);
 
 impl Drop for Undo<'_> {
@@ -462,7 +470,8 @@ impl Drop for Undo<'_> {
         if !self.0.is_autocommit() {
             let undone = self.0.execute_batch("ROLLBACK TO caller; RELEASE caller");
             if undone.is_err() {
-                // Better that the whole group does its work again than that half of this is kept.
+                // If that fails, roll back everything: the whole group then does its work again,
+                // and no half of this one is kept.
                 let _ = self.0.execute_batch("ROLLBACK");
             }
         }

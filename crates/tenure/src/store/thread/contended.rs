@@ -1,10 +1,14 @@
-//! Requests that met a lock: a key that an open transaction has taken, or a job that one has locked.
+//! Requests that wait for a lock: for a key that an open transaction has taken, or for a job that
+//! one has locked.
 //!
-//! Here each is sent alone, on a connection of its own, so that it holds up nothing else. All of them have their turns, again and again, each
-//! for a share of [`ROUND`]: a request that only had a contended neighbour passes at once, and one that waits for long
-//! does not keep the next from a lock that is free by now. After [`PATIENCE`] the caller is told that the store is busy.
+//! Each request here is sent alone, on this thread's own connection, so that it delays no request
+//! of the other threads. All requests take turns, again and again, each for a share of [`ROUND`]: a
+//! request that merely shared a call with a contended one passes at once, and one that waits long
+//! does not keep the next from a lock that is free by now. After [`PATIENCE`] the caller gets the
+//! error that the store is busy.
 //!
-//! What is known to be contended comes here directly, and does not cost other requests the brief wait again.
+//! Requests for a key or job that is known to be contended come here directly, so that they do not
+//! cost other requests the brief wait again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,11 +20,11 @@ use super::request::{Request, Wanted};
 use super::{Connection, Lazy, Thread, locked};
 use crate::clock;
 
-/// How long one round through all requests takes if all of them wait in vain.
+/// How long one round through all requests takes if none of them gets its lock.
 const ROUND: Duration = Duration::from_millis(400);
-/// How long each waits at the least, however many there are.
+/// How long each request waits at least, however many there are.
 const LEAST: Duration = Duration::from_millis(5);
-/// For how long a request is tried. It is as long as any other call waits for one lock.
+/// How long a request is tried. Any other call waits as long for one lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Contended {
@@ -41,14 +45,14 @@ impl Contended {
         Contended { thread, known }
     }
 
-    /// Whether this request would wait for what others wait for here.
+    /// Whether this request needs a key or job that other requests wait for here.
     pub(super) fn waits_for(&self, request: &Request) -> bool {
         let known = locked(&self.known);
         !known.is_empty() && request.wanted().iter().any(|wanted| known.contains_key(wanted))
     }
 
     pub(super) fn send(&self, request: Request) {
-        // If there is no thread, the caller learns of it as its reply is dropped.
+        // If the thread cannot be started, the caller notices because its reply is dropped.
         let _ = self.thread.send(request);
     }
 }
@@ -57,7 +61,7 @@ impl Contended {
 struct Waiting {
     request: Request,
     since: Instant,
-    /// From the first time on that it waited in vain.
+    /// Set once the request has waited without getting its lock.
     noted: Option<Noted>,
 }
 
@@ -67,7 +71,7 @@ impl Waiting {
     }
 }
 
-/// What a request waits for, noted for as long as it does.
+/// What a request waits for; registered in `known` until this is dropped.
 struct Noted {
     known: Arc<Known>,
     wanted: Vec<Wanted>,
@@ -110,7 +114,7 @@ fn serve(mut connection: Lazy, inbox: &Receiver<Request>, known: &Arc<Known>) {
         queue.extend(inbox.try_iter().map(Waiting::new));
         let share = ROUND / u32::try_from(queue.len()).unwrap_or(u32::MAX);
         let Some(next) = queue.pop_front() else { continue };
-        // A panic of the engine's costs the caller of this call, and no others.
+        // If the engine panics, only the caller of this request is affected.
         let left = catch_unwind(AssertUnwindSafe(|| {
             take_turn(&mut connection, next, share.max(LEAST), known)
         }));
@@ -118,7 +122,7 @@ fn serve(mut connection: Lazy, inbox: &Receiver<Request>, known: &Arc<Known>) {
     }
 }
 
-/// Tries once. It comes back if it has to wait on.
+/// Tries once. Returns the request if it must wait again.
 fn take_turn(
     connection: &mut Lazy,
     waiting: Waiting,

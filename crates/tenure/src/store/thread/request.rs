@@ -1,4 +1,4 @@
-//! What a thread can be asked, and how each request is done alone.
+//! The requests to a thread, and how each is served alone.
 
 use tokio::sync::oneshot;
 
@@ -10,17 +10,17 @@ use crate::store::{Enqueued, Error, Result};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
-/// Work for whichever connection the thread has.
+/// Work on the thread's connection.
 pub(super) type Call = Box<dyn FnOnce(Result<&mut Engine>) + Send>;
 
 pub(super) enum Request {
     Enqueue(Vec<NewJob>, Reply<Vec<Enqueued>>),
     Ledger(Entry, Reply<Answer>),
-    /// Anything else. It is told if there is no connection.
+    /// Any other call. If there is no connection, the call gets the error.
     Call(Call),
 }
 
-/// What a request may have to wait for.
+/// What a request may have to wait for: a key or a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wanted {
     Key(Tenant, String),
@@ -28,14 +28,15 @@ pub(super) enum Wanted {
 }
 
 impl Request {
-    /// Whether the caller has gone, and nothing has happened that the store should know of.
+    /// Whether the caller has gone, so that the request may be dropped. An entry that records
+    /// something that has happened is never dropped.
     pub(super) fn is_forsaken(&self) -> bool {
         match self {
             Request::Enqueue(_, reply) => reply.is_closed(),
             Request::Ledger(entry, reply) => {
                 reply.is_closed() && matches!(entry.act, Act::Open | Act::Recall)
             }
-            // It looks by itself.
+            // The call checks this itself.
             Request::Call(_) => false,
         }
     }
@@ -52,8 +53,8 @@ impl Request {
         }
     }
 
-    /// Does it in a call of its own, and answers it. A request that waited for a lock in vain, so that nothing of it was
-    /// done, comes back with the error.
+    /// Serves the request in a call of its own. If it waited for a lock and did not get it, so that
+    /// nothing was done, returns the request with the error.
     pub(super) fn alone(self, engine: &mut Engine) -> Option<(Request, Error)> {
         let has_row_locks = engine.has_row_locks();
         match self {
@@ -61,7 +62,7 @@ impl Request {
                 Err(busy @ Error::Busy { .. }) if has_row_locks => {
                     return Some((Request::Enqueue(jobs, reply), busy));
                 }
-                // The caller may have gone, here and below.
+                // Here and below: the caller may have gone, so a failed send is ignored.
                 answers => drop(reply.send(answers)),
             },
             Request::Ledger(entry, reply) => {
@@ -79,7 +80,7 @@ impl Request {
         None
     }
 
-    /// Answers it with an error.
+    /// Answers the request with an error.
     pub(super) fn refuse(self, error: Error) {
         match self {
             Request::Enqueue(_, reply) => drop(reply.send(Err(error))),

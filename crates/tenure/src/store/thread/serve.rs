@@ -1,4 +1,4 @@
-//! A thread that answers requests in their order, neighbours of the same sort in one call.
+//! A thread that answers requests in order, and neighbours of the same sort in one call.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,8 @@ use crate::ledger::{Answer, Entry};
 use crate::store::place::Engine;
 use crate::store::{Enqueued, Error};
 
-/// Answers what arrives, until no more can. Requests that wait for a lock in vain go to `contended`, if there is such a
-/// thread; otherwise they are answered with the error.
+/// Answers requests until all senders are dropped. Requests that did not get their lock go to
+/// `contended`, if given; otherwise they are answered with the error.
 pub(super) fn serve(
     mut connection: Lazy,
     inbox: &Receiver<Request>,
@@ -21,7 +21,7 @@ pub(super) fn serve(
 ) {
     let mut waiting = VecDeque::new();
     let sort = |request: Request, waiting: &mut VecDeque<Request>| match contended {
-        // It would only hold up the others.
+        // It would only delay the others.
         Some(contended) if contended.waits_for(&request) => contended.send(request),
         _ => waiting.push_back(request),
     };
@@ -33,7 +33,7 @@ pub(super) fn serve(
             }
         }
         inbox.try_iter().take(BATCH_LIMIT).for_each(|request| sort(request, &mut waiting));
-        // A panic of the engine's costs the callers of this call, and no others.
+        // If the engine panics, only the callers of this call are affected.
         let _ = catch_unwind(AssertUnwindSafe(|| match connection.engine() {
             Ok(engine) => answer(engine, &mut waiting, contended),
             Err(error) => {
@@ -59,10 +59,10 @@ fn answer(engine: &mut Engine, waiting: &mut VecDeque<Request>, contended: Optio
     }
 }
 
-/// What waited for a lock in vain, and what it was told.
+/// Requests that did not get their lock, with the error of each.
 type Unanswered = Vec<(Request, Error)>;
 
-/// Stores the jobs of all callers that wait for the same, in one call.
+/// Stores the jobs of all enqueues at the front of the queue in one call.
 fn enqueue(
     engine: &mut Engine,
     first: (Vec<NewJob>, Reply<Vec<Enqueued>>),
@@ -96,7 +96,7 @@ fn enqueue(
     }
 }
 
-/// Writes the entries of all callers that wait for the same, in one call.
+/// Writes the entries of all ledger requests at the front of the queue in one call.
 fn ledger(
     engine: &mut Engine,
     first: (Entry, Reply<Answer>),
@@ -126,10 +126,10 @@ fn ledger(
     }
 }
 
-/// What becomes of requests whose common call failed.
+/// Handles requests whose common call failed.
 fn separate(engine: &mut Engine, requests: Vec<Request>, error: &Error) -> Unanswered {
-    // One of them may be what the store cannot take, and nothing was done: each for itself, or it would keep the others
-    // waiting for ever.
+    // The store may refuse only one of them, and nothing was done: send each alone, or that one
+    // would keep the others waiting for ever.
     if !error.is_transient() && requests.len() > 1 {
         return requests.into_iter().filter_map(|request| request.alone(engine)).collect();
     }

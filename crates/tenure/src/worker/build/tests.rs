@@ -1,4 +1,4 @@
-//! Whole workers, from how they are built to how they end.
+//! Whole workers, from their settings to their end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -103,8 +103,8 @@ async fn a_handler_that_has_committed_may_go_on_and_its_success_is_told() {
     );
 }
 
-/// Runs a draining worker whose handler takes a step after `meanwhile` has happened to its job. Answers why it ended,
-/// and what was told of the job.
+/// Runs a draining worker whose handler takes a step after `meanwhile` has happened to its job.
+/// Returns why it ended, and the reported facts about the job.
 async fn drained(meanwhile: fn(&mut dyn Store, JobId)) -> (Exit, Vec<Fact>) {
     let tenure = Tenure::open("sqlite::memory:").await.unwrap();
     let id = tenure.enqueue_kind("work", &()).await.unwrap().id();
@@ -115,7 +115,7 @@ async fn drained(meanwhile: fn(&mut dyn Store, JobId)) -> (Exit, Vec<Fact>) {
         let tenure = cx.tenure().clone();
         async move {
             if cx.token() == Token(1) {
-                // Nobody tells the worker, whose next renewal is seconds away.
+                // Nothing notifies the worker, and its next renewal is seconds away.
                 let happens = move |store: &mut dyn Store| {
                     meanwhile(store, id);
                     Ok(())
@@ -196,4 +196,59 @@ fn without_its_runtime_a_worker_gives_back_what_it_claims_and_ends() {
         assert_eq!(running.ended().await, Exit::Shutdown);
         assert_eq!(handle.state().await.unwrap(), Some(crate::job::State::Queued));
     });
+}
+
+#[tokio::test]
+async fn a_worker_runs_the_kinds_that_it_was_asked_to_and_refuses_settings_that_cannot_work() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Mow;
+    impl Job for Mow {
+        const KIND: &'static str = "mow";
+        type Output = ();
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Sow;
+    impl Job for Sow {
+        const KIND: &'static str = "sow";
+        type Output = ();
+    }
+    let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+    let worker = || {
+        let mow = |_: Mow, _: Context| async { Ok(()) };
+        Worker::new(&tenure).handle(mow).handle(|_: Sow, _: Context| async { Ok(()) })
+    };
+    let any = || Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
+    let kinds = |worker: Worker| {
+        let kinds = worker.plan().unwrap().kinds?;
+        Some(kinds.iter().map(|kind| kind.as_str().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(kinds(worker()).unwrap(), ["mow", "sow"]);
+    assert_eq!(kinds(worker().kinds(["sow"])).unwrap(), ["sow"]);
+    assert_eq!(kinds(any()), None);
+    assert_eq!(kinds(any().kinds(["sow"])).unwrap(), ["sow"]);
+    let lease = Duration::from_secs(7);
+    assert_eq!(worker().lease(lease).plan().unwrap().lease, lease);
+    for slots in [1, BATCH_LIMIT] {
+        assert_eq!(worker().concurrency(slots).plan().unwrap().slots, slots);
+    }
+    for (worker, refusal) in [
+        (worker().kinds(["mow", "reap"]), "kinds: there is no handler for reap"),
+        (Worker::new(&tenure), "handlers: a worker without handlers can run nothing"),
+        (worker().queues([]), "queues: a worker works from at least one queue"),
+        (worker().concurrency(0), "concurrency: 0 is outside 1 to 1000"),
+        (worker().concurrency(1_001), "concurrency: 1001 is outside 1 to 1000"),
+    ] {
+        let error = worker.plan().unwrap_err().to_string();
+        assert!(error.starts_with(refusal), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_store_is_gone_does_not_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = format!("sqlite://{}", directory.path().join("jobs.db").display());
+    let tenure = Tenure::open(&place).await.unwrap();
+    drop(directory);
+    let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
+    assert!(worker.start().await.is_err());
 }

@@ -1,5 +1,9 @@
 //! The dispatcher, stepped by hand.
 
+mod checks;
+mod failures;
+mod line;
+
 use std::sync::Mutex;
 
 use super::*;
@@ -13,7 +17,7 @@ use crate::telemetry::Observer;
 use crate::worker::Renewer;
 use crate::worker::desk::Returned;
 
-/// Handlers that are begun and never return.
+/// Handlers that start and never return.
 #[derive(Clone, Default)]
 struct Begun(Arc<Mutex<Vec<Arc<Hold>>>>);
 
@@ -27,7 +31,7 @@ fn at(millis: u64) -> Moment {
     Moment::after_start(Duration::from_secs(1_000) + Duration::from_millis(millis))
 }
 
-/// A worker that has begun one job.
+/// A worker that has started one job.
 struct Bench {
     clock: Clock,
     store: Sqlite,
@@ -37,7 +41,7 @@ struct Bench {
     /// The renewer's connection.
     line: Sqlite,
     hold: Arc<Hold>,
-    /// The names of the events that were told.
+    /// The names of the reported events.
     told: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -71,7 +75,7 @@ impl Bench {
         Bench { clock, store, desk, dispatcher, renewer, line, hold, told }
     }
 
-    /// Steps until it rests, and tells whether it has ended.
+    /// Steps until it rests, and returns whether it has ended.
     fn ends(&mut self, now: Moment) -> bool {
         loop {
             match self.dispatcher.step(&mut self.store, now) {
@@ -85,7 +89,7 @@ impl Bench {
         self.store.job(self.hold.fence.job).unwrap().unwrap().job.state
     }
 
-    /// A claim of `n` jobs whose answer is lost, and which reaches the store all the same.
+    /// Sends a claim of `n` jobs that reaches the store, but whose answer is lost.
     fn lose_a_claim(&mut self, n: usize, sent: Moment) {
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
@@ -131,7 +135,7 @@ fn a_worker_that_holds_nothing_does_not_wait_long_for_the_answer_to_a_claim() {
     let done = Returned::Settle(Outcome::Complete { result: None });
     bench.desk.returned(bench.hold.fence, done, at(10));
     assert!(!bench.ends(at(10)));
-    // It can be asked for later only, so the dispatcher does not know what it got.
+    // The store can be asked about it only later, so the dispatcher does not know what it leased.
     let lost = Lost { request: 7, sent: at(11), ask: at(60_000), was_asked: false };
     bench.dispatcher.lost.push(lost);
     bench.desk.advance(Stage::Finishing);
@@ -199,8 +203,8 @@ fn a_worker_waits_for_what_came_of_an_effect_and_says_so_if_it_gives_up() {
     assert!(bench.told.lock().unwrap().contains(&"effect_unrecorded"));
 }
 
-/// A worker of these queues that can run `work`, in a store with a job of it in the last one, and tenants whose
-/// jobs it cannot run.
+/// A worker of these queues that can run `work`. The store has one such job in the last queue, and
+/// jobs of other tenants that the worker cannot run.
 fn beside_others(
     queues: Vec<Name>,
     others: usize,
@@ -228,7 +232,7 @@ fn beside_others(
     (store, Dispatcher::new(plan, desk, begun.clone(), at(0)), begun)
 }
 
-/// Steps until it rests or ends, and tells how many steps that took.
+/// Steps until it rests or ends, and returns how many steps that took.
 fn steps(dispatcher: &mut Dispatcher<Begun>, store: &mut Sqlite) -> usize {
     let mut steps = 1;
     while dispatcher.step(store, at(0)) == Next::Again {
@@ -258,4 +262,32 @@ fn an_idle_worker_looks_the_more_seldom_the_more_workers_are_woken() {
     let pauses = [0, 1, 33, 100, 1_000, 5_000].map(|company| pause(6, company).as_millis());
     assert_eq!(pauses, [1_000, 1_000, 1_000, 3_000, 30_000, 30_000]);
     assert_eq!(pause(0, 1_000).as_millis(), 5, "after it has found something it looks again soon");
+}
+
+#[test]
+fn two_claims_that_arrive_late_share_the_free_slots() {
+    let mut bench = Bench::new(false);
+    bench.lose_a_claim(1, at(1));
+    bench.lose_a_claim(1, at(1));
+    bench.desk.poke();
+    bench.dispatcher.step(&mut bench.store, at(1));
+    assert_eq!(bench.dispatcher.crew.0.lock().unwrap().len(), 2, "it has two slots");
+    assert_eq!(bench.running_and_queued(), (2, vec![0]));
+}
+
+#[test]
+fn nobody_ends_while_a_handler_goes_on_after_it_has_completed_its_job() {
+    for drain in [true, false] {
+        let mut bench = Bench::new(drain);
+        if !drain {
+            bench.desk.advance(Stage::Finishing);
+        }
+        bench.desk.committed(bench.hold.fence, at(5));
+        assert!(!bench.ends(at(5)));
+        assert!(!bench.ends(at(2_000)));
+        bench.desk.returned(bench.hold.fence, Returned::Committed, at(2_001));
+        assert!(bench.ends(at(2_001)));
+        let exit = if drain { Exit::Drained } else { Exit::Shutdown };
+        assert_eq!(bench.dispatcher.exit(), Some(exit));
+    }
 }

@@ -1,4 +1,4 @@
-//! Why a worker cannot go on: what its machines and handlers have heard from the store.
+//! Why a worker cannot continue: the errors that its machines and handlers got from the store.
 
 use super::{Desk, Stage};
 use crate::store::Error;
@@ -12,19 +12,20 @@ pub(crate) enum Loss {
     Unwritable,
 }
 
-/// What is wrong with the store.
+/// The problems with the store.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
-    /// What the worker ends for.
+    /// The error that ends the worker.
     ends: Option<Error>,
-    /// What the store was last lost with.
+    /// The last error of the store, as text.
     last: Option<String>,
-    /// Whether it is lost, as far as was told.
+    /// How the store is lost, if that was reported and it is not back.
     lost: Option<Loss>,
 }
 
 impl Desk {
-    /// The worker cannot go on: from now on it gives back what it has. Tells whether that is news.
+    /// The worker cannot continue: from now on it gives back its jobs. Returns whether this is the
+    /// first such error.
     pub(crate) fn fail(&self, error: &Error) -> bool {
         let mut state = self.state();
         let is_news = state.failure.ends.is_none();
@@ -38,25 +39,25 @@ impl Desk {
         self.state().failure.ends.is_some()
     }
 
-    /// Notes what the store did not answer for.
+    /// Records an error of the store, for [`Desk::failure`].
     pub(crate) fn note_problem(&self, error: &Error) {
         self.state().failure.last = Some(error.to_string());
     }
 
-    /// The store is out of reach, or cannot be written to. Tells whether that is news.
+    /// The store is out of reach, or cannot be written to. Returns whether that is new.
     pub(crate) fn store_lost(&self, loss: Loss) -> bool {
         self.state().failure.lost.replace(loss).is_none()
     }
 
-    /// The store has answered, and perhaps written. Tells whether that is news: a store that could not be written to is not
-    /// back because it can be read.
+    /// The store has answered, and has written if `wrote`. Returns whether it was lost and is back:
+    /// a store that could not be written to is not back because it can be read.
     pub(crate) fn store_back(&self, wrote: bool) -> bool {
         let mut state = self.state();
         let is_back = state.failure.lost.is_some_and(|loss| wrote || loss == Loss::OutOfReach);
         is_back && state.failure.lost.take().is_some()
     }
 
-    /// Why a worker that did not end in order ended.
+    /// The error of a worker that did not end properly.
     pub(crate) fn failure(&self) -> Error {
         let state = self.state();
         let unknown = || "the store did not answer in time".to_owned();
@@ -85,5 +86,30 @@ mod tests {
             assert_eq!(desk.store_back(true), !read_suffices, "{loss:?}");
             assert!(!desk.store_back(true), "told once");
         }
+    }
+
+    fn forbidden(problem: &str) -> Error {
+        let (target, next) = ("the store".into(), "grant it".into());
+        Error::Forbidden { target, problem: problem.into(), next }
+    }
+
+    #[test]
+    fn a_worker_that_lacks_a_right_ends_with_the_first_error_that_said_so() {
+        let desk = Desk::new(1);
+        assert!(!desk.has_failed());
+        assert!(desk.fail(&forbidden("it may not settle")));
+        assert!(desk.has_failed());
+        assert_eq!(desk.stage(), Stage::Releasing, "it gives back its jobs");
+        assert!(!desk.fail(&forbidden("it may not renew")), "told once");
+        assert_eq!(desk.failure().to_string(), "the store: it may not settle; grant it");
+    }
+
+    #[test]
+    fn a_worker_that_could_not_give_back_its_jobs_says_what_the_store_said_last() {
+        let desk = Desk::new(1);
+        assert!(desk.failure().to_string().contains("the store did not answer in time"));
+        desk.note_problem(&forbidden("it may not settle"));
+        assert!(desk.failure().to_string().contains("it may not settle"));
+        assert!(!desk.has_failed(), "it was only noted");
     }
 }

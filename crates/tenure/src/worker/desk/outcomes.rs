@@ -1,5 +1,6 @@
-//! What came of effects, for as long as the store has not answered: the settlement of their attempt waits for them, and so does
-//! the end of the worker. Nothing here writes: the tasks of the handlers' contexts do.
+//! Outcomes of effects that the store has not confirmed yet: the settlement of their attempt waits
+//! for them, and so does the end of the worker. Nothing here writes: the tasks of the handlers'
+//! contexts do.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +10,11 @@ use crate::lease::Fence;
 use crate::lifecycle::Verb;
 use crate::store::Error;
 
-/// What came of an effect, which the store has not answered yet.
+/// The outcome of an effect that the store has not confirmed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unwritten {
     pub(crate) verb: Verb,
-    /// What the store said last.
+    /// The store's last error.
     pub(crate) error: Option<String>,
 }
 
@@ -28,14 +29,14 @@ pub(super) fn each(unwritten: Outcomes) -> Vec<(Fence, Name, Unwritten)> {
 }
 
 impl Desk {
-    /// What came of an effect is known. Until the store has answered, the attempt is not settled and its lease is kept: a
-    /// settlement would end the right to write the outcome.
+    /// The outcome of an effect is known. Until the store has confirmed it, the attempt is not
+    /// settled and its lease is renewed: a settlement would end the right to write the outcome.
     pub(crate) fn outcome_known(&self, fence: Fence, effect: &Name, verb: Verb) {
         let unwritten = Unwritten { verb, error: None };
         self.state().unwritten.entry(fence).or_default().insert(effect.clone(), unwritten);
     }
 
-    /// The outcome could not be written this time. Tells whether that is news.
+    /// The outcome could not be written this time. Returns whether this is the first failure.
     pub(crate) fn outcome_failed(&self, fence: Fence, effect: &Name, error: &Error) -> bool {
         let mut state = self.state();
         let of_attempt = state.unwritten.get_mut(&fence);
@@ -45,7 +46,8 @@ impl Desk {
         one.error.replace(error.to_string()).is_none()
     }
 
-    /// The outcome need not be written any more. Answers what was known of it, unless that is over.
+    /// The outcome need not be written any more. Returns what was recorded about it, if it still
+    /// was.
     pub(crate) fn outcome_answered(&self, fence: Fence, effect: &Name) -> Option<Unwritten> {
         let mut state = self.state();
         let of_attempt = state.unwritten.get_mut(&fence)?;
@@ -53,14 +55,12 @@ impl Desk {
         if of_attempt.is_empty() {
             state.unwritten.remove(&fence);
         }
-        state.poked = true;
-        drop(state);
-        self.poked.notify_all();
+        self.wake(state);
         self.answered.notify_waiters();
         one
     }
 
-    /// Waits until all outcomes are answered.
+    /// Waits until all outcomes are confirmed.
     pub(crate) async fn outcomes_answered(&self) {
         loop {
             let answered = self.answered.notified();

@@ -1,6 +1,11 @@
-//! The desk by itself: its moments are made up, and nothing waits.
+//! The desk alone: its times are made up, and nothing waits.
+
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Waker};
 
 use super::*;
+use crate::clock::monotonic;
 use crate::job::{Json, Name, NewJob};
 use crate::lease::WorkerId;
 use crate::lifecycle::Verb;
@@ -13,39 +18,50 @@ fn at(millis: u64) -> Moment {
     Moment::after_start(Duration::from_millis(millis))
 }
 
-/// A desk that holds a job with this maximal runtime, since moment zero.
+/// A desk that holds a job with this `max_runtime`, since time zero.
 fn holding(max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
     holding_at(Desk::new(2), max_runtime)
 }
 
 fn holding_at(desk: Desk, max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
+    let (desk, mut holds) = holding_some(desk, max_runtime, 1);
+    (desk, holds.remove(0))
+}
+
+fn holding_some(desk: Desk, max_runtime: Option<Duration>, n: usize) -> (Desk, Vec<Arc<Hold>>) {
     let mut store = Sqlite::in_memory(&Options::default()).unwrap();
     let kind = Name::check("kind", "work").unwrap();
     let mut job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
     if let Some(limit) = max_runtime {
         job = job.max_runtime(limit);
     }
-    store.enqueue(&[job]).unwrap();
+    store.enqueue(&vec![job; n]).unwrap();
     let ask = Claim {
         worker: WorkerId::unique(),
         queues: vec![Name::default_queue()],
         kinds: None,
-        n: 1,
+        n,
         lease: LEASE,
         cursor: Cursor::default(),
         grace: Duration::ZERO,
         request: 0,
     };
-    let attempt = store.claim(&ask).unwrap().attempts.remove(0);
-    let hold = desk.hold(&attempt, at(0), LEASE).unwrap();
-    assert!(desk.hold(&attempt, at(0), LEASE).is_none(), "what is known is not begun again");
-    (desk, hold)
+    let attempts = store.claim(&ask).unwrap().attempts;
+    let holds = attempts.iter().map(|attempt| desk.hold(attempt, at(0), LEASE).unwrap()).collect();
+    let again = desk.hold(&attempts[0], at(0), LEASE);
+    assert!(again.is_none(), "what is known is not begun again");
+    (desk, holds)
 }
 
 fn taken(desk: &Desk, now: Moment) -> Vec<Returned> {
     let mut ended = Vec::new();
     desk.take(&mut ended, now);
     ended.into_iter().map(|ended| ended.returned).collect()
+}
+
+/// Whether the dispatcher was poked since it last looked.
+fn is_poked(desk: &Desk) -> bool {
+    desk.take(&mut Vec::new(), at(0)).poked
 }
 
 fn done() -> Returned {
@@ -65,6 +81,7 @@ fn what_returned_is_taken_once_and_its_slot_is_free() {
 fn a_lease_is_trusted_to_nine_tenths_and_longer_with_each_renewal() {
     let (desk, hold) = holding(None);
     assert_eq!(hold.trust().until, at(9_000));
+    assert_eq!(desk.to_renew(at(0), at(0)), [hold.fence], "it was granted at that very time");
     let fences = desk.to_renew(at(3_000), at(3_000));
     assert_eq!(fences, [hold.fence]);
     desk.renewed(&fences, &fences, at(3_000), LEASE);
@@ -167,6 +184,7 @@ fn a_worker_that_stands_still_neither_renews_its_lease_nor_doubts_it() {
     assert_eq!(hold.trust().until, at(9_000));
     let (desk, hold) = holding_at(Desk::stalled(2), None);
     assert_eq!(desk.to_renew(at(9_000), at(9_000)), []);
+    assert!(desk.is_stalled(), "so that it does not take back the jobs of others, either");
     assert!(hold.trust().until > at(365 * 24 * 60 * 60 * 1_000));
 }
 
@@ -187,13 +205,165 @@ fn a_settlement_waits_until_what_came_of_its_effects_is_written() {
 }
 
 #[test]
-fn a_worker_that_stood_still_beyond_a_max_runtime_says_so() {
-    let (desk, _) = holding(Some(Duration::from_secs(2)));
-    desk.revoke(at(9_000));
-    let ended = taken(&desk, at(9_000));
-    assert!(
-        matches!(&ended[..], [Returned::Settle(Outcome::Retry { error, .. })]
-            if error == "it was stopped after 9s, because its max_runtime of 2s was over"),
-        "{ended:?}"
-    );
+fn a_job_that_is_stopped_after_its_max_runtime_says_whether_that_was_over() {
+    for (now, end) in [(1_999, "about to end"), (2_000, "over"), (9_000, "over")] {
+        let (desk, _) = holding(Some(Duration::from_secs(2)));
+        desk.revoke(at(now));
+        let ended = taken(&desk, at(now));
+        let ran = Duration::from_millis(now);
+        let expected =
+            format!("it was stopped after {ran:?}, because its max_runtime of 2s was {end}");
+        assert!(
+            matches!(&ended[..], [Returned::Settle(Outcome::Retry { error, .. })]
+                if *error == expected),
+            "{ended:?}"
+        );
+    }
+}
+
+#[test]
+fn a_settlement_waits_for_all_effects_of_its_own_job() {
+    let (desk, hold) = holding(None);
+    let [charge, mail] = ["charge", "mail"].map(|name| Name::check("effect", name).unwrap());
+    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
+    desk.outcome_known(hold.fence, &mail, Verb::EffectCommit);
+    desk.returned(hold.fence, done(), at(5));
+    assert!(desk.outcome_answered(hold.fence, &charge).is_some());
+    assert_eq!(taken(&desk, at(5)), [], "the other one is on its way");
+    assert!(desk.outcome_answered(hold.fence, &mail).is_some());
+    assert_eq!(taken(&desk, at(5)), [done()]);
+}
+
+#[test]
+fn who_waits_for_the_outcomes_of_effects_is_woken_when_the_last_one_is_written() {
+    let (desk, hold) = holding(None);
+    let charge = Name::check("effect", "charge").unwrap();
+    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
+    let mut answered = pin!(desk.outcomes_answered());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(answered.as_mut().poll(&mut cx).is_pending());
+    assert!(desk.outcome_answered(hold.fence, &charge).is_some());
+    assert!(answered.as_mut().poll(&mut cx).is_ready());
+}
+
+#[test]
+fn a_renewal_holds_up_no_settlement_of_another_job() {
+    let (desk, holds) = holding_some(Desk::new(2), None, 2);
+    desk.renewed(&[], &[holds[0].fence], at(2_000), LEASE);
+    assert_eq!(desk.to_renew(at(1_000), at(3_000)), [holds[1].fence]);
+    desk.returned(holds[0].fence, done(), at(3_001));
+    assert_eq!(taken(&desk, at(3_001)), [done()]);
+}
+
+#[test]
+fn no_more_ended_attempts_are_taken_than_one_call_accepts() {
+    let (desk, holds) = holding_some(Desk::new(2), None, 2);
+    for hold in &holds {
+        desk.returned(hold.fence, done(), at(5));
+    }
+    let mut ended = Vec::new();
+    desk.take(&mut ended, at(5));
+    assert_eq!(ended.len(), 2);
+
+    let (desk, holds) = holding_some(Desk::new(2), None, 2);
+    for hold in &holds {
+        desk.returned(hold.fence, done(), at(5));
+    }
+    let mut ended = vec![ended.remove(0); BATCH_LIMIT - 1];
+    desk.take(&mut ended, at(5));
+    assert_eq!(ended.len(), BATCH_LIMIT, "the other one is taken next time");
+    assert_eq!(taken(&desk, at(5)), [done()]);
+}
+
+#[test]
+fn the_dispatcher_finds_how_many_workers_share_the_store() {
+    let desk = Desk::new(1);
+    desk.set_company(7);
+    assert_eq!(desk.take(&mut Vec::new(), at(0)).company, 7);
+}
+
+/// Each of these is work for the dispatcher, which rests.
+#[test]
+fn the_dispatcher_is_poked_by_what_it_has_to_do_and_by_nothing_else() {
+    let charge = Name::check("effect", "charge").unwrap();
+    let (desk, holds) = holding_some(Desk::new(4), Some(Duration::from_secs(60)), 4);
+    let fences: Vec<Fence> = holds.iter().map(|hold| hold.fence).collect();
+    assert!(is_poked(&desk), "it has just started");
+    assert!(!is_poked(&desk), "and knows by now");
+    desk.poke();
+    assert!(is_poked(&desk));
+    desk.returned(fences[0], done(), at(5));
+    assert!(is_poked(&desk));
+    desk.committed(fences[1], at(5));
+    assert!(is_poked(&desk));
+
+    desk.to_renew(at(0), at(100));
+    desk.outcome_known(fences[2], &charge, Verb::EffectCommit);
+    assert!(!is_poked(&desk));
+    desk.outcome_answered(fences[2], &charge);
+    assert!(is_poked(&desk), "its settlement may have waited for that");
+    desk.renewed(&fences[2..], &fences[2..], at(100), LEASE);
+    assert!(!is_poked(&desk), "nothing has ended meanwhile");
+    desk.to_renew(at(100), at(5_000));
+    desk.returned(fences[2], done(), at(5_001));
+    assert!(is_poked(&desk) && taken(&desk, at(5_001)).is_empty());
+    desk.renewed(&fences[2..], &fences[2..], at(5_000), LEASE);
+    assert!(is_poked(&desk), "the settlement waited for this renewal");
+
+    desk.revoke(at(59_000));
+    assert!(!is_poked(&desk), "all may continue");
+    desk.revoke(at(59_500));
+    assert!(is_poked(&desk), "one has run for too long");
+    desk.advance(Stage::Finishing);
+    assert!(is_poked(&desk));
+}
+
+/// Lets a thread rest at a desk until it is woken, and returns whether it was.
+fn wakes(rest: fn(&Desk, Duration), mut wake: impl FnMut(&Desk)) -> bool {
+    let desk = Arc::new(Desk::new(1));
+    desk.take(&mut Vec::new(), at(0));
+    let (tell, woken) = mpsc::channel();
+    let resting = Arc::clone(&desk);
+    std::thread::spawn(move || {
+        rest(&resting, Duration::from_secs(3_600));
+        tell.send(()).unwrap();
+    });
+    let soon = woken.recv_timeout(Duration::from_millis(50));
+    assert_eq!(soon, Err(mpsc::RecvTimeoutError::Timeout), "it rests while nothing happens");
+    (0..1_000).any(|_| {
+        wake(&desk);
+        woken.recv_timeout(Duration::from_millis(10)).is_ok()
+    })
+}
+
+#[test]
+fn a_dispatcher_that_rests_is_woken_when_it_is_poked() {
+    assert!(wakes(Desk::rest, Desk::poke));
+}
+
+#[test]
+fn a_dispatcher_that_was_poked_before_it_rests_does_not_rest() {
+    let desk = Arc::new(Desk::new(1));
+    desk.poke();
+    let (tell, woken) = mpsc::channel();
+    std::thread::spawn(move || {
+        desk.rest(Duration::from_secs(3_600));
+        tell.send(()).unwrap();
+    });
+    woken.recv_timeout(Duration::from_secs(10)).unwrap();
+}
+
+#[test]
+fn the_other_threads_are_woken_when_the_stage_changes_and_not_by_a_poke() {
+    // The thread may begin its rest only after the first change, so there are several.
+    let mut stages = [Stage::Finishing, Stage::Releasing].into_iter().cycle();
+    assert!(wakes(Desk::rest_unless_staged, |desk| {
+        desk.state().stage = Stage::Working;
+        desk.advance(stages.next().unwrap());
+    }));
+    let desk = Desk::new(1);
+    desk.poke();
+    let (begun, length) = (monotonic(), Duration::from_millis(20));
+    desk.rest_unless_staged(length);
+    assert!(monotonic() - begun >= length);
 }

@@ -1,4 +1,4 @@
-//! `tenure drill mutants --machine`: every change of the engines' SQL that a machine can think of, and what noticed.
+//! `tenure drill mutants --machine`: every generated change of the engines' SQL, and what noticed.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! Where a story is played: a store that is made for it and removed after it, however it ends.
+//! Where a story runs: a store that is made for it and removed after it, however it ends.
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
@@ -17,7 +17,7 @@ use crate::commands::worker::shim::this_program;
 use crate::output::say;
 use crate::target::Target;
 
-/// By these names a story's store is known from anybody's own.
+/// These names distinguish a story's store from a user's.
 const FILE: &str = "drill.db";
 const SCHEMA: &str = "drill_";
 
@@ -29,14 +29,14 @@ pub(super) fn is_of_a_story(target: &Target) -> bool {
     }
 }
 
-/// A store that nobody else uses. Dropped, it is gone.
+/// A store that nothing else uses. Dropping it removes it.
 pub(super) struct Ground {
     pub(super) scene: Scene,
-    /// What it is, for people.
+    /// Its name for people.
     pub(super) name: String,
-    /// Without the schema, which the driver does not know.
+    /// The address without the schema, which the driver does not know.
     url: Option<String>,
-    // In the order in which they go.
+    // Dropped in this order.
     _schema: Option<Schema>,
     server: Option<Server>,
     _directory: TempDir,
@@ -79,7 +79,7 @@ impl Ground {
         })
     }
 
-    /// How to ask for the same once more.
+    /// The option to run the same again.
     pub(super) fn on(&self) -> &'static str {
         match (&self.server, &self.url) {
             (Some(_), _) => " --postgres",
@@ -88,7 +88,7 @@ impl Ground {
         }
     }
 
-    /// How its database is made to go away.
+    /// How its database is made unreachable.
     pub(super) fn outage(&mut self) -> Result<Box<dyn Outage + '_>> {
         Ok(match (self.server.as_mut().and_then(Server::cluster), &self.url) {
             (Some(cluster), _) => Box::new(Stopped(cluster)),
@@ -98,15 +98,16 @@ impl Ground {
     }
 }
 
-/// A schema of a story's own. Dropped, it is gone.
+/// A story's own schema. Dropping it removes it.
 struct Schema {
     address: Address,
-    /// Which may be down by then.
+    /// Whether the server is thrown away too, and may be down by then.
     goes_with_its_server: bool,
 }
 
 impl Schema {
-    /// It is a guard before it is there, so that half of one is removed as well; but not before the server has answered.
+    /// The guard exists before the schema does, so that a half-made schema is removed as well; but
+    /// not before the server has answered.
     fn make(address: Address, goes_with_its_server: bool) -> Result<Schema> {
         let mut migrations = Migrations::connect(&address)?;
         let schema = Schema { address, goes_with_its_server };
@@ -130,7 +131,7 @@ impl Drop for Schema {
     }
 }
 
-/// Our own server is stopped at once, as by a power cut, and started again.
+/// Our own server is stopped immediately, as by a power cut, and started again.
 struct Stopped<'a>(&'a mut Cluster);
 
 impl Outage for Stopped<'_> {

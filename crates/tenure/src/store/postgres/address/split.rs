@@ -1,12 +1,12 @@
-//! The two spellings of an address, taken apart into settings: a URL, and `key=value` pairs.
+//! Splits an address into settings, in both notations: a URL, and `key=value` pairs.
 //!
-//! Both are libpq's. Where libpq would read part of a password as something else, this refuses and
-//! says how to write it. No error repeats what was given.
+//! Both are libpq's. Where libpq would take part of a password for something else, this code
+//! refuses the address and says how to write it. No error repeats what was given.
 
 use super::{Settings, bad};
 use crate::store::Result;
 
-/// What the driver or we understand, each with what to write for it.
+/// The settings that the driver or Tenure understands, each with what to write for it.
 const KNOWN: [(&str, &str); 21] = [
     ("application_name", "a name"),
     ("channel_binding", "disable, prefer or require"),
@@ -31,8 +31,8 @@ const KNOWN: [(&str, &str); 21] = [
     ("user", "a name"),
 ];
 
-/// What libpq knows and we do not. Only these are named in an error, because any other word may be
-/// a piece of a password.
+/// The settings that libpq knows and Tenure does not. Only these are named in errors, because any
+/// other word may be a piece of a password.
 const FOREIGN: [&str; 18] = [
     "client_encoding",
     "fallback_application_name",
@@ -57,7 +57,7 @@ const FOREIGN: [&str; 18] = [
 const ESCAPES: &str =
     "in a user name or password, write @ as %40, : as %3A, / as %2F, ? as %3F and % as %25";
 
-/// Reads either spelling.
+/// Splits either notation.
 pub(super) fn settings(text: &str) -> Result<Settings> {
     let text = text.trim();
     let url = ["postgres://", "postgresql://"].iter().find_map(|scheme| text.strip_prefix(scheme));
@@ -72,7 +72,7 @@ pub(super) fn expected(key: &str) -> &'static str {
     KNOWN.iter().find(|(known, _)| *known == key).map_or("something else", |(_, expected)| expected)
 }
 
-/// Letters, digits and `-._~` as they are, all else as `%XX`.
+/// Percent-encodes everything but letters, digits and `-._~`.
 pub(super) fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -90,11 +90,12 @@ fn from_url(rest: &str) -> Result<Settings> {
     let mut settings = Settings::new();
     let (authority, rest) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    // A password with a slash ends the authority early, and its rest would pass for a database.
+    // A slash in a password ends the authority early, and the rest of the password would be taken
+    // for a database.
     if path.contains('@') {
         return Err(bad(ESCAPES));
     }
-    // The last @, since no host has one: a password with an @ in it is then still whole.
+    // Split at the last @, since no host has one: then a password with an @ stays whole.
     let (login, hosts) =
         authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
     if let Some(login) = login {
@@ -125,7 +126,7 @@ fn add_hosts(settings: &mut Settings, list: &str) -> Result<()> {
         ports.push(decode(port)?);
     }
     settings.insert("host", hosts.join(","));
-    // Without any port in it, the list says nothing about ports, and PGPORT may.
+    // If no host has a port, leave the ports to PGPORT.
     if ports.iter().any(|port| !port.is_empty()) {
         settings.insert("port", ports.join(","));
     }
@@ -171,7 +172,8 @@ fn from_pairs(text: &str) -> Result<Settings> {
     Ok(settings)
 }
 
-/// One value, plain or in quotes, with `\` before what is meant as it is; and what follows it.
+/// Reads one value, plain or quoted, in which `\` escapes the next character. Returns it and the
+/// rest of the text.
 fn value(text: &str) -> Result<(String, &str)> {
     let quoted = text.strip_prefix('\'');
     let body = quoted.unwrap_or(text);
@@ -192,7 +194,7 @@ fn value(text: &str) -> Result<(String, &str)> {
 }
 
 fn known(key: &str) -> Result<&'static str> {
-    // libpq's name for what the driver calls retries.
+    // libpq's name for the setting that the driver calls retries.
     let key = if key == "keepalives_count" { "keepalives_retries" } else { key };
     if let Some((known, _)) = KNOWN.iter().find(|(known, _)| *known == key) {
         return Ok(known);

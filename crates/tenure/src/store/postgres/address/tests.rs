@@ -1,4 +1,4 @@
-//! Claims about reading addresses, above all that a password never comes out again.
+//! Tests of parsing addresses, above all that a password is never shown.
 
 use super::*;
 use crate::clock::Chance;
@@ -79,7 +79,8 @@ fn what_is_left_out_comes_from_the_environment_as_with_psql() {
 
 #[test]
 fn a_password_is_never_shown_however_it_was_written() {
-    // Pieces that occur nowhere else, with everything between them that has a meaning somewhere.
+    // Strings that occur nowhere else, joined by every character that has a meaning in some
+    // notation.
     const PIECES: [&str; 3] = ["Zq7", "Xj8", "Wk9"];
     const BETWEEN: [&str; 18] = [
         "@", "/", "?", "=", "&", ":", "%", " ", "'", "\\", "#", ",", "[", "]", "%40", "%zz", "é",
@@ -165,4 +166,78 @@ fn a_socket_is_never_encrypted_and_a_lost_machine_is_noticed() {
     let address = read("host=h tcp_user_timeout=5000 keepalives_count=9").unwrap();
     assert_eq!(address.config().get_tcp_user_timeout(), Some(&Duration::from_secs(5)));
     assert_eq!(address.config().get_keepalives_retries(), Some(9));
+}
+
+/// An environment with these variables.
+fn with<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
+    move |name| {
+        let found = variables.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| (*value).to_owned())
+    }
+}
+
+#[test]
+fn a_numeric_address_is_the_host_and_the_environment_gives_only_the_rest() {
+    let environment = with(&[("PGHOST", "elsewhere"), ("PGUSER", "env"), ("PGPORT", "6000")]);
+    let address = Address::read("hostaddr=10.0.0.7", &environment).unwrap();
+    assert_eq!(address.to_string(), "postgres://env@10.0.0.7:6000/env");
+    assert!(refused("host=a,b hostaddr=10.0.0.1").contains("write one for each"));
+    assert!(read("host=a,b hostaddr=10.0.0.1,10.0.0.2").is_ok());
+}
+
+#[test]
+fn an_empty_variable_counts_as_not_set() {
+    let address = Address::read("host=h user=me", &|_| Some(String::new())).unwrap();
+    assert_eq!(address.to_string(), "postgres://me@h:5432/me");
+}
+
+#[test]
+fn one_port_is_for_all_hosts_wherever_it_comes_from() {
+    let shown = "postgres://me@h1:7,h2:7/d";
+    assert_eq!(read("host=h1,h2 port=7 user=me dbname=d").unwrap().to_string(), shown);
+    let environment = with(&[("PGPORT", "7")]);
+    let address = Address::read("postgres://me@h1,h2/d", &environment).unwrap();
+    assert_eq!(address.to_string(), shown);
+}
+
+#[test]
+fn without_any_host_it_is_this_machine() {
+    // No server has its socket there.
+    assert_eq!(read("port=1 user=me").unwrap().to_string(), "postgres://me@localhost:1/me");
+}
+
+#[test]
+fn the_usual_port_of_a_socket_is_not_shown() {
+    let address = read("host=/run/pg port=5432 user=me").unwrap();
+    assert_eq!(address.to_string(), "postgres://me@/me?host=/run/pg");
+}
+
+#[test]
+fn a_quote_within_a_plain_value_is_a_part_of_it() {
+    let address = read("host=h password=a'b user=me").unwrap();
+    assert_eq!(address.config().get_password(), Some(b"a'b".as_slice()));
+    assert_eq!(address.config().get_user(), Some("me"));
+}
+
+#[test]
+fn a_percent_sign_needs_two_hex_digits_that_are_not_zero() {
+    for wrong in ["%+1", "%00", "%0", "%", "%zz"] {
+        assert!(refused(&format!("postgres://me:a{wrong}@h/d")).contains("hex digits"), "{wrong}");
+    }
+}
+
+#[test]
+fn what_the_address_says_about_the_connection_is_kept_and_the_rest_is_set() {
+    let address = read("host=h").unwrap();
+    let config = address.config();
+    assert_eq!(config.get_application_name(), Some("tenure"));
+    assert_eq!(config.get_keepalives_interval(), Some(Duration::from_secs(10)));
+    assert_eq!(config.get_keepalives_retries(), Some(3));
+    let said = "application_name=shop keepalives_idle=5 keepalives_interval=6 keepalives_count=7";
+    let address = read(&format!("host=h {said}")).unwrap();
+    let config = address.config();
+    assert_eq!(config.get_application_name(), Some("shop"));
+    assert_eq!(config.get_keepalives_idle(), Duration::from_secs(5));
+    assert_eq!(config.get_keepalives_interval(), Some(Duration::from_secs(6)));
+    assert_eq!(config.get_keepalives_retries(), Some(7));
 }

@@ -1,4 +1,4 @@
-//! Claims about connecting, against a server that only pretends.
+//! Tests of connecting, against a fake server.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn the_session_is_marked_and_has_its_settings_from_the_start() {
         assert!(startup.contains(part), "{part}: {startup}");
     }
     assert!(marked(startup), "{startup}");
-    // The last one counts, so that what the address asks for comes after what we ask for.
+    // The last value counts, so the options of the address must come after ours.
     assert!(startup.find("work_mem") > startup.find("statement_timeout"), "{startup}");
 }
 
@@ -80,4 +80,22 @@ fn a_timeout_in_the_address_comes_first() {
     let address = server.address("connect_timeout=7");
     let dialer = Dialer::new(&address, Timeouts::default()).unwrap();
     assert_eq!(dialer.timeouts.connect, Duration::from_secs(7));
+}
+
+#[test]
+fn without_a_timeout_in_the_address_each_host_gets_that_of_the_store() {
+    let server = Fake::start(Tls::Lacks, |_| None);
+    let connect = Duration::from_millis(300);
+    let timeouts = Timeouts { connect, ..Timeouts::default() };
+    let dialer = Dialer::new(&server.address(""), timeouts).unwrap();
+    assert_eq!(dialer.plan.config.get_connect_timeout(), Some(&connect));
+}
+
+#[test]
+fn a_login_that_fails_for_want_of_a_password_asks_for_one() {
+    let server = Fake::start(Tls::Lacks, |_| Some("53300"));
+    let said = server.refusal("sslmode=require").to_string();
+    assert!(said.contains("give a password"), "{said}");
+    let said = server.refusal("sslmode=require password=x").to_string();
+    assert!(said.contains("or use sslmode=prefer"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! Other hands: a connection that holds the workers' locks as their processes would, so that the proof
-//! can let go of one and see it noticed.
+//! A second connection that holds the workers' locks as their processes would, so that a test can
+//! release one and check that it is noticed.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::store::Result;
 /// The locks that are held, and the connection that holds them.
 pub(super) struct Hands {
     address: Address,
-    /// Made with the first lock: most proofs need none.
+    /// Opened with the first lock: most tests need none.
     link: Option<Link>,
     held: BTreeSet<WorkerId>,
 }
@@ -24,12 +24,12 @@ impl Hands {
         Hands { address: address.clone(), link: None, held: BTreeSet::new() }
     }
 
-    /// Whose locks they hold, in order.
+    /// The workers whose locks are held, in order.
     pub(super) fn held(&self) -> Vec<WorkerId> {
         self.held.iter().cloned().collect()
     }
 
-    /// Holds these, and no others.
+    /// Holds the locks of these workers, and no others.
     pub(super) fn hold(&mut self, schema: &Schema, wanted: &[WorkerId]) -> Result<()> {
         for worker in self.held().iter().filter(|worker| !wanted.contains(worker)) {
             self.let_go(schema, worker)?;

@@ -1,4 +1,4 @@
-//! Claims about what a person is told. The errors are real ones, from a server that only pretends.
+//! Tests of error messages. The errors are real ones, caused by a fake server.
 
 use super::super::fake::{Answer, Fake, Tls};
 use super::*;

@@ -6,7 +6,7 @@ use postgres::types::Type;
 use super::texts::{self, Functions, MIGRATIONS, lacking};
 use crate::clock::Timestamp;
 use crate::store::migrate::{
-    Applied, CLIENT, FROM_BEFORE, Standing, Status, compare, is_from_before,
+    Applied, CLIENT, FROM_BEFORE, Refusal, Standing, Status, check_known, compare, is_from_before,
 };
 use crate::store::postgres::schema::Schema;
 use crate::store::postgres::session::Session;
@@ -52,15 +52,8 @@ struct Installed {
     at: Timestamp,
 }
 
-/// Why something is not done, and what to do instead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) problem: String,
-    pub(super) next: String,
-}
-
 fn refuse(problem: impl Into<String>, next: impl Into<String>) -> Result<(), Refusal> {
-    Err(Refusal { problem: problem.into(), next: next.into() })
+    Err(Refusal::new(problem, next))
 }
 
 impl About {
@@ -209,7 +202,7 @@ impl About {
             );
         }
         self.is_whole()?;
-        self.is_known()?;
+        check_known(&MIGRATIONS, self.applied())?;
         if compare(&MIGRATIONS, self.applied())
             .iter()
             .any(|step| step.standing == Standing::Pending)
@@ -261,7 +254,7 @@ impl About {
             );
         }
         self.is_whole()?;
-        self.is_known()
+        check_known(&MIGRATIONS, self.applied())
     }
 
     /// Refuses to put older functions over newer ones that were written for other tables than this binary knows.
@@ -304,7 +297,7 @@ impl About {
                 format!("run it as {owner}"),
             );
         }
-        self.is_known()?;
+        check_known(&MIGRATIONS, self.applied())?;
         let mut others = lacking(self.parts.clone(), &texts::all_parts());
         // These go with their table.
         others.retain(|part| !part.starts_with("trigger "));
@@ -363,30 +356,6 @@ impl About {
             format!("the schema {name} is half installed: {what}"),
             "restore the database from a backup, or begin anew with: tenure migrate down --yes, and then: tenure migrate up",
         )
-    }
-
-    /// Refuses what another binary has made of it.
-    fn is_known(&self) -> Result<(), Refusal> {
-        for Status { version, name, standing } in compare(&MIGRATIONS, self.applied()) {
-            match standing {
-                Standing::Applied(_) | Standing::Pending | Standing::Newer(_) => {}
-                Standing::NeedsUpgrade(_) => {
-                    return refuse(
-                        format!(
-                            "its migration {version} ({name}) needs a newer tenure than this one"
-                        ),
-                        "upgrade this binary; nothing was changed",
-                    );
-                }
-                Standing::Differs(_) => {
-                    return refuse(
-                        format!("its migration {version} ({name}) differs from this binary's"),
-                        "use the binary that this store was made with",
-                    );
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What is missing of the functions, if they are meant to be those of this binary: what those of another binary

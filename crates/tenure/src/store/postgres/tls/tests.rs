@@ -1,9 +1,9 @@
-//! Claims about the modes, with real handshakes against a server that only pretends.
+//! Tests of the modes, with real handshakes against a fake server.
 
 use super::super::fake::{Fake, Tls, certificate};
 use super::*;
 
-/// A server that tells by its refusal whether the call was encrypted.
+/// A server whose refusal tells whether the call was encrypted.
 fn server(tls: Tls) -> Fake {
     Fake::start(tls, |call| Some(if call.is_encrypted { "57P03" } else { "53300" }))
 }
@@ -74,7 +74,7 @@ fn a_certificate_must_be_made_out_for_the_host_only_in_verify_full() {
     expect(&server, &format!("{elsewhere} sslmode=verify-ca {root}"), ENCRYPTED);
     expect(&server, &format!("{elsewhere} sslmode=verify-full {root}"), "alternative names");
     expect(&server, &format!("host=localhost sslmode=verify-full {root}"), ENCRYPTED);
-    // An address without a name is its own name.
+    // Without a host name, the numeric address is the name to check.
     let numeric = "hostaddr=127.0.0.1";
     expect(&server, &format!("{numeric} sslmode=verify-full {root}"), ENCRYPTED);
 }
@@ -87,4 +87,11 @@ fn roots_that_cannot_be_read_are_told_before_anything_is_sent() {
     let key = certificate("server.key").display().to_string();
     expect(&server, &format!("sslmode=verify-ca sslrootcert='{key}'"), "no certificate in");
     assert!(server.calls().is_empty());
+}
+
+#[test]
+fn the_handshake_names_the_protocol_as_a_direct_one_needs_it() {
+    let server = server(Tls::Has);
+    expect(&server, "sslmode=require", ENCRYPTED);
+    assert_eq!(server.calls()[0].protocol.as_deref(), Some(b"postgresql".as_slice()));
 }

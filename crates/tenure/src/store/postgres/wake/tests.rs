@@ -1,13 +1,11 @@
-//! Claims about wake-ups, against a real server.
+//! Tests of wake-ups, against a real server.
 
-use super::super::address::Address;
 use super::super::link::Timeouts;
+use super::super::tests::lent::{address, cut, pid};
 use super::*;
 
 fn open() -> Link {
-    let given = std::env::var("TENURE_TEST_POSTGRES");
-    let given = given.expect("set TENURE_TEST_POSTGRES or run cargo xtask test");
-    Link::open(&Address::parse(&given).unwrap(), Timeouts::default()).unwrap()
+    Link::open(&address(&[]), Timeouts::default()).unwrap()
 }
 
 fn say(speaker: &mut Link, channel: &str, payload: &str) {
@@ -48,7 +46,7 @@ fn what_is_said_during_calls_is_heard_by_the_next_wait_each_thing_once() {
     for _ in 0..2 {
         link.run("ask", |session| session.query("SELECT 1", &[])).unwrap();
     }
-    assert_eq!(link.wait(clock::monotonic()).unwrap(), heard("tenure_test_b", &["x", "y"]));
+    assert_eq!(link.wait(soon()).unwrap(), heard("tenure_test_b", &["x", "y"]));
     assert_eq!(link.wait(clock::monotonic()).unwrap(), Heard::Nothing);
 }
 
@@ -56,10 +54,6 @@ fn what_is_said_during_calls_is_heard_by_the_next_wait_each_thing_once() {
 fn a_lost_connection_ends_the_wait_and_listening_goes_on_in_the_next_one() {
     let (mut link, mut speaker) = (open(), open());
     link.listen("tenure_test_c").unwrap();
-    let pid = |link: &mut Link| -> i32 {
-        link.run("ask", |session| session.query_one("SELECT pg_backend_pid()", &[])?.try_get(0))
-            .unwrap()
-    };
     let before = pid(&mut link);
     let kill = std::thread::spawn(move || {
         let sql = format!("SELECT pg_terminate_backend({before}, 10000)");
@@ -68,7 +62,8 @@ fn a_lost_connection_ends_the_wait_and_listening_goes_on_in_the_next_one() {
     });
     assert_eq!(link.wait(soon()).unwrap(), Heard::Gap);
     let mut speaker = kill.join().unwrap();
-    // What was said until the next connection is lost, so that one is a reason to look, too.
+    // What was sent before the next connection is lost, so that connection is a reason to look,
+    // too.
     assert_eq!(link.wait(soon()).unwrap(), Heard::Gap);
     assert_ne!(pid(&mut link), before);
     say(&mut speaker, "tenure_test_c", "again");
@@ -83,4 +78,29 @@ fn a_channel_may_have_any_name_and_is_listened_to_once() {
         link.listen("tenure_test_d").unwrap();
     }
     assert_eq!(link.ears.channels.len(), 1);
+}
+
+#[test]
+fn several_channels_are_all_listened_to() {
+    let (mut link, mut speaker) = (open(), open());
+    for channel in ["tenure_test_e", "tenure_test_f"] {
+        link.listen(channel).unwrap();
+        say(&mut speaker, channel, "mail");
+        assert_eq!(link.wait(soon()).unwrap(), heard(channel, &["mail"]));
+    }
+}
+
+#[test]
+fn what_was_heard_before_a_gap_is_not_told_after_it() {
+    let (mut link, mut speaker) = (open(), open());
+    link.listen("tenure_test_g").unwrap();
+    say(&mut speaker, "tenure_test_g", "before");
+    for _ in 0..2 {
+        pid(&mut link);
+    }
+    assert!(!link.ears.heard.is_empty());
+    cut(&mut link);
+    link.run("ask", |session| session.query("SELECT 1", &[])).unwrap_err();
+    assert_eq!(link.wait(soon()).unwrap(), Heard::Gap);
+    assert_eq!(link.wait(clock::monotonic()).unwrap(), Heard::Nothing);
 }

@@ -84,7 +84,7 @@ fn linger_unless(length: Duration, gone_wrong: impl Fn() -> bool) {
     }
 }
 
-/// Spawns `insert(x)` and returns once it is at the door.
+/// Spawns `insert(x)` and returns once it waits to enter.
 fn at_the_door<'s>(scope: &'s std::thread::Scope<'s, '_>, writer: &'s Writer, x: i64) {
     let before = writer.waiting.load(Ordering::SeqCst);
     scope.spawn(move || insert(writer, Some(x)).unwrap());
@@ -95,7 +95,8 @@ fn at_the_door<'s>(scope: &'s std::thread::Scope<'s, '_>, writer: &'s Writer, x:
 
 #[test]
 fn two_callers_that_both_write_share_one_commit() {
-    // On a busy machine a turn may be over before the second is at the door, but not every time.
+    // On a busy machine a turn may be over before the second caller waits to enter, but not every
+    // time.
     let commits = || {
         let writer = writer();
         let writer = &writer;
@@ -194,7 +195,7 @@ fn a_commit_that_fails_is_nobodys_success() {
         CREATE TABLE c (p INTEGER REFERENCES p DEFERRABLE INITIALLY DEFERRED);";
     writer.write_alone("set up", Urgency::Normal, |c| c.execute_batch(schema)).unwrap();
     writer.core.lock().unwrap().connection.execute_batch("PRAGMA foreign_keys = ON").unwrap();
-    // The constraint is looked at by COMMIT, and only there.
+    // Only COMMIT checks the constraint.
     let orphan = |c: &Connection| c.execute("INSERT INTO c VALUES (404)", []);
     assert!(writer.write("orphan", Urgency::Normal, orphan).is_err());
     assert_eq!(insert(&writer, Some(1)).unwrap(), 1);
@@ -261,4 +262,107 @@ fn a_commit_wakes_those_who_wait_for_one_at_once() {
         insert(&writer, Some(1)).unwrap();
         assert!(waiter.join().unwrap() && clock::monotonic() - begin < Duration::from_secs(30));
     });
+}
+
+#[test]
+fn an_urgent_caller_that_enters_after_a_lost_group_works_once() {
+    let writer = writer();
+    let writer = &writer;
+    let tries = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let loses = |c: &Connection| {
+            c.execute("INSERT INTO t VALUES (1)", [])?;
+            if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                // It overtakes the second try.
+                let urgent = |c: &Connection| c.execute("INSERT INTO t VALUES (2)", []);
+                scope.spawn(move || writer.write("urgent", Urgency::First, urgent).unwrap());
+                while writer.urgent.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                c.execute_batch("ROLLBACK")?; // as SQLite does on a full disk
+            }
+            Ok(())
+        };
+        writer.write("lose", Urgency::Normal, loses).unwrap();
+    });
+    assert_eq!((tries.into_inner(), count(writer)), (2, 2));
+}
+
+#[test]
+fn work_that_cannot_be_undone_by_itself_is_undone_with_its_group() {
+    let writer = writer();
+    let failed = writer.write("fail", Urgency::Normal, |c| {
+        c.execute("INSERT INTO t VALUES (1)", [])?;
+        // Without its savepoint, only the whole transaction can be rolled back.
+        c.execute_batch("RELEASE caller")?;
+        c.execute("INSERT INTO t VALUES (NULL)", [])
+    });
+    assert!(failed.is_err());
+    assert_eq!(count(&writer), 0);
+}
+
+#[test]
+fn a_caller_in_a_transaction_of_its_own_cannot_enter_again() {
+    let writer = Arc::new(writer());
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let again = || (insert(&writer, Some(1)).is_err(), count_alone(&writer).is_err());
+        let refused = writer.write_alone("enter", Urgency::Normal, |_| Ok(again()));
+        let _ = tell.send((refused.unwrap(), insert(&writer, Some(1)).is_ok()));
+    });
+    // Otherwise it waits for itself for ever.
+    let told = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(told, ((true, true), true));
+}
+
+fn count_alone(writer: &Writer) -> Result<i64> {
+    writer.write_alone("count", Urgency::Normal, |c| {
+        c.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+    })
+}
+
+#[test]
+fn a_jump_of_the_clock_is_noticed_until_it_is_noted() {
+    let clock = Clock::manual(crate::clock::Timestamp::from_millis(1_000_000_000_000));
+    let writer = Writer::new("test".into(), Connection::open_in_memory().unwrap(), None, &clock);
+    clock.jump(Duration::from_millis(500));
+    assert_eq!(writer.notices_break(), None, "the clock is being adjusted");
+    clock.jump(Duration::from_millis(1));
+    assert_eq!(writer.notices_break(), Some(501));
+    assert_eq!(writer.notices_break(), Some(501), "nobody has noted it");
+    writer.noted_break(501);
+    assert_eq!(writer.notices_break(), None);
+    // As if the clock had been set back since: the next jump counts from there.
+    writer.noted_break(5_000);
+    assert_eq!(writer.notices_break(), None);
+    clock.jump(Duration::from_millis(501));
+    assert_eq!(writer.notices_break(), Some(1_002));
+}
+
+#[test]
+fn a_caller_that_waited_for_one_that_waited_in_vain_does_not_wait_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.db");
+    let (ours, other) = (Connection::open(&file).unwrap(), Connection::open(&file).unwrap());
+    ours.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (x INTEGER NOT NULL) STRICT")
+        .unwrap();
+    ours.busy_timeout(Duration::ZERO).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let writer = Writer::new("test".into(), ours, None, &Clock::system());
+    let arrived = clock::monotonic();
+    assert!(matches!(insert(&writer, Some(1)), Err(Error::Busy { .. })));
+    other.execute_batch("ROLLBACK").unwrap();
+    let mut core = writer.enter(Urgency::Normal);
+    let told = writer.begin(&mut core, arrived, "insert").unwrap_err();
+    assert!(matches!(told, Error::Busy { .. }), "{told:?}");
+    drop(core);
+    assert_eq!(insert(&writer, Some(1)).unwrap(), 1, "who arrives later tries by itself");
+}
+
+#[test]
+fn a_wait_for_a_commit_that_does_not_come_ends_without_one() {
+    let writer = writer();
+    insert(&writer, Some(1)).unwrap();
+    assert!(!writer.wait_for_commit(writer.commits(), Duration::ZERO));
+    assert!(writer.wait_for_commit(0, Duration::ZERO));
 }

@@ -1,0 +1,135 @@
+//! When the dispatcher checks the store, and for what.
+
+use std::collections::BTreeSet;
+
+use super::line::{Scene, done, work};
+use super::*;
+
+fn nothing(cursor: Cursor, next_due: Option<Duration>) -> Claimed {
+    Claimed { attempts: vec![], lapsed: vec![], cursor, next_due }
+}
+
+/// How many queues were asked for since the last time.
+fn queues_asked(scene: &mut Scene) -> usize {
+    let asked = std::mem::take(&mut scene.line.asked);
+    asked.into_iter().flat_map(|ask| ask.queues).collect::<BTreeSet<Name>>().len()
+}
+
+#[test]
+fn a_worker_that_nothing_has_woken_checks_some_of_its_queues_at_a_time() {
+    let mut scene = Scene::of_many_queues(false, &[]);
+    assert_eq!(scene.rest(at(0)), (Next::At(at(10)), vec!["claim"; 4]), "it has just begun");
+    assert_eq!(queues_asked(&mut scene), 100);
+    assert_eq!(scene.step(at(4)), (Next::At(at(10)), vec![]), "a step that comes too early");
+    assert_eq!(scene.step(at(10)), (Next::At(at(30)), vec!["claim"]), "a part of its round");
+    assert_eq!(scene.step(at(15)), (Next::At(at(30)), vec![]));
+    assert_eq!(scene.step(at(30)), (Next::At(at(70)), vec!["claim"]), "the next part");
+    queues_asked(&mut scene);
+    scene.desk.poke();
+    assert_eq!(scene.rest(at(35)).1, ["claim"; 4], "the change may be anywhere");
+    assert_eq!(queues_asked(&mut scene), 100);
+    let Next::At(look) = scene.step(at(36)).0 else { panic!() };
+    scene.desk.set_company(0);
+    assert_eq!(scene.rest(look).1, ["claim"; 4], "nothing would wake it");
+}
+
+#[test]
+fn a_worker_that_drains_checks_all_its_queues_at_once() {
+    let mut scene = Scene::of_many_queues(true, &[work()]);
+    let (Next::At(look), _) = scene.rest(at(0)) else { panic!() };
+    assert_eq!(scene.rest(look).1, ["claim"; 4]);
+    scene.desk.returned(scene.fence(0), done(), look);
+    assert_eq!(scene.rest(look).0, Next::Done);
+    assert_eq!(scene.dispatcher.exit(), Some(Exit::Drained));
+}
+
+#[cfg(feature = "drill")]
+#[test]
+fn a_worker_that_is_told_to_drain_ends_when_nothing_is_left() {
+    let mut scene = Scene::of_many_queues(false, &[work()]);
+    scene.rest(at(0));
+    scene.desk.drain();
+    let (Next::At(look), _) = scene.rest(at(1)) else { panic!() };
+    assert_eq!(scene.rest(look).1, ["claim"; 4]);
+    scene.desk.returned(scene.fence(0), done(), look);
+    assert_eq!(scene.rest(look).0, Next::Done);
+    assert_eq!(scene.dispatcher.exit(), Some(Exit::Drained));
+}
+
+#[test]
+fn a_worker_that_is_woken_midway_begins_a_new_round_where_it_is() {
+    let mut scene = Scene::new(2, false, &[]);
+    let midway = |group| Cursor { group, round: Some(3) };
+    scene.line.answers.extend([nothing(midway(7), None), nothing(midway(9), None)]);
+    assert_eq!(scene.step(at(0)).0, Next::Again);
+    assert_eq!(scene.step(at(0)).0, Next::Again);
+    scene.desk.poke();
+    scene.step(at(0));
+    let cursors: Vec<Cursor> = scene.line.asked.iter().map(|ask| ask.cursor).collect();
+    assert_eq!(cursors, [Cursor::default(), midway(7), Cursor::after(9)]);
+}
+
+#[test]
+fn only_a_worker_that_comes_late_lets_others_keep_their_leases_for_longer() {
+    let mut scene = Scene::new(2, false, &[]);
+    let mut now = at(0);
+    while now < at(20_000) {
+        let (Next::At(look), calls) = scene.step(now) else { panic!() };
+        assert_eq!(calls, ["claim"], "it comes when it said, and it checks");
+        assert!(look > now);
+        now = look;
+    }
+    assert!(scene.line.asked.iter().all(|ask| ask.grace.is_zero()), "it was never late");
+    let half = Duration::from_secs(15);
+    let (Next::At(look), _) = scene.step(now + half) else { panic!() };
+    assert_eq!(scene.line.asked.last().unwrap().grace, Duration::ZERO);
+    scene.step(look + half + Duration::from_millis(1));
+    assert_eq!(scene.line.asked.last().unwrap().grace, Duration::from_secs(30));
+}
+
+#[test]
+fn a_worker_is_there_when_a_handler_has_run_for_as_long_as_it_may() {
+    let job = work().max_runtime(Duration::from_secs(2));
+    let mut scene = Scene::new(1, false, &[job]);
+    scene.rest(at(0));
+    assert_eq!(scene.step(at(1_000)).0, Next::At(at(1_600)));
+    // Its handler has not returned, but all that it could wait for has ended.
+    scene.dispatcher.last_call = at(1_600);
+    assert_eq!(scene.step(at(1_600)).1, ["settle"]);
+    assert!(scene.was_told("retry_scheduled"));
+}
+
+#[test]
+fn a_due_job_that_another_transaction_has_locked_is_not_tried_again_at_once() {
+    let mut scene = Scene::new(2, false, &[work()]);
+    scene.line.answers.push_back(nothing(Cursor::default(), Some(Duration::ZERO)));
+    assert_eq!(scene.step(at(0)).0, Next::At(at(50)));
+    // It has leased one of two that were due: it may have been beaten to the other.
+    let claim = Claim { n: 1, ..scene.dispatcher.ask.clone() };
+    let attempts = scene.line.store.claim(&claim).unwrap().attempts;
+    let claimed = Claimed { attempts, ..nothing(Cursor::default(), Some(Duration::ZERO)) };
+    scene.line.answers.push_back(claimed);
+    assert_eq!(scene.step(at(50)), (Next::At(at(50)), vec!["claim"]));
+    assert_eq!(scene.dispatcher.crew.0.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn attempts_that_end_shortly_after_a_call_wait_a_moment_for_others() {
+    let mut scene = Scene::new(2, false, &[work(), work()]);
+    scene.rest(at(0));
+    let soon = at(0) + Duration::from_micros(500);
+    scene.desk.returned(scene.fence(0), done(), soon);
+    assert_eq!(scene.step(soon), (Next::At(at(1)), vec![]));
+    assert_eq!(scene.step(at(1)).1, ["settle_and_claim"]);
+    assert_eq!(scene.state(0), State::Succeeded);
+}
+
+#[test]
+fn an_attempt_whose_handler_did_not_commit_is_settled_at_once() {
+    let mut scene = Scene::new(2, false, &[work()]);
+    scene.rest(at(0));
+    scene.desk.returned(scene.fence(0), Returned::PerhapsCommitted, at(10));
+    assert_eq!(scene.step(at(10)), (Next::Again, vec!["claim", "current"]));
+    scene.step(at(10));
+    assert!(scene.was_told("retry_scheduled"));
+}

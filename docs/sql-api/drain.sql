@@ -6,13 +6,13 @@ BEGIN
     LOOP
         SELECT c.id, c.token, c.args INTO job FROM tenure.claim(me, kinds => '{greet}', lease => '1 minute') c;
         EXIT WHEN NOT FOUND;
-        COMMIT;  -- from here on the lease is ours, and everybody sees it
+        COMMIT;  -- from here on the lease is ours, and all workers see it
         BEGIN
             INSERT INTO greetings (name) VALUES (job.args ->> 'name');
             PERFORM tenure.complete(job.id, job.token);
         EXCEPTION
             WHEN SQLSTATE 'TN001' THEN
-                PERFORM tenure.refused(job.id, job.token, 'complete');  -- somebody else has it
+                PERFORM tenure.refused(job.id, job.token, 'complete');  -- another worker has it
             WHEN SQLSTATE 'TN004' THEN
                 NULL;  -- it was done before, in an earlier transaction
             WHEN OTHERS THEN

@@ -25,7 +25,7 @@ def attempt(db, job, lease):
             db.execute("SELECT tenure.complete(%s, %s, %s)", [*lease, json.dumps(result)])
     except Exception as error:
         sqlstate = getattr(error, "sqlstate", None)
-        if sqlstate == "TN001":  # somebody else has it, and our writes are undone
+        if sqlstate == "TN001":  # another worker has it, and our writes are undone
             db.execute("SELECT tenure.refused(%s, %s, 'complete')", lease)
         elif sqlstate != "TN004":  # that says: it was done before, in an earlier transaction
             db.execute("SELECT tenure.fail(%s, %s, %s)", [*lease, str(error)])

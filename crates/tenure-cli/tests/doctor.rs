@@ -70,9 +70,8 @@ fn the_guard_gap_is_an_option_of_the_installation(shell: &Shell) {
 fn worker(name: &str, kinds: Option<&str>) -> Registration {
     let kind = |kind: &str| vec![Name::check("kind", kind).unwrap()];
     Registration {
-        worker: WorkerId::check(name).unwrap(),
-        queues: vec![Name::default_queue()],
         kinds: kinds.map(kind),
+        ..Registration::new(WorkerId::check(name).unwrap(), vec![Name::default_queue()])
     }
 }
 

@@ -36,7 +36,7 @@ use tenure::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tena
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, Entry, effect_name};
 use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Attempt, Claim, Claimed, Cursor, Enqueued, Lapsed, Settled, Settlement};
+use tenure::store::{Attempt, Claim, Claimed, Enqueued, Lapsed, Look, Settled, Settlement};
 
 use crate::engines::Engine;
 
@@ -49,10 +49,17 @@ pub struct Case {
     pub tag: &'static str,
     /// The claim.
     pub name: &'static str,
+    /// Whether it is about a query. The model has none.
+    is_query: bool,
     run: fn(&mut World),
 }
 
 impl Case {
+    /// Whether this engine must pass the case: all of them, but for the model and queries.
+    pub fn is_for(&self, engine: Engine) -> bool {
+        !self.is_query || engine != Engine::Model
+    }
+
     /// Runs the case on a fresh store. Panics if the promise is broken.
     pub fn run(&self, engine: Engine, directory: &Path) {
         let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
@@ -69,7 +76,7 @@ impl Case {
 
 /// All cases, in the order of a job's life.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 18] = [
+    let chapters: [&[Case]; 21] = [
         enqueue::CASES,
         claim::CASES,
         renew::CASES,
@@ -78,34 +85,55 @@ pub fn cases() -> Vec<Case> {
         traces::CASES,
         ledger::CASES,
         resolve::CASES,
-        effects::CASES,
+        effects::QUERIES,
         lapse::CASES,
         guard::CASES,
+        guard::QUERIES,
         pulse::CASES,
         suspect::CASES,
         returns::CASES,
         epoch::CASES,
+        epoch::QUERIES,
         operate::CASES,
         look::CASES,
-        check::CASES,
+        look::QUERIES,
+        check::QUERIES,
     ];
     chapters.concat()
 }
 
-/// Defines the cases of one chapter.
-macro_rules! promises {
-    ($chapter:literal: $($tag:literal $name:ident($world:ident) $body:block)+) => {
-        pub(super) const CASES: &[$crate::conformance::Case] = &[$(
+/// Defines the cases of one chapter. `promises` hold for every store; `queries` are about what is
+/// seen, and the model has none.
+macro_rules! chapter {
+    ($is_query:literal $chapter:literal: $($tag:literal $name:ident($world:ident) $body:block)+) => {
+        &[$(
             $crate::conformance::Case {
                 chapter: $chapter,
                 tag: $tag,
                 name: stringify!($name),
+                is_query: $is_query,
                 run: { fn $name($world: &mut $crate::conformance::World) $body $name },
             },
-        )+];
+        )+]
+    };
+}
+use chapter;
+
+macro_rules! promises {
+    ($($cases:tt)+) => {
+        pub(super) const CASES: &[$crate::conformance::Case] =
+            $crate::conformance::chapter!(false $($cases)+);
     };
 }
 use promises;
+
+macro_rules! queries {
+    ($($cases:tt)+) => {
+        pub(super) const QUERIES: &[$crate::conformance::Case] =
+            $crate::conformance::chapter!(true $($cases)+);
+    };
+}
+use queries;
 
 /// A store of some engine, its clock, and helpers in which the cases are written.
 pub(crate) struct World {
@@ -169,16 +197,7 @@ pub(crate) fn outcomes() -> [Outcome; 6] {
 
 /// A claim of up to `n` jobs of every kind in the default queue.
 pub(crate) fn ask(who: &str, n: usize) -> Claim {
-    Claim {
-        worker: worker(who),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n,
-        lease: LEASE,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(worker(who), n, LEASE)
 }
 
 impl World {
@@ -237,8 +256,21 @@ impl World {
         self.clock.now()
     }
 
+    /// The queries of the store.
+    pub(crate) fn look(&mut self) -> &mut dyn Look {
+        self.store.look().expect("a case about queries runs on engines only")
+    }
+
+    pub(crate) fn find(&mut self, id: JobId) -> Option<JobRecord> {
+        self.dump().jobs.into_iter().find(|job| job.id == id)
+    }
+
+    pub(crate) fn is_there(&mut self, id: JobId) -> bool {
+        self.find(id).is_some()
+    }
+
     pub(crate) fn record(&mut self, id: JobId) -> JobRecord {
-        self.store.job(id).expect("job answers").expect("the job is there").job
+        self.find(id).expect("the job is there")
     }
 
     pub(crate) fn state(&mut self, id: JobId) -> State {
@@ -246,7 +278,7 @@ impl World {
     }
 
     pub(crate) fn timeline(&mut self, id: JobId) -> Vec<TimelineEntry> {
-        self.store.job(id).expect("job answers").expect("the job is there").timeline
+        self.dump().timeline.into_iter().filter(|line| line.job == id).collect()
     }
 
     pub(crate) fn verbs(&mut self, id: JobId) -> Vec<Verb> {

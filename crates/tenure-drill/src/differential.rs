@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use tenure::clock::{Chance, Clock};
 use tenure::drill::{Dump, Explorable};
-use tenure::inspect::{EffectFilter, Filter};
-use tenure::job::{JobId, Name, NewJob, Progress};
+use tenure::inspect::{Checked, EffectFilter, Filter};
+use tenure::job::{JobId, Limits, Name, NewJob, Progress};
 use tenure::lease::{Fence, Token, WorkerId};
 use tenure::ledger::{Act, Entry, Resolution};
 use tenure::lifecycle::Outcome;
 use tenure::store::{
-    AsSeen, Claim, Cursor, GUARD_GAP, QueueChange, Registration, Report, Settlement,
+    AsSeen, Claim, Cursor, GUARD_GAP, Look, QueueChange, Registration, Report, Settlement,
 };
 
-use crate::engines::Engine;
+use crate::engines::{Engine, START};
+use crate::model::Model;
 
 /// One call, or an advance of the clock.
 #[derive(Debug, Clone)]
@@ -39,7 +40,6 @@ enum Step {
     Resolve(usize, Name, Resolution),
     /// Like `Resolve`, for the jobs of the last eight fences.
     Decide(Name, Resolution),
-    Effects(bool, usize),
     Register(WorkerId),
     Retire(WorkerId),
     /// A worker's process ends, and its lock with it. If the flag is set, its death is noticed.
@@ -53,7 +53,6 @@ enum Step {
     Backup,
     /// The copy is restored.
     GoBack,
-    Check(usize),
     Sweep(usize, Duration),
     Lapse(Vec<usize>),
     Cancel(usize),
@@ -62,9 +61,19 @@ enum Step {
     Purge(usize, Option<usize>),
     Configure(Name, QueueChange),
     Prune(usize),
+    Look(Query),
+}
+
+/// A query whose answer is compared with what the model's state says.
+#[derive(Debug, Clone)]
+enum Query {
+    Effects(bool, usize),
+    Check(usize),
     Page(Filter, usize),
     Overview,
     Leases(usize),
+    Workers,
+    GuardGap,
 }
 
 /// A difference between two engines.
@@ -154,7 +163,7 @@ pub(crate) fn beside_the_model(
     let mut chance = Chance::seeded(seed);
     let steps: Vec<_> = (0..length).map(|_| Step::random(&mut chance)).collect();
     let model = Player::new(Engine::Model, Path::new(""));
-    let mut players = [model, Player::on("the other", store, clock)];
+    let mut players = [model, Player::on("the other", Seat::Engine(store), clock)];
     play_on(&steps, &mut players).err()
 }
 
@@ -185,7 +194,7 @@ fn play_on(steps: &[Step], players: &mut [Player]) -> Result<Answers, String> {
         let mut expected: Option<(String, Dump)> = None;
         for player in &mut *players {
             let answer = player.play(step);
-            let dump = player.store.dump().expect("dump answers");
+            let dump = player.store().dump().expect("dump answers");
             let Some((known, state)) = &expected else {
                 count(&answer, &mut answers);
                 expected = Some((answer, dump));
@@ -244,10 +253,63 @@ pub(crate) fn compare(model: &Dump, engine: &Dump) -> String {
     out
 }
 
+/// The model, or an engine beside it.
+enum Seat {
+    Model(Box<Model>),
+    Engine(Box<dyn Explorable>),
+}
+
+impl Seat {
+    /// The answer to a query, in a form that both can be compared by.
+    fn see(&mut self, query: &Query) -> String {
+        match self {
+            Seat::Model(model) => match query {
+                Query::Effects(in_doubt, limit) => {
+                    format!("{:?}", model.effects(&effects_filter(*in_doubt), *limit))
+                }
+                Query::Check(limit) => findings(&model.check(None, *limit)),
+                Query::Page(filter, limit) => format!("{:?}", model.page(filter, *limit)),
+                Query::Overview => format!("{:?} {:?}", model.overview(), model.queues()),
+                Query::Leases(limit) => format!("{:?}", model.leases(*limit)),
+                Query::Workers => format!("{:?}", model.workers()),
+                Query::GuardGap => format!("{:?}", model.guard_gap()),
+            },
+            Seat::Engine(store) => {
+                let store = store.look().expect("an engine has queries");
+                ask(store, query).expect("a query answers")
+            }
+        }
+    }
+}
+
+fn ask(store: &mut dyn Look, query: &Query) -> tenure::store::Result<String> {
+    Ok(match query {
+        Query::Effects(in_doubt, limit) => {
+            format!("{:?}", store.effects(&effects_filter(*in_doubt), *limit)?)
+        }
+        Query::Check(limit) => findings(&store.check(None, *limit)?),
+        Query::Page(filter, limit) => format!("{:?}", store.jobs(filter, *limit)?),
+        Query::Overview => format!("{:?} {:?}", store.overview()?, store.queues()?),
+        Query::Leases(limit) => format!("{:?}", store.leases(*limit)?),
+        Query::Workers => format!("{:?}", store.workers()?),
+        Query::GuardGap => format!("{:?}", store.guard_gap()?),
+    })
+}
+
+fn effects_filter(in_doubt: bool) -> EffectFilter {
+    EffectFilter { in_doubt, ..EffectFilter::default() }
+}
+
+/// What a check found; the words are each engine's own.
+fn findings(checked: &Checked) -> String {
+    let wrong: Vec<_> = checked.wrong.iter().map(|it| (it.job, it.rule)).collect();
+    format!("{} {:?} wrong: {wrong:?}", checked.looked, checked.next)
+}
+
 /// One engine, and what was seen on it: the same on all engines as long as they agree.
 struct Player {
     name: &'static str,
-    store: Box<dyn Explorable>,
+    store: Seat,
     clock: Clock,
     fences: Vec<Fence>,
     cursor: Cursor,
@@ -257,13 +319,29 @@ struct Player {
 
 impl Player {
     fn new(engine: Engine, directory: &Path) -> Player {
-        let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
+        let (store, clock) = match engine {
+            Engine::Model => {
+                let clock = Clock::manual(START);
+                (Seat::Model(Box::new(Model::new(clock.clone(), Limits::default()))), clock)
+            }
+            engine => {
+                let (store, clock) = engine.fresh(directory).expect("a fresh store opens");
+                (Seat::Engine(store), clock)
+            }
+        };
         Player::on(engine.name(), store, clock)
     }
 
-    fn on(name: &'static str, store: Box<dyn Explorable>, clock: Clock) -> Player {
+    fn on(name: &'static str, store: Seat, clock: Clock) -> Player {
         let (fences, cursor) = (Vec::new(), Cursor::default());
         Player { name, store, clock, fences, cursor, last_id: 0, backup: None }
+    }
+
+    fn store(&mut self) -> &mut dyn Explorable {
+        match &mut self.store {
+            Seat::Model(model) => model.as_mut(),
+            Seat::Engine(store) => store.as_mut(),
+        }
     }
 
     /// One of the last fences that claims have returned, or one that was never issued.
@@ -292,15 +370,13 @@ impl Player {
                 String::new()
             }
             Step::Enqueue(jobs) => {
-                let answer = self.store.enqueue(jobs).expect("enqueue answers");
-                self.last_id = self.store.dump().expect("dump answers").next_id - 1;
+                let answer = self.store().enqueue(jobs).expect("enqueue answers");
+                self.last_id = self.store().dump().expect("dump answers").next_id - 1;
                 format!("{answer:?}")
             }
             Step::Claim(ask) => {
-                let claimed = self
-                    .store
-                    .claim(&Claim { cursor: self.cursor, ..ask.clone() })
-                    .expect("claim answers");
+                let ask = Claim { cursor: self.cursor, ..ask.clone() };
+                let claimed = self.store().claim(&ask).expect("claim answers");
                 self.remember(&claimed);
                 format!("{claimed:?}")
             }
@@ -308,16 +384,16 @@ impl Player {
                 let settlement = Settlement::new(self.fence(*at), outcome.clone());
                 let ask = Claim { cursor: self.cursor, ..ask.clone() };
                 let (settled, claimed) =
-                    self.store.settle_and_claim(&[settlement], &ask).expect("it answers");
+                    self.store().settle_and_claim(&[settlement], &ask).expect("it answers");
                 self.remember(&claimed);
                 format!("{settled:?} {claimed:?}")
             }
             Step::Held(worker, request) => {
-                format!("{:?}", self.store.held(worker, *request))
+                format!("{:?}", self.store().held(worker, *request))
             }
             Step::Renew(at, length) => {
                 let fences: Vec<_> = at.iter().map(|at| self.fence(*at)).collect();
-                format!("{:?}", self.store.renew(&fences, *length))
+                format!("{:?}", self.store().renew(&fences, *length))
             }
             Step::Progress(items) => {
                 let report = |(at, progress): &(usize, Progress)| Report {
@@ -325,7 +401,10 @@ impl Player {
                     progress: progress.clone(),
                 };
                 let reports: Vec<_> = items.iter().map(report).collect();
-                format!("reported: {:?}", self.store.progress(&reports).expect("progress answers"))
+                format!(
+                    "reported: {:?}",
+                    self.store().progress(&reports).expect("progress answers")
+                )
             }
             Step::Settle(items) => {
                 let settlements: Vec<_> = items
@@ -336,11 +415,11 @@ impl Player {
                         then: then.clone(),
                     })
                     .collect();
-                format!("{:?}", self.store.settle(&settlements))
+                format!("{:?}", self.store().settle(&settlements))
             }
             Step::Sweep(limit, grace) => {
-                let overdue = self.store.overdue(*limit, *grace).expect("overdue answers");
-                format!("{overdue:?} {:?}", self.store.lapse(&overdue))
+                let overdue = self.store().overdue(*limit, *grace).expect("overdue answers");
+                format!("{overdue:?} {:?}", self.store().lapse(&overdue))
             }
             Step::Ledger(items) => {
                 let entry = |(at, name, act): &(usize, Name, Act)| Entry {
@@ -349,32 +428,31 @@ impl Player {
                     act: act.clone(),
                 };
                 let entries: Vec<_> = items.iter().map(entry).collect();
-                format!("{:?}", self.store.ledger(&entries))
+                format!("{:?}", self.store().ledger(&entries))
             }
             Step::Resolve(at, effect, how) => {
-                format!("{:?}", self.store.resolve(self.job(*at), effect, how))
+                let job = self.job(*at);
+                format!("{:?}", self.store().resolve(job, effect, how))
             }
             Step::Decide(effect, how) => {
-                let resolve = |at| self.store.resolve(self.fence(at).job, effect, how);
-                format!("{:?}", (0..8).map(resolve).collect::<Vec<_>>())
-            }
-            Step::Effects(in_doubt, limit) => {
-                let filter = EffectFilter { in_doubt: *in_doubt, ..EffectFilter::default() };
-                format!("{:?}", self.store.effects(&filter, *limit))
+                let jobs: Vec<_> = (0..8).map(|at| self.fence(at).job).collect();
+                let resolve = |job| self.store().resolve(job, effect, how);
+                format!("{:?}", jobs.into_iter().map(resolve).collect::<Vec<_>>())
             }
             Step::Register(worker) => {
                 let queues = vec![Name::default_queue()];
-                let known = Registration { worker: worker.clone(), queues, kinds: None };
-                let guarded = self.store.register(&known);
-                format!("{guarded:?} {:?}", self.store.workers())
+                let known = Registration::new(worker.clone(), queues);
+                let guarded = self.store().register(&known);
+                format!("{guarded:?} {}", self.store.see(&Query::Workers))
             }
-            Step::Retire(worker) => format!("{:?}", self.store.retire(worker)),
+            Step::Retire(worker) => format!("{:?}", self.store().retire(worker)),
             Step::Vanish(limit) => {
-                format!("vanished: {:?}", self.store.vanished(*limit).expect("vanished answers"))
+                format!("vanished: {:?}", self.store().vanished(*limit).expect("vanished answers"))
             }
-            Step::Beat => format!("{:?}", self.store.beat()),
+            Step::Beat => format!("{:?}", self.store().beat()),
             Step::GuardGap(gap) => {
-                format!("{:?} {:?}", self.store.set_guard_gap(*gap), self.store.guard_gap())
+                let before = self.store().set_guard_gap(*gap);
+                format!("{before:?} {}", self.store.see(&Query::GuardGap))
             }
             Step::Die(worker, noticed) => {
                 let mut seen = self.surroundings(|state| state.held.retain(|held| held != worker));
@@ -391,42 +469,45 @@ impl Player {
                 state.held.clear();
             }),
             Step::Backup => {
-                self.backup = Some(self.store.dump().expect("dump answers"));
+                self.backup = Some(self.store().dump().expect("dump answers"));
                 String::new()
             }
             Step::GoBack => match self.backup.clone() {
-                Some(backup) => format!("{:?}", self.store.go_back(&backup)),
+                Some(backup) => format!("{:?}", self.store().go_back(&backup)),
                 None => String::new(),
             },
-            Step::Check(limit) => {
-                let checked = self.store.check(None, *limit).expect("check answers");
-                let wrong: Vec<_> = checked.wrong.iter().map(|it| (it.job, it.rule)).collect();
-                format!("{} {:?} wrong: {wrong:?}", checked.looked, checked.next)
-            }
             Step::Lapse(at) => {
                 let fences: Vec<_> = at.iter().map(|at| self.fence(*at)).collect();
-                format!("{:?}", self.store.lapse(&fences))
+                format!("{:?}", self.store().lapse(&fences))
             }
-            Step::Cancel(at) => format!("{:?}", self.store.cancel(&[self.job(*at)])),
+            Step::Cancel(at) => {
+                let job = self.job(*at);
+                format!("{:?}", self.store().cancel(&[job]))
+            }
             Step::Requeue(at, token) => {
-                format!("{:?}", self.store.requeue(&[self.as_seen(*at, *token)]))
+                let seen = self.as_seen(*at, *token);
+                format!("{:?}", self.store().requeue(&[seen]))
             }
-            Step::Resume(at) => format!("{:?}", self.store.resume(&[self.job(*at)])),
+            Step::Resume(at) => {
+                let job = self.job(*at);
+                format!("{:?}", self.store().resume(&[job]))
+            }
             Step::Purge(at, token) => {
-                format!("{:?}", self.store.purge(&[self.as_seen(*at, *token)]))
+                let seen = self.as_seen(*at, *token);
+                format!("{:?}", self.store().purge(&[seen]))
             }
-            Step::Configure(queue, change) => format!("{:?}", self.store.configure(queue, change)),
-            Step::Prune(limit) => format!("{:?}", self.store.prune(*limit)),
-            Step::Page(filter, limit) => format!("{:?}", self.store.jobs(filter, *limit)),
-            Step::Overview => format!("{:?} {:?}", self.store.overview(), self.store.queues()),
-            Step::Leases(limit) => format!("{:?}", self.store.leases(*limit)),
+            Step::Configure(queue, change) => {
+                format!("{:?}", self.store().configure(queue, change))
+            }
+            Step::Prune(limit) => format!("{:?}", self.store().prune(*limit)),
+            Step::Look(query) => self.store.see(query),
         }
     }
 
     fn surroundings(&mut self, change: impl FnOnce(&mut Dump)) -> String {
-        let mut state = self.store.dump().expect("dump answers");
+        let mut state = self.store().dump().expect("dump answers");
         change(&mut state);
-        format!("{:?}", self.store.load(&state))
+        format!("{:?}", self.store().load(&state))
     }
 
     fn remember(&mut self, claimed: &tenure::store::Claimed) {

@@ -6,6 +6,7 @@
 mod guard;
 mod lapse;
 mod ledger;
+mod look;
 mod operate;
 mod port;
 mod progress;

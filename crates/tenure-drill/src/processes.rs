@@ -1,15 +1,14 @@
 //! Real processes that share one SQLite file, some of which are killed.
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+use tenure::store::{Look, Result};
 
 use tenure::inspect::Filter;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Result, Store};
 
 /// A process that enqueues as fast as it can, and what it has reported so far.
 #[derive(Debug)]

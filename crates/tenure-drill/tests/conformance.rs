@@ -10,7 +10,7 @@ fn main() {
     let path = directory.path().to_owned();
     let trials = Engine::ALL.into_iter().flat_map(|engine| {
         let path = path.clone();
-        cases().into_iter().map(move |case| {
+        cases().into_iter().filter(move |case| case.is_for(engine)).map(move |case| {
             let path = path.clone();
             let name =
                 format!("{}::{}::{}", engine.name().replace(' ', "_"), case.chapter, case.name);

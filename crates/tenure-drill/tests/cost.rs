@@ -14,7 +14,7 @@ use tenure::job::{Json, Name, NewJob, Tenant};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Settlement, Store};
+use tenure::store::{Claim, Settlement, Work};
 use tenure_drill::engines::START;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,14 +33,8 @@ fn job(kind: &str) -> NewJob {
 
 fn ask(kind: &str, n: usize) -> Claim {
     Claim {
-        worker: WorkerId::check("ann").unwrap(),
-        queues: vec![Name::default_queue()],
         kinds: Some(vec![name(kind)]),
-        n,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
+        ..Claim::new(WorkerId::check("ann").unwrap(), n, Duration::from_secs(30))
     }
 }
 

@@ -12,7 +12,7 @@ use tenure::lease::{Fence, WorkerId};
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Enqueued, Settled, Settlement, Store};
+use tenure::store::{Claim, Enqueued, Look, Settled, Settlement, Store, Work};
 use tenure_cluster::{Binaries, Cluster, Settings};
 
 fn put(store: &mut dyn Store) -> JobId {
@@ -25,16 +25,7 @@ fn put(store: &mut dyn Store) -> JobId {
 }
 
 fn take(store: &mut dyn Store) -> Fence {
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_millis(1),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), 1, Duration::from_millis(1));
     // A lease of a millisecond is over at once, but the server's clock may need a moment to reach
     // that time.
     let until = tenure::clock::monotonic() + Duration::from_secs(30);

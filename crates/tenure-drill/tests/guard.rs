@@ -13,7 +13,7 @@ use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
 use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Store};
+use tenure::store::{Enqueued, Look, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::holders::{Holder, sweep};
 

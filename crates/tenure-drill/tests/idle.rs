@@ -5,15 +5,14 @@
     clippy::print_stdout,
     reason = "a test panics where it fails, and prints its figures"
 )]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tenure::store::{Claim, Look, Work};
 
 use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
-use tenure::store::{Claim, Cursor, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::fleet::{Calls, Fleet};
 
@@ -46,14 +45,8 @@ fn hold_a_job(cluster: &Cluster) {
     let mut store = connect(cluster);
     store.enqueue(&[job("elsewhere")]).unwrap();
     let ask = Claim {
-        worker: WorkerId::unique(),
         queues: vec![Name::check("queue", "elsewhere").unwrap()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_secs(600),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
+        ..Claim::new(WorkerId::unique(), 1, Duration::from_secs(600))
     };
     assert_eq!(store.claim(&ask).unwrap().attempts.len(), 1);
 }

@@ -16,7 +16,7 @@ use tenure::ledger::{Act, Answer, EffectKey, Entry, Resolution, effect_name};
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Resolved, Settled, Settlement, Store};
+use tenure::store::{Claim, Resolved, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::holders::{Holder, sweep};
 
@@ -48,16 +48,7 @@ fn ask(store: &mut dyn Store, fence: Fence, act: Act) -> Answer {
 }
 
 fn claim(store: &mut dyn Store) -> Fence {
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_secs(600),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), 1, Duration::from_secs(600));
     store.claim(&ask).unwrap().attempts[0].lease.fence()
 }
 

@@ -7,10 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tenure::clock::monotonic;
-use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Store, Wake};
+use tenure::store::{Claim, Wake, Work};
 use tenure_drill::processes::{Writer, contend};
 
 fn writer() -> &'static Path {
@@ -35,16 +34,7 @@ fn a_wait_is_ended_by_another_processs_commit() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("jobs.db");
     let mut store = Sqlite::open(&file, &Options::default()).unwrap();
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), 1, Duration::from_secs(30));
     assert!(store.claim(&ask).unwrap().attempts.is_empty());
     let mut other = Writer::start(writer(), &file);
     assert_eq!(store.wait(monotonic() + Duration::from_secs(60)).unwrap(), Wake::Changed);

@@ -230,16 +230,7 @@ fn workers_behind_a_transaction_pooler_do_every_job_once() {
 
 /// Works until nothing is left, and returns the jobs that it has completed.
 fn drain(mut store: Postgres) -> Vec<JobId> {
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 10,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), 10, Duration::from_secs(30));
     let mut done = Vec::new();
     let mut held: Vec<Settlement> = Vec::new();
     loop {

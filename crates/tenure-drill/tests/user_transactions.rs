@@ -2,10 +2,10 @@
 //! jobs, both or neither.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
-
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::time::Duration;
+use tenure::store::{Enqueued, Look, Work};
 
 use tenure::clock::{Clock, Timestamp};
 use tenure::inspect::Filter;
@@ -16,7 +16,6 @@ use tenure::lease::{Fence, Reason, Stale, Token};
 use tenure::postgres::tokio_postgres::{self, Client, IsolationLevel, NoTls};
 use tenure::postgres::{Error, Refusal, raw as own};
 use tenure::store::postgres::{Options, Postgres};
-use tenure::store::{Enqueued, Store};
 use tenure_drill::engines::{OTHER_SCHEMA, START};
 use tenure_drill::servers;
 use tenure_drill::sessions::Lab;

@@ -14,7 +14,7 @@ use crate::inspect::{QueueSettings, TimelineEntry};
 use crate::job::{Fingerprint, JobId, JobRecord, Name, NewJob, Tenant};
 use crate::lease::WorkerId;
 use crate::ledger::{Effect, Step};
-use crate::store::{Attempt, GUARD_GAP, Result, Store};
+use crate::store::{Attempt, GUARD_GAP, Look, Operate, Result, Work};
 
 pub use crate::inspect::WorkerRecord;
 pub use crate::store::sealed::Sealed;
@@ -25,13 +25,16 @@ pub mod machines {
 }
 
 /// A store whose whole state can be read and set, so that a call on it is a function of the state.
-pub trait Explorable: Store {
+pub trait Explorable: Work + Operate {
     /// The whole state, in one canonical order.
     fn dump(&mut self) -> Result<Dump>;
 
     /// Puts the store into this state, and sets its clock. From then on the guards of exactly the
     /// workers in `held` are held, as if by their processes.
     fn load(&mut self, state: &Dump) -> Result<()>;
+
+    /// The queries; `None` for the model, which has none.
+    fn look(&mut self) -> Option<&mut dyn Look>;
 
     /// Sets the database back to an earlier state, like a restored copy or a promoted replica: its
     /// contents no longer match what the store remembers about it, and the store must notice that.

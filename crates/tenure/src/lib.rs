@@ -11,23 +11,14 @@
 //! use tenure::lease::WorkerId;
 //! use tenure::lifecycle::Outcome;
 //! use tenure::store::sqlite::{Options, Sqlite};
-//! use tenure::store::{Claim, Cursor, Settled, Settlement, Store};
+//! use tenure::store::{Claim, Settled, Settlement, Work};
 //!
 //! let clock = Clock::manual(Timestamp::from_millis(0));
 //! let mut store = Sqlite::in_memory(&Options { clock: clock.clone(), ..Options::default() })?;
 //! let kind = Name::check("kind", "hello")?;
 //! store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", Limits::default().args)?)])?;
 //!
-//! let ask = |worker| Claim {
-//!     worker,
-//!     queues: vec![Name::default_queue()],
-//!     kinds: None,
-//!     n: 1,
-//!     lease: Duration::from_secs(30),
-//!     cursor: Cursor::default(),
-//!     grace: Duration::ZERO,
-//!     request: 0,
-//! };
+//! let ask = |worker| Claim::new(worker, 1, Duration::from_secs(30));
 //! let first = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
 //! clock.advance(Duration::from_secs(31)); // the first worker stalls, and its lease is over
 //! let second = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);

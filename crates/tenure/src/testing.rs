@@ -38,7 +38,7 @@ use crate::handler::Context;
 use crate::inspect::Filter;
 use crate::job::{BATCH_LIMIT, JobRecord, State};
 use crate::lifecycle::Verb;
-use crate::store::{Attempt, Claim, Cursor, Error, LEASE_LIMIT, Result, Settled, Settlement};
+use crate::store::{Attempt, Claim, Error, LEASE_LIMIT, Result, Settled, Settlement};
 use crate::worker::desk::{Desk, Returned};
 use crate::worker::execute::execute;
 use crate::worker::{Plan, Worker};
@@ -196,14 +196,9 @@ impl Sandbox {
 
     async fn claim(&self, plan: &Plan) -> Result<Option<Attempt>> {
         let ask = Claim {
-            worker: plan.worker.clone(),
             queues: plan.queues.clone(),
             kinds: plan.kinds.clone(),
-            n: 1,
-            lease: plan.lease,
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-            request: 0,
+            ..Claim::new(plan.worker.clone(), 1, plan.lease)
         };
         let mut claimed = self.tenure.with_store(move |store| store.claim(&ask)).await?;
         Ok(claimed.attempts.pop())

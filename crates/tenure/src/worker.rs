@@ -78,6 +78,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan of a worker that runs all kinds of the default queue until it is asked to end.
+    pub fn new(worker: WorkerId, slots: usize, lease: Duration, observer: Observer) -> Plan {
+        let queues = vec![Name::default_queue()];
+        Plan { worker, queues, kinds: None, slots, lease, drain: false, observer }
+    }
+
     fn tell(&self, fence: Fence, fact: Fact) {
         self.observer.of_job(&self.worker, fence, fact);
     }

@@ -17,7 +17,7 @@ use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
 use tenure::store::migrate::Standing;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Error, Registration, Settled, Settlement, Store, Wake};
+use tenure::store::{Claim, Error, Look, Operate, Registration, Settled, Settlement, Wake, Work};
 
 fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -50,16 +50,7 @@ fn job() -> NewJob {
 }
 
 fn ask(n: usize) -> Claim {
-    Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(WorkerId::unique(), n, Duration::from_secs(30))
 }
 
 #[test]
@@ -477,7 +468,7 @@ fn a_guard_that_is_held_over_a_jump_of_the_clock_counts_again_after_a_renewal() 
     let (_directory, file) = place();
     let (mut worker, clock, options) = timed(&file);
     let mut other = Sqlite::open(&file, &options).unwrap();
-    let ann = Registration { worker: ask(1).worker, queues: vec![], kinds: None };
+    let ann = Registration::new(ask(1).worker, vec![]);
     worker.register(&ann).unwrap();
     worker.enqueue(&[job()]).unwrap();
     let fence =

@@ -14,7 +14,7 @@ use tenure::clock::{Clock, Timestamp, monotonic};
 use tenure::job::{Json, Name, NewJob};
 use tenure::lease::WorkerId;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Error, Guarded, Registration, Store};
+use tenure::store::{Claim, Error, Guarded, Look, Operate, Registration, Work};
 
 fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -35,16 +35,7 @@ fn job() -> NewJob {
 }
 
 fn ask() -> Claim {
-    Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(WorkerId::unique(), 1, Duration::from_secs(30))
 }
 
 /// The text of the error that says what is wrong with the store.
@@ -248,11 +239,8 @@ fn the_guard_files_of_workers_that_nobody_knows_any_more_are_removed_and_held_on
     let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
     let options = Options { clock: clock.clone(), ..Options::default() };
     let mut store = Sqlite::open(&file, &options).unwrap();
-    let known = |name: &str| Registration {
-        worker: WorkerId::check(name).unwrap(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-    };
+    let known =
+        |name: &str| Registration::new(WorkerId::check(name).unwrap(), vec![Name::default_queue()]);
     let guards = |store: &Sqlite| store.beside(&file).unwrap().guards.len();
     let (mut dead, mut alive) = (store.share().unwrap(), store.share().unwrap());
     assert_eq!(dead.register(&known("dead")).unwrap(), Guarded::ByLock);

@@ -165,16 +165,7 @@ pub(crate) fn claim(store: &mut dyn Store, n: usize) -> Vec<Attempt> {
 
 /// Claims up to `n` jobs of the default queue for this long.
 pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec<Attempt> {
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n,
-        lease,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), n, lease);
     store.claim(&ask).unwrap().attempts
 }
 

@@ -18,7 +18,7 @@ use tenure::clock::monotonic;
 use tenure::job::Name;
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, EffectKey, Entry, effect_name};
-use tenure::store::{Claim, Cursor, Registration, Renewed, Result, Store};
+use tenure::store::{Claim, Registration, Renewed, Result, Store};
 use tenure_drill::speakers::inside::{at_the_end, say};
 use tenure_drill::workers::open;
 
@@ -32,18 +32,10 @@ fn main() -> Result<()> {
     let queues = vec![Name::default_queue()];
 
     let mut guard = open(&place)?;
-    let known = Registration { worker: worker.clone(), queues: queues.clone(), kinds: None };
+    let known = Registration::new(worker.clone(), queues.clone());
     say(format!("guarded {:?}", guard.register(&known)?));
-    let ask = Claim {
-        worker: worker.clone(),
-        queues,
-        kinds: None,
-        n: usize::try_from(jobs).unwrap_or(1),
-        lease,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask =
+        Claim { queues, ..Claim::new(worker.clone(), usize::try_from(jobs).unwrap_or(1), lease) };
     let claimed = open(&place)?.claim(&ask)?;
     let mut held: Vec<Fence> =
         claimed.attempts.iter().map(|attempt| attempt.lease.fence()).collect();

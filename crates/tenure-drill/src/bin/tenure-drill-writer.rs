@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Result, Store};
+use tenure::store::{Enqueued, Result, Work};
 use tenure_drill::speakers::inside::at_the_end;
 
 fn main() -> Result<()> {

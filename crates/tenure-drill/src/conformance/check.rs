@@ -4,17 +4,17 @@ use tenure::inspect::Rule;
 use tenure::job::JobId;
 use tenure::ledger::Act;
 use tenure::lifecycle::Outcome;
-use tenure::store::AsSeen;
+use tenure::store::{AsSeen, PULSE};
 
-use super::{LEASE, World, complete, job, json, key, outcomes, promises, secs};
+use super::{LEASE, World, complete, job, json, key, outcomes, queries, secs};
 
 fn wrong(w: &mut World) -> Vec<(i64, Rule)> {
-    let checked = w.store.check(None, 1_000).unwrap();
+    let checked = w.look().check(None, 1_000).unwrap();
     assert_eq!(checked.next, None);
     checked.wrong.iter().map(|wrong| (wrong.job.0, wrong.rule)).collect()
 }
 
-promises! { "check":
+queries! { "check":
     "I9" whatever_happens_to_jobs_nothing_is_ever_wrong(w) {
         for (at, outcome) in outcomes().into_iter().enumerate() {
             w.put(job("work").key(key(&format!("k{at}"))));
@@ -75,7 +75,7 @@ promises! { "check":
             let mut from: Option<JobId> = None;
             let mut looked = Vec::new();
             loop {
-                let checked = w.store.check(from, size).unwrap();
+                let checked = w.look().check(from, size).unwrap();
                 looked.push(checked.looked);
                 assert!(looked.len() <= 11, "the windows come to an end: {looked:?}");
                 assert!(checked.wrong.is_empty());
@@ -87,6 +87,17 @@ promises! { "check":
             assert_eq!(looked.iter().sum::<usize>(), 10, "in windows of {size}: {looked:?}");
             assert!(looked.iter().all(|jobs| *jobs <= size));
         }
-        assert!(w.store.check(None, usize::MAX).unwrap_err().is_invalid());
+        assert!(w.look().check(None, usize::MAX).unwrap_err().is_invalid());
+    }
+
+    "I11" a_check_tells_of_a_lease_that_is_long_over_also_where_no_worker_is_left(w) {
+        w.put_one();
+        let fence = w.take("ann").lease.fence();
+        w.pass(PULSE);
+        assert!(w.store.beat().unwrap().leads);
+        w.pass(secs(3_600));
+        let overdue = w.store.overdue(10, std::time::Duration::ZERO).unwrap();
+        assert_eq!(overdue, [], "a worker that looks gives its holder time to come back");
+        assert_eq!(wrong(w), [(fence.job.0, Rule::I11)]);
     }
 }

@@ -4,10 +4,17 @@ use tenure::inspect::{EffectFilter, EffectView};
 use tenure::job::JobId;
 use tenure::ledger::{Act, Resolution};
 
-use super::ledger::{commit, doubts};
-use super::{LEASE, World, ask, promises};
+use super::ledger::commit;
+use super::{LEASE, World, ask, queries};
 
-promises! { "effects":
+/// The effects that are listed as in doubt.
+fn doubts(w: &mut World) -> Vec<String> {
+    let only = EffectFilter { in_doubt: true, ..EffectFilter::default() };
+    let found = w.look().effects(&only, 100).unwrap();
+    found.iter().map(|view| format!("{}/{}", view.effect.job, view.effect.name)).collect()
+}
+
+queries! { "effects":
     "G8" an_effect_is_listed_as_doubtful_only_while_nobody_knows(w) {
         let id = w.put_one();
         let fence = w.take("ann").lease.fence();
@@ -32,7 +39,7 @@ promises! { "effects":
             w.open(attempt.lease.fence(), "a");
         }
         let page = |w: &mut World, filter: EffectFilter, limit| {
-            let found = w.store.effects(&filter, limit).unwrap();
+            let found = w.look().effects(&filter, limit).unwrap();
             found.iter().map(|view| (view.effect.job.0, view.effect.name.to_string())).collect::<Vec<_>>()
         };
         let of = |job, name: &str| (job, name.to_owned());
@@ -53,7 +60,7 @@ promises! { "effects":
             w.act(attempt.lease.fence(), "mail", commit("1"));
         }
         let page = |w: &mut World, filter: EffectFilter| {
-            let found = w.store.effects(&filter, 100).unwrap();
+            let found = w.look().effects(&filter, 100).unwrap();
             let told = |view: &EffectView| (view.effect.job.0, view.effect.name.to_string(), view.in_doubt);
             found.iter().map(told).collect::<Vec<_>>()
         };
@@ -66,7 +73,7 @@ promises! { "effects":
         let doubts = EffectFilter { in_doubt: true, ..EffectFilter::default() };
         let older = EffectFilter { before: Some(JobId(3)), ..doubts.clone() };
         assert_eq!(page(w, older), [of(2, "charge", true), of(1, "charge", true)]);
-        let newest: Vec<_> = w.store.effects(&doubts, 2).unwrap().iter().map(|view| view.effect.job.0).collect();
+        let newest: Vec<_> = w.look().effects(&doubts, 2).unwrap().iter().map(|view| view.effect.job.0).collect();
         assert_eq!(newest, [4, 3], "no more than were asked for");
         assert_eq!(page(w, EffectFilter { job: Some(JobId(4)), ..doubts }), [of(4, "charge", true)]);
     }

@@ -7,7 +7,7 @@ use tenure::lease::{Token, epoch_of};
 use tenure::ledger::{Act, Answer};
 use tenure::store::{Enqueued, Renewed, Settled};
 
-use super::{LEASE, World, complete, job, key, promises, secs};
+use super::{LEASE, World, complete, job, key, promises, queries, secs};
 
 /// The database goes back to an earlier state, while the clock goes on.
 fn goes_back(w: &mut World, to: &Dump) {
@@ -91,17 +91,19 @@ promises! { "epoch":
         };
         assert!(first == same && last.0 == first.0 + 1 && first > id);
     }
+}
 
+queries! { "epoch":
     "G3" an_operator_raises_the_epoch_and_it_is_told_why(w) {
-        assert_eq!(w.store.identity().unwrap().epoch, 0);
+        assert_eq!(w.look().identity().unwrap().epoch, 0);
         w.pass(secs(1));
         let epoch = w.store.raise_epoch("restored from a snapshot").unwrap();
-        let identity = w.store.identity().unwrap();
+        let identity = w.look().identity().unwrap();
         assert_eq!((epoch, identity.epoch), (1, 1));
         let raise = identity.raises.last().unwrap();
         assert_eq!((raise.epoch, raise.at, raise.reason.as_str()), (1, w.now(), "restored from a snapshot"));
         assert_eq!(w.store.raise_epoch("once more").unwrap(), 2);
-        let raises = w.store.identity().unwrap().raises;
+        let raises = w.look().identity().unwrap().raises;
         assert_eq!(raises.iter().map(|raise| raise.epoch).collect::<Vec<_>>(), [1, 2]);
         let id = w.put_one();
         assert_eq!(epoch_of(id.0), 2);
@@ -113,11 +115,11 @@ promises! { "epoch":
         let backup = w.dump();
         goes_back(w, &backup);
         w.take("ann");
-        let identity = w.store.identity().unwrap();
+        let identity = w.look().identity().unwrap();
         assert_eq!((identity.epoch, identity.raises.len()), (1, 1));
         assert!(!identity.raises[0].reason.is_empty());
         w.put_one();
         w.take("bob");
-        assert_eq!(w.store.identity().unwrap().raises.len(), 1, "and noticed once");
+        assert_eq!(w.look().identity().unwrap().raises.len(), 1, "and noticed once");
     }
 }

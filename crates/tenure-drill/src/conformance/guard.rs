@@ -10,10 +10,10 @@ use tenure::store::{
     Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Registration, Renewed, STALLED_GAP, WORKER_MEMORY,
 };
 
-use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
+use super::{LEASE, World, ask, complete, job, name, promises, queries, retry, secs, worker};
 
 fn known(who: &str) -> Registration {
-    Registration { worker: worker(who), queues: vec![name("default")], kinds: None }
+    Registration::new(worker(who), vec![name("default")])
 }
 
 /// The worker's process ends, and its lock with it.
@@ -77,9 +77,9 @@ promises! { "guard":
 
     "G5" an_installation_says_for_how_long_a_lock_must_have_been_free(w) {
         let gap = secs(5);
-        assert_eq!(w.store.guard_gap().unwrap(), GUARD_GAP);
+        assert_eq!(w.dump().guard_gap, GUARD_GAP);
         assert_eq!(w.store.set_guard_gap(gap).unwrap(), GUARD_GAP);
-        assert_eq!(w.store.guard_gap().unwrap(), gap);
+        assert_eq!(w.dump().guard_gap, gap);
         let fence = busy(w, "ann");
         dies(w, "ann");
         assert!(vanished(w).is_empty());
@@ -115,7 +115,7 @@ promises! { "guard":
             let refusal = w.store.set_guard_gap(gap).unwrap_err();
             assert!(refusal.is_invalid() && refusal.to_string().contains("300 ms to 60 s"), "{refusal}");
         }
-        assert_eq!(w.store.guard_gap().unwrap(), GUARD_GAP);
+        assert_eq!(w.dump().guard_gap, GUARD_GAP);
         w.store.set_guard_gap(GUARD_GAP_LIMIT).unwrap();
     }
 
@@ -265,19 +265,6 @@ promises! { "guard":
         assert_eq!(w.verbs(fence.job), [Verb::Vanish]);
     }
 
-    "G5" workers_are_seen_with_what_they_handle_and_whether_they_live(w) {
-        w.store.register(&Registration { kinds: Some(vec![name("mail"), name("sum")]), ..known("bob") }).unwrap();
-        w.pass(secs(1));
-        w.store.register(&known("ann")).unwrap();
-        dies(w, "bob");
-        let seen = w.store.workers().unwrap();
-        let ids: Vec<_> = seen.iter().map(|view| (view.worker.as_str(), view.is_alive)).collect();
-        assert_eq!(ids, [("ann", Some(true)), ("bob", Some(false))]);
-        assert_eq!(seen[0].since.since(seen[1].since), secs(1));
-        assert_eq!((&seen[0].kinds, &seen[0].queues), (&None, &vec![name("default")]));
-        assert_eq!(seen[1].kinds, Some(vec![name("mail"), name("sum")]));
-    }
-
     "G5" a_worker_that_was_lost_with_a_restart_is_forgotten_in_time(w) {
         w.store.register(&known("ann")).unwrap();
         restarts(w);
@@ -363,16 +350,6 @@ promises! { "guard":
         assert!(w.store.overdue(10, Duration::MAX).unwrap().is_empty());
     }
 
-    "G5" a_worker_that_makes_itself_known_again_is_seen_with_what_it_handles_now(w) {
-        w.store.register(&known("ann")).unwrap();
-        let (queues, kinds) = (vec![name("mail"), name("slow")], Some(vec![name("sum")]));
-        let again = Registration { queues: queues.clone(), kinds: kinds.clone(), ..known("ann") };
-        w.store.register(&again).unwrap();
-        let seen = w.store.workers().unwrap();
-        assert_eq!(seen.len(), 1);
-        assert_eq!((&seen[0].queues, &seen[0].kinds), (&queues, &kinds));
-    }
-
     "I5" what_is_refused_or_given_back_an_hour_later_forgets_no_crash(w) {
         let fence = busy(w, "ann");
         dies_and_is_noticed(w, "ann");
@@ -454,5 +431,36 @@ promises! { "guard":
         assert!(vanished(w).is_empty());
         w.pass(Duration::from_millis(1));
         assert_eq!(vanished(w), [(fence.job.0, "ann".to_owned(), State::Queued)]);
+    }
+}
+
+queries! { "guard":
+    "G5" workers_are_seen_with_what_they_handle_and_whether_they_live(w) {
+        w.store.register(&Registration { kinds: Some(vec![name("mail"), name("sum")]), ..known("bob") }).unwrap();
+        w.pass(secs(1));
+        w.store.register(&known("ann")).unwrap();
+        dies(w, "bob");
+        let seen = w.look().workers().unwrap();
+        let ids: Vec<_> = seen.iter().map(|view| (view.worker.as_str(), view.is_alive)).collect();
+        assert_eq!(ids, [("ann", Some(true)), ("bob", Some(false))]);
+        assert_eq!(seen[0].since.since(seen[1].since), secs(1));
+        assert_eq!((&seen[0].kinds, &seen[0].queues), (&None, &vec![name("default")]));
+        assert_eq!(seen[1].kinds, Some(vec![name("mail"), name("sum")]));
+    }
+
+    "G5" a_worker_that_makes_itself_known_again_is_seen_with_what_it_handles_now(w) {
+        w.store.register(&known("ann")).unwrap();
+        let (queues, kinds) = (vec![name("mail"), name("slow")], Some(vec![name("sum")]));
+        let again = Registration { queues: queues.clone(), kinds: kinds.clone(), ..known("ann") };
+        w.store.register(&again).unwrap();
+        let seen = w.look().workers().unwrap();
+        assert_eq!(seen.len(), 1);
+        assert_eq!((&seen[0].queues, &seen[0].kinds), (&queues, &kinds));
+    }
+
+    "G5" the_guard_gap_that_was_set_is_seen(w) {
+        assert_eq!(w.look().guard_gap().unwrap(), GUARD_GAP);
+        w.store.set_guard_gap(secs(5)).unwrap();
+        assert_eq!(w.look().guard_gap().unwrap(), secs(5));
     }
 }

@@ -1,9 +1,8 @@
 //! Effects, which take place once per key, and remembered steps.
 
-use tenure::inspect::EffectFilter;
-use tenure::job::{JobId, State};
+use tenure::job::{JobId, JobRecord, State};
 use tenure::lease::{Fence, Token};
-use tenure::ledger::{Act, Answer, Doubt, Entry, Resolution, Standing, effect_name};
+use tenure::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, effect_name};
 use tenure::lifecycle::{Outcome, Verb};
 use tenure::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
 
@@ -59,10 +58,18 @@ pub(super) fn resolve(w: &mut World, job: JobId, effect: &str, how: &Resolution)
     w.store.resolve(job, &effect_name(effect).unwrap(), how).unwrap()
 }
 
-pub(super) fn doubts(w: &mut World) -> Vec<String> {
-    let only = EffectFilter { in_doubt: true, ..EffectFilter::default() };
-    let found = w.store.effects(&only, 100).unwrap();
-    found.iter().map(|view| format!("{}/{}", view.effect.job, view.effect.name)).collect()
+/// The effects whose outcome no attempt can know any more.
+fn doubts(w: &mut World) -> Vec<String> {
+    let state = w.dump();
+    let is_held = |effect: &Effect| {
+        let holds = |job: &JobRecord| {
+            (job.id, job.token, job.state) == (effect.job, effect.token, State::Running)
+        };
+        state.jobs.iter().any(holds)
+    };
+    let open = state.ledger.iter().filter(|effect| effect.standing == Standing::Open);
+    let doubtful = open.filter(|effect| !is_held(effect));
+    doubtful.map(|effect| format!("{}/{}", effect.job, effect.name)).collect()
 }
 
 promises! { "ledger":
@@ -281,9 +288,8 @@ promises! { "ledger":
         }
         w.act(fences[0], "mail", commit("1"));
         let of = |w: &mut World, job: JobId| {
-            let only = EffectFilter { job: Some(job), ..EffectFilter::default() };
-            let found = w.store.effects(&only, 100).unwrap();
-            found.iter().map(|view| (view.effect.name.to_string(), view.effect.standing)).collect::<Vec<_>>()
+            let found = w.dump().ledger.into_iter().filter(|effect| effect.job == job);
+            found.map(|effect| (effect.name.to_string(), effect.standing)).collect::<Vec<_>>()
         };
         let open = |name: &str| (name.to_owned(), Standing::Open);
         assert_eq!(of(w, one), [open("charge"), ("mail".into(), Standing::Committed)]);
@@ -527,7 +533,7 @@ promises! { "ledger":
         w.act(fences[0], "charge", commit("1"));
         let both = fences.iter().map(|fence| Settlement::new(*fence, complete())).collect::<Vec<_>>();
         assert_eq!(w.store.settle(&both).unwrap(), [Settled::Applied(State::Succeeded); 2]);
-        assert!(w.store.job(known).unwrap().is_none());
+        assert!(!w.is_there(known));
         assert_eq!((w.state(doubtful), doubts(w)), (State::Succeeded, vec![format!("{doubtful}/charge")]));
         assert_eq!(w.store.settle(&both[1..]).unwrap(), [Settled::Applied(State::Succeeded)]);
         assert_eq!(w.store.prune(100).unwrap().jobs, 0);

@@ -1,4 +1,4 @@
-//! How jobs are looked up and listed.
+//! What a worker asks about jobs and changes, and how jobs are looked up and listed.
 
 use tenure::clock;
 use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
@@ -6,10 +6,10 @@ use tenure::job::{JobId, Json, State};
 use tenure::lifecycle::Outcome;
 use tenure::store::{Claim, QueueChange, Wake};
 
-use super::{World, ask, complete, job, name, promises, retry, secs, tenant, worker};
+use super::{World, ask, complete, job, name, promises, queries, retry, secs, tenant, worker};
 
 fn page(w: &mut World, filter: &Filter, limit: usize) -> Vec<i64> {
-    w.store.jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
+    w.look().jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
 }
 
 /// Brings the one due job, in either of two queues, to this end state.
@@ -26,11 +26,6 @@ fn end_as(w: &mut World, id: JobId, state: State) {
 }
 
 promises! { "look":
-    "G1" an_unknown_job_is_not_there(w) {
-        assert!(w.store.job(JobId(404)).unwrap().is_none());
-        assert!(w.store.job(JobId(i64::MIN)).unwrap().is_none());
-    }
-
     "G2" where_jobs_stand_is_told_by_token_and_state_alone(w) {
         let ended = w.ended(complete());
         let dead = w.ended(Outcome::Bury { reason: "no".into() });
@@ -44,31 +39,11 @@ promises! { "look":
         assert_eq!((found[0], found[4]), (running, running));
         assert_eq!((found[1], found[5]), (None, None));
         for (found, id) in [(found[2], ended), (found[3], dead)] {
-            let job = w.store.job(id).unwrap().unwrap().job;
+            let job = w.record(id);
             assert_eq!(found, Some(Current { token: job.token, state: job.state }));
         }
         assert!(w.store.current(&[]).unwrap().is_empty());
         assert!(w.store.current(&[id; 1_001]).unwrap_err().is_invalid());
-    }
-
-    "G1" what_a_job_has_come_to_is_told_without_the_rest_of_it(w) {
-        assert_eq!(w.store.outcome(JobId(404)).unwrap(), None);
-        let result = Json::check("result", "{\"n\":7}", 100).unwrap();
-        let of = |state| JobOutcome { state, result: None, reason: None };
-        let succeeded = w.ended(Outcome::Complete { result: Some(result.clone()) });
-        assert_eq!(w.store.outcome(succeeded).unwrap(), Some(JobOutcome { result: Some(result), ..of(State::Succeeded) }));
-        let dead = w.ended(Outcome::Bury { reason: "no".into() });
-        assert_eq!(w.store.outcome(dead).unwrap(), Some(JobOutcome { reason: Some("no".into()), ..of(State::Dead) }));
-        let parked = w.ended(Outcome::Park { reason: "ask Ann".into() });
-        assert_eq!(w.store.outcome(parked).unwrap(), Some(JobOutcome { reason: Some("ask Ann".into()), ..of(State::Parked) }));
-        let cancelled = w.put_one();
-        w.store.cancel(&[cancelled]).unwrap();
-        assert_eq!(w.store.outcome(cancelled).unwrap().unwrap().state, State::Cancelled);
-        let waiting = w.put(job("work").delay(secs(9)));
-        assert_eq!(w.store.outcome(waiting).unwrap(), Some(of(State::Queued)));
-        let running = w.put_one();
-        w.take("ann");
-        assert_eq!(w.store.outcome(running).unwrap(), Some(of(State::Running)));
     }
 
     "G2" a_timeline_tells_the_story_in_order(w) {
@@ -83,6 +58,45 @@ promises! { "look":
         assert_eq!(events, ["retry", "lapse", "stale_write_blocked", "bury"]);
         let times: Vec<_> = w.timeline(id).iter().map(|line| line.at).collect();
         assert!(times.is_sorted());
+    }
+
+    "I11" a_wait_returns_when_something_has_changed_since_the_last_look(w) {
+        let far = clock::monotonic() + secs(3_600);
+        w.claim(&ask("ann", 1));
+        w.put_one();
+        assert_eq!(w.store.wait(far).unwrap(), Wake::Changed);
+    }
+
+    "I11" a_wait_for_nothing_ends_at_its_time(w) {
+        w.claim(&ask("ann", 1));
+        assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
+    }
+}
+
+queries! { "look":
+    "G1" an_unknown_job_is_not_there(w) {
+        assert!(w.look().job(JobId(404)).unwrap().is_none());
+        assert!(w.look().job(JobId(i64::MIN)).unwrap().is_none());
+    }
+
+    "G1" what_a_job_has_come_to_is_told_without_the_rest_of_it(w) {
+        assert_eq!(w.look().outcome(JobId(404)).unwrap(), None);
+        let result = Json::check("result", "{\"n\":7}", 100).unwrap();
+        let of = |state| JobOutcome { state, result: None, reason: None };
+        let succeeded = w.ended(Outcome::Complete { result: Some(result.clone()) });
+        assert_eq!(w.look().outcome(succeeded).unwrap(), Some(JobOutcome { result: Some(result), ..of(State::Succeeded) }));
+        let dead = w.ended(Outcome::Bury { reason: "no".into() });
+        assert_eq!(w.look().outcome(dead).unwrap(), Some(JobOutcome { reason: Some("no".into()), ..of(State::Dead) }));
+        let parked = w.ended(Outcome::Park { reason: "ask Ann".into() });
+        assert_eq!(w.look().outcome(parked).unwrap(), Some(JobOutcome { reason: Some("ask Ann".into()), ..of(State::Parked) }));
+        let cancelled = w.put_one();
+        w.store.cancel(&[cancelled]).unwrap();
+        assert_eq!(w.look().outcome(cancelled).unwrap().unwrap().state, State::Cancelled);
+        let waiting = w.put(job("work").delay(secs(9)));
+        assert_eq!(w.look().outcome(waiting).unwrap(), Some(of(State::Queued)));
+        let running = w.put_one();
+        w.take("ann");
+        assert_eq!(w.look().outcome(running).unwrap(), Some(of(State::Running)));
     }
 
     "G1" pages_come_newest_first_and_go_on_where_the_last_one_ended(w) {
@@ -117,7 +131,7 @@ promises! { "look":
         let both = Filter { kind: Some(name("mail")), queue: Some(name("default")), ..filter() };
         assert_eq!(page(w, &both, 10), [a.0]);
         assert!(page(w, &filter(), 0).is_empty());
-        assert!(w.store.jobs(&filter(), 1_001).unwrap_err().is_invalid());
+        assert!(w.look().jobs(&filter(), 1_001).unwrap_err().is_invalid());
     }
 
     "G1" every_state_can_be_filtered_for(w) {
@@ -137,14 +151,14 @@ promises! { "look":
             (State::Dead, vec![dead]),
             (State::Cancelled, vec![cancelled]),
         ] {
-            let found: Vec<_> = w.store.jobs(&Filter { state: Some(state), ..Filter::default() }, 10).unwrap()
+            let found: Vec<_> = w.look().jobs(&Filter { state: Some(state), ..Filter::default() }, 10).unwrap()
                 .iter().map(|job| job.id).collect();
             assert_eq!(found, expected, "{state}");
         }
     }
 
     "G1" the_overview_counts_each_queue_and_tenant(w) {
-        assert!(w.store.overview().unwrap().lines.is_empty());
+        assert!(w.look().overview().unwrap().lines.is_empty());
         w.ended(complete());
         w.ended(Outcome::Bury { reason: "no".into() });
         w.ended(Outcome::Park { reason: "x".into() });
@@ -155,7 +169,7 @@ promises! { "look":
         w.put_one();
         w.put(job("work").delay(secs(9)));
         w.put(job("work").tenant(tenant("acme")).queue(name("bulk")));
-        let lines = w.store.overview().unwrap().lines;
+        let lines = w.look().overview().unwrap().lines;
         let acme = OverviewLine { ready: 1, oldest_wait_ms: Some(0), ..OverviewLine::empty(name("bulk"), tenant("acme")) };
         let other = OverviewLine {
             ready: 2, waiting: 1, running: 1, parked: 1, dead: 1, oldest_wait_ms: Some(4_000),
@@ -164,7 +178,7 @@ promises! { "look":
         };
         assert_eq!(lines, [acme, other]);
         w.pass(secs(60));
-        let later = w.store.overview().unwrap().lines.remove(1);
+        let later = w.look().overview().unwrap().lines.remove(1);
         assert_eq!((later.dead, later.succeeded_last_minute, later.died_last_minute), (1, 0, 0));
         // A due job counts as ready, whether or not a claim has promoted it.
         assert_eq!((later.ready, later.waiting), (3, 0));
@@ -179,22 +193,10 @@ promises! { "look":
         w.store.renew(&[first.fence()], super::LEASE).unwrap();
         w.put_one();
         w.put(job("work").delay(secs(9)));
-        let leases = w.store.leases(10).unwrap();
+        let leases = w.look().leases(10).unwrap();
         let seen: Vec<_> = leases.iter().map(|lease| (lease.job, lease.worker.clone(), lease.token)).collect();
         assert_eq!(seen, [(second.job(), worker("bob"), second.token()), (first.job(), worker("ann"), first.token())]);
-        assert_eq!(w.store.leases(1).unwrap().len(), 1);
-    }
-
-    "I11" a_wait_returns_when_something_has_changed_since_the_last_look(w) {
-        let far = clock::monotonic() + secs(3_600);
-        w.claim(&ask("ann", 1));
-        w.put_one();
-        assert_eq!(w.store.wait(far).unwrap(), Wake::Changed);
-    }
-
-    "I11" a_wait_for_nothing_ends_at_its_time(w) {
-        w.claim(&ask("ann", 1));
-        assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
+        assert_eq!(w.look().leases(1).unwrap().len(), 1);
     }
 
     "I11" looking_wakes_nobody(w) {
@@ -202,8 +204,8 @@ promises! { "look":
         w.claim(&ask("ann", 1));
         while w.store.wait(clock::monotonic()).unwrap() == Wake::Changed {}
         w.claim(&ask("bob", 1));
-        w.store.overview().unwrap();
-        w.store.jobs(&Filter::default(), 10).unwrap();
+        w.look().overview().unwrap();
+        w.look().jobs(&Filter::default(), 10).unwrap();
         assert_eq!(w.store.wait(clock::monotonic()).unwrap(), Wake::TimedOut);
     }
 
@@ -211,7 +213,7 @@ promises! { "look":
         w.ended(complete());
         w.ended(Outcome::Bury { reason: "no".into() });
         let rates = |w: &mut super::World| {
-            let line = w.store.overview().unwrap().lines.remove(0);
+            let line = w.look().overview().unwrap().lines.remove(0);
             (line.succeeded_last_minute, line.died_last_minute)
         };
         w.pass(OverviewLine::WINDOW - std::time::Duration::from_millis(1));
@@ -242,7 +244,7 @@ promises! { "look":
     "G1" a_job_counts_as_ready_from_the_moment_at_which_it_is_due(w) {
         w.put(job("work").delay(secs(5)));
         let seen = |w: &mut World| {
-            let line = w.store.overview().unwrap().lines.remove(0);
+            let line = w.look().overview().unwrap().lines.remove(0);
             (line.ready, line.waiting, line.oldest_wait_ms)
         };
         w.pass(secs(5) - std::time::Duration::from_millis(1));
@@ -255,7 +257,7 @@ promises! { "look":
         for queue in ["mail", "bulk", "slow"] {
             w.store.configure(&name(queue), &QueueChange::default()).unwrap();
         }
-        let queues: Vec<_> = w.store.queues().unwrap().into_iter().map(|settings| settings.queue).collect();
+        let queues: Vec<_> = w.look().queues().unwrap().into_iter().map(|settings| settings.queue).collect();
         assert_eq!(queues, ["bulk", "mail", "slow"].map(name));
     }
 }

@@ -144,7 +144,7 @@ promises! { "operate":
     "I9" purging_deletes_an_ended_job_and_all_that_is_known_of_it(w) {
         let id = w.ended(bury());
         assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::Applied]);
-        assert!(w.store.job(id).unwrap().is_none());
+        assert!(!w.is_there(id));
         assert!(w.dump().timeline.is_empty());
         assert_eq!(w.store.purge(&[AsSeen::any(id)]).unwrap(), [Changed::NotFound]);
     }
@@ -180,7 +180,7 @@ promises! { "operate":
         let both = QueueChange { pause: Some(Pause::Pause), keep: Some(secs(60)), keep_dead: Some(DAY) };
         let set = w.store.configure(&name("q"), &both).unwrap();
         assert_eq!((set.paused_at, set.keep_ms, set.keep_dead_ms), (since, 60_000, 86_400_000));
-        assert_eq!(w.store.queues().unwrap(), [set]);
+        assert_eq!(w.dump().queues, [set]);
     }
 
     "G1" succeeded_jobs_are_kept_a_week_and_dead_and_cancelled_ones_a_month(w) {
@@ -194,7 +194,7 @@ promises! { "operate":
         w.pass(Duration::from_millis(1));
         assert_eq!(w.store.prune(100).unwrap().jobs, 1);
         assert_eq!(kept(w), [dead, cancelled]);
-        assert!(w.store.job(succeeded).unwrap().is_none());
+        assert!(!w.is_there(succeeded));
         w.pass(23 * DAY);
         assert_eq!(w.store.prune(100).unwrap().jobs, 2);
         assert!(kept(w).is_empty() && w.dump().timeline.is_empty());
@@ -281,8 +281,8 @@ promises! { "operate":
         w.pass(8 * DAY);
         for (gone, left) in [(first, vec![second, third]), (second, vec![third])] {
             assert_eq!(w.store.prune(1).unwrap().jobs, 1);
-            assert!(w.store.job(gone).unwrap().is_none());
-            assert!(left.iter().all(|id| w.store.job(*id).unwrap().is_some()));
+            assert!(!w.is_there(gone));
+            assert!(left.iter().all(|id| w.is_there(*id)));
         }
     }
 
@@ -296,7 +296,7 @@ promises! { "operate":
         assert_eq!(w.store.purge(&[AsSeen::any(succeeded[0])]).unwrap(), [Changed::Applied]);
         assert_eq!(w.store.cancel(&[queued[0]]).unwrap(), [Changed::Applied]);
         for (id, before) in others.into_iter().zip(before) {
-            assert_eq!(w.store.job(id).unwrap().map(|found| found.job), Some(before));
+            assert_eq!(w.find(id), Some(before));
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tenure::inspect::Rule;
 use tenure::job::{JobId, State};
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
@@ -143,16 +142,6 @@ promises! { "pulse":
         assert!(w.store.beat().unwrap().leads);
     }
 
-    "I11" a_check_tells_of_a_lease_that_is_long_over_also_where_no_worker_is_left(w) {
-        let fence = held(w);
-        w.pass(PULSE);
-        assert!(w.store.beat().unwrap().leads);
-        w.pass(secs(3_600));
-        assert_eq!(overdue(w), [], "a worker that looks gives its holder time to come back");
-        let wrong = w.store.check(None, 100).unwrap().wrong;
-        assert_eq!(wrong.iter().map(|wrong| (wrong.job, wrong.rule)).collect::<Vec<_>>(), [(fence.job, Rule::I11)]);
-    }
-
     "G5" one_caller_leads_in_each_beat_of_the_pulse(w) {
         held(w);
         assert_eq!(w.store.beat().unwrap(), Beat { leads: false, leases_are_out: true, workers: 0, wakes: true });
@@ -175,7 +164,7 @@ promises! { "pulse":
     }
 
     "G5" after_a_stall_a_lock_must_have_been_free_for_longer(w) {
-        let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
+        let known = Registration::new(worker("ann"), vec![name("default")]);
         assert_eq!(w.store.register(&known).unwrap(), Guarded::ByLock);
         let fence = held(w);
         w.surroundings(|state| {

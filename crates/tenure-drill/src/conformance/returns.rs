@@ -18,7 +18,7 @@ fn put(w: &mut World, kind: &str) -> JobId {
 /// due.
 fn busy(w: &mut World, who: &str, kinds: &[&str]) -> Vec<Fence> {
     w.pass(secs(60));
-    let known = Registration { worker: worker(who), queues: vec![name("default")], kinds: None };
+    let known = Registration::new(worker(who), vec![name("default")]);
     w.store.register(&known).unwrap();
     let kinds = Some(kinds.iter().map(|kind| name(kind)).collect());
     let claim = Claim { kinds, lease: secs(6_000), ..ask(who, 10) };

@@ -327,7 +327,7 @@ promises! { "settle":
         w.settle(fence, retry(Duration::ZERO));
         let fence = w.take("ann").lease.fence();
         assert_eq!(w.settle(fence, complete()), Settled::Applied(State::Succeeded));
-        assert!(w.store.job(id).unwrap().is_none());
+        assert!(!w.is_there(id));
         assert_eq!(w.settle(fence, complete()), Settled::NotFound);
         let dump = w.dump();
         assert!(dump.jobs.is_empty() && dump.timeline.is_empty());

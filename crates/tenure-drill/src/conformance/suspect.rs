@@ -81,7 +81,7 @@ fn work(w: &mut World, slots: usize, poison: &[JobId], all: &[JobId]) {
 
 promises! { "suspect":
     "G5" all_jobs_of_a_lost_worker_are_taken_again_by_one_claim(w) {
-        let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
+        let known = Registration::new(worker("ann"), vec![name("default")]);
         w.store.register(&known).unwrap();
         w.store.enqueue(&vec![job("work"); 200]).unwrap();
         let lost = w.claim_ids(&ask("ann", 200));
@@ -243,7 +243,7 @@ promises! { "suspect":
     }
 
     "I5" a_crash_that_was_none_makes_no_suspect(w) {
-        let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
+        let known = Registration::new(worker("ann"), vec![name("default")]);
         let id = crashed(w, 1, 5, 1)[0];
         w.store.register(&known).unwrap();
         let fence = w.take("ann").lease.fence();
@@ -258,7 +258,7 @@ promises! { "suspect":
     }
 
     "I5" a_crash_that_is_forgotten_already_is_not_taken_back_from_those_that_came_later(w) {
-        let known = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
+        let known = Registration::new(worker("ann"), vec![name("default")]);
         let id = w.put(limited("work", 5));
         w.store.register(&known).unwrap();
         let fence = w.take("ann").lease.fence();

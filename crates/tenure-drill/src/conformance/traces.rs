@@ -54,7 +54,7 @@ promises! { "settle":
             let batch = batches(&[mine, kept]);
             let answers = w.store.settle(&batch[at]).unwrap();
             assert_eq!(answers[..2], [Settled::Applied(State::Succeeded); 2]);
-            assert!(w.store.job(mine.job).unwrap().is_none());
+            assert!(!w.is_there(mine.job));
             assert_eq!(traces(w, mine.job), (0, 0, 0));
             for other in [beside, kept] {
                 assert_eq!(w.record(other.job).args.as_str().len(), 5_002);
@@ -83,7 +83,7 @@ promises! { "settle":
             assert_eq!(w.state(open.job), State::Succeeded, "its effect is in doubt");
             assert_eq!(traces(w, open.job), (0, 1, 0));
             for gone in [done, none] {
-                assert!(w.store.job(gone.job).unwrap().is_none());
+                assert!(!w.is_there(gone.job));
                 assert_eq!(traces(w, gone.job), (0, 0, 0));
             }
             assert_eq!(w.state(beside.job), State::Running);

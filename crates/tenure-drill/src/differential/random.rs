@@ -9,9 +9,9 @@ use tenure::job::{JobId, Json, Key, Name, NewJob, Progress, RetryPolicy, State, 
 use tenure::lease::WorkerId;
 use tenure::ledger::{Act, Resolution};
 use tenure::lifecycle::Outcome;
-use tenure::store::{Claim, Cursor, Pause, QueueChange};
+use tenure::store::{Claim, Pause, QueueChange};
 
-use super::Step;
+use super::{Query, Step};
 
 impl Step {
     pub(super) fn random(chance: &mut Chance) -> Step {
@@ -45,12 +45,12 @@ impl Step {
             92..93 => Step::Purge(at(chance), (chance.below(3) == 0).then(|| at(chance))),
             93..95 => Step::Configure(random_queue(chance), random_change(chance)),
             95..96 => Step::Prune(chance.below(6) as usize),
-            96..98 => Step::Page(random_filter(chance), chance.below(5) as usize),
-            98 => Step::Leases(chance.below(5) as usize),
-            99 => Step::Overview,
+            96..98 => Step::Look(Query::Page(random_filter(chance), chance.below(5) as usize)),
+            98 => Step::Look(Query::Leases(chance.below(5) as usize)),
+            99 => Step::Look(Query::Overview),
             100..126 => random_ledger(chance),
             126..128 => Step::Resolve(at(chance), random_effect(chance), random_resolution(chance)),
-            128 => Step::Effects(chance.below(2) == 0, chance.below(5) as usize),
+            128 => Step::Look(Query::Effects(chance.below(2) == 0, chance.below(5) as usize)),
             129..135 => Step::Register(random_worker(chance)),
             135 => Step::Retire(random_worker(chance)),
             136..142 => Step::Die(random_worker(chance), chance.below(2) == 0),
@@ -61,7 +61,7 @@ impl Step {
             146 => Step::Restart,
             147 => Step::Backup,
             148 => Step::GoBack,
-            149..154 => Step::Check(1 + chance.below(20) as usize),
+            149..154 => Step::Look(Query::Check(1 + chance.below(20) as usize)),
             154..158 => Step::Beat,
             158..168 => Step::Decide(random_effect(chance), random_resolution(chance)),
             _ => Step::Progress((0..1 + chance.below(4)).map(|_| random_report(chance)).collect()),
@@ -149,14 +149,15 @@ fn random_claim(chance: &mut Chance) -> Claim {
     let kinds = (chance.below(3) == 0)
         .then(|| (0..1 + chance.below(2)).map(|_| random_kind(chance)).collect());
     Claim {
-        worker: random_worker(chance),
         queues,
         kinds,
-        n: one_of(chance, &[1, 1, 2, 5, 12]),
-        lease: one_of(chance, &[800_u64, 5_000, 30_000]).into_duration(),
-        cursor: Cursor::default(),
         grace: one_of(chance, &[0_u64, 0, 0, 3_000]).into_duration(),
         request: one_of(chance, &[0, 1]),
+        ..Claim::new(
+            random_worker(chance),
+            one_of(chance, &[1, 1, 2, 5, 12]),
+            one_of(chance, &[800_u64, 5_000, 30_000]).into_duration(),
+        )
     }
 }
 

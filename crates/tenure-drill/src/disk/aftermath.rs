@@ -11,7 +11,7 @@ use tenure::drill::{Dump, Explorable};
 use tenure::job::{JobId, NewJob};
 use tenure::lease::Token;
 use tenure::store::sqlite::Sqlite;
-use tenure::store::{Enqueued, Result, Store};
+use tenure::store::{Enqueued, Look, Result, Work};
 
 use super::WITNESS;
 use super::history::{self, BESIDE, Call, claim, json, name};

@@ -18,7 +18,7 @@ use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, Entry};
 use tenure::lifecycle::Outcome;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Cursor, Enqueued, Settled, Settlement, Store};
+use tenure::store::{Claim, Enqueued, Operate, Settled, Settlement, Work};
 
 use super::recorder::Recorder;
 use super::tape::{Event, Tape};
@@ -325,14 +325,12 @@ fn ended(settlements: &[Settlement], answers: &[Settled]) -> Vec<JobId> {
 /// A claim with a lease of half a minute.
 pub(super) fn claim(worker: &str, queues: Vec<Name>, n: usize) -> Claim {
     Claim {
-        worker: WorkerId::check(worker).expect("a valid worker id"),
         queues,
-        kinds: None,
-        n,
-        lease: Duration::from_secs(30),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
+        ..Claim::new(
+            WorkerId::check(worker).expect("a valid worker id"),
+            n,
+            Duration::from_secs(30),
+        )
     }
 }
 

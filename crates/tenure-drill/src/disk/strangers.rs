@@ -17,7 +17,7 @@ use tenure::lease::Fence;
 use tenure::ledger::{Act, Answer, Entry};
 use tenure::lifecycle::Outcome;
 use tenure::store::sqlite::Sqlite;
-use tenure::store::{Changed, Enqueued, Renewed, Result, Settled, Settlement, Store};
+use tenure::store::{Changed, Enqueued, Operate, Renewed, Result, Settled, Settlement, Work};
 
 use super::FILE;
 use super::history::{self, claim, json, name};

@@ -8,8 +8,8 @@ use tenure::job::{JobId, Json, Key, Name, NewJob, Progress};
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{self, Entry, Resolution, effect_name};
 use tenure::store::{
-    AsSeen, Attempt, Changed, Claim, Claimed, Cursor, Enqueued, Lapse, Lapsed, Pruned,
-    Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
+    AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapse, Lapsed, Pruned, Registration,
+    Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
 };
 
 use super::actors::{Doing, Ending};
@@ -216,20 +216,11 @@ pub(crate) fn kind() -> Name {
 }
 
 pub(crate) fn registration(identity: u8) -> Registration {
-    Registration { worker: worker(identity), queues: vec![Name::default_queue()], kinds: None }
+    Registration::new(worker(identity), vec![Name::default_queue()])
 }
 
 fn claim(identity: u8, n: u8) -> Claim {
-    Claim {
-        worker: worker(identity),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: usize::from(n),
-        lease: LEASE,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(worker(identity), usize::from(n), LEASE)
 }
 
 fn settlements(endings: &[(Fence, Ending)]) -> Vec<Settlement> {

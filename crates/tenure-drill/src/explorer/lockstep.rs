@@ -4,7 +4,7 @@ use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::job::{Json, Limits, NewJob};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Error, Result, Store, postgres};
+use tenure::store::{Error, Result, Work, postgres};
 
 use super::call::{Answer, Call, identity, kind, perform, registration};
 use super::scope::Scope;
@@ -183,11 +183,10 @@ pub(super) fn beginning(scope: &Scope) -> Dump {
     let job =
         NewJob::new(kind(), args).max_attempts(scope.max_attempts).max_crashes(scope.max_crashes);
     let mut model = Model::new(Clock::manual(START), Limits::default());
-    let store: &mut dyn Store = &mut model;
-    store.enqueue(&vec![job; usize::from(scope.jobs)]).expect("the model stores jobs");
+    model.enqueue(&vec![job; usize::from(scope.jobs)]).expect("the model stores jobs");
     if scope.guard.is_some() {
         for at in 0..usize::from(scope.workers) {
-            store.register(&registration(identity(at, 0))).expect("the model registers workers");
+            model.register(&registration(identity(at, 0))).expect("the model registers workers");
         }
     }
     model.dump().expect("the model tells its state")

@@ -2,10 +2,9 @@
 
 use tenure::clock::Timestamp;
 use tenure::drill::WorkerRecord;
-use tenure::inspect::{Checked, Rule, TimelineEntry, WorkerView, Wrong};
-use tenure::job::{About, JobId, JobRecord, State};
+use tenure::inspect::TimelineEntry;
+use tenure::job::{About, JobRecord, State};
 use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::Standing;
 use tenure::lifecycle::{CRASH_MEMORY, Verb};
 use tenure::store::{
     AFTER_STALL, Beat, Lapse, PULSE, Registration, STALL, STALLED_GAP, WORKER_MEMORY,
@@ -39,7 +38,7 @@ impl Model {
 
     /// When the last recorded gap in the pulse ended, and the one before it. Ignores times in the
     /// future.
-    fn noted_breaks(&self) -> (Timestamp, Timestamp) {
+    pub(super) fn noted_breaks(&self) -> (Timestamp, Timestamp) {
         let past = |at| if at <= self.now() { at } else { Timestamp::from_millis(0) };
         (past(self.broke), past(self.broke_before))
     }
@@ -166,48 +165,11 @@ impl Model {
         self.note(&seen, Verb::Return, state, Some(words.into()));
     }
 
-    pub(super) fn workers_now(&self) -> Vec<WorkerView> {
-        let view = |worker: &WorkerRecord| WorkerView {
-            worker: worker.worker.clone(),
-            queues: worker.queues.clone(),
-            kinds: worker.kinds.clone(),
-            since: worker.taken_at,
-            is_alive: worker.guarded.then(|| self.held.contains(&worker.worker)),
-        };
-        self.workers.values().map(view).collect()
-    }
-
     /// Forgets workers whose lock cannot be checked and that have not registered for a long time.
     pub(super) fn prune_workers(&mut self) {
         let (old, started_at) = (self.now() - WORKER_MEMORY, self.started_at);
         self.workers.retain(|_, worker| {
             worker.taken_at > old || (worker.guarded && worker.under == started_at)
         });
-    }
-
-    pub(super) fn check_now(&self, from: Option<JobId>, limit: usize) -> Checked {
-        let first = from.unwrap_or(JobId(0));
-        let mut ids = self.jobs.range(first..).map(|(id, _)| *id);
-        let window: Vec<_> = ids.by_ref().take(limit).collect();
-        let next = ids.next();
-        let mut wrong = Vec::new();
-        for id in &window {
-            let job = &self.jobs[id];
-            if self.is_over_after(job, Rule::OVERDUE, self.noted_breaks()) {
-                wrong.push(Wrong { job: *id, rule: Rule::I11, what: String::new() });
-            }
-            let open = |effect: &&tenure::ledger::Effect| {
-                effect.job == *id && effect.standing == Standing::Open
-            };
-            if job.state == State::Succeeded {
-                let left = self.ledger.values().filter(open);
-                wrong.extend(left.map(|_| Wrong {
-                    job: *id,
-                    rule: Rule::Ledger,
-                    what: String::new(),
-                }));
-            }
-        }
-        Checked { looked: window.len(), wrong, next }
     }
 }

@@ -1,6 +1,5 @@
 //! Effects and steps, as the specification has them.
 
-use tenure::inspect::{EffectFilter, EffectView};
 use tenure::job::{JobId, JobRecord, Name, State};
 use tenure::lease::{Fence, Token};
 use tenure::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, Step};
@@ -209,28 +208,6 @@ impl Model {
             return Resolved::Applied(State::Queued);
         }
         Resolved::Applied(job.state)
-    }
-
-    pub(super) fn effects_now(&self, filter: &EffectFilter, limit: usize) -> Vec<EffectView> {
-        let view = |effect: &Effect| {
-            let job = self.jobs.get(&effect.job)?;
-            let is_held = job.state == State::Running && job.token == effect.token;
-            let in_doubt = effect.standing == Standing::Open && !is_held;
-            let shown = (in_doubt || !filter.in_doubt)
-                && filter.job.is_none_or(|job| job == effect.job)
-                && filter.before.is_none_or(|before| effect.job < before);
-            shown.then(|| EffectView {
-                effect: effect.clone(),
-                in_doubt,
-                state: job.state,
-                kind: job.kind.clone(),
-                tenant: job.tenant.clone(),
-            })
-        };
-        let mut views: Vec<_> = self.ledger.values().filter_map(view).collect();
-        views.sort_by_key(|view| (std::cmp::Reverse(view.effect.job), view.effect.name.clone()));
-        views.truncate(limit);
-        views
     }
 }
 

@@ -1,30 +1,26 @@
 //! The model behind the port: the same argument checks as the engines, then the rules of
 //! `model.rs`.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use tenure::clock::{Timestamp, millis};
+use tenure::clock::Timestamp;
 use tenure::drill::{self, Dump, Explorable, KeyRecord};
-use tenure::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, OverviewLine, QueueSettings, Raise, WorkerView,
-};
-use tenure::job::{JobId, JobRecord, Name, NewJob, State, Tenant};
+use tenure::inspect::{Current, QueueSettings, Raise};
+use tenure::job::{JobId, JobRecord, Name, NewJob, State};
 use tenure::lease::{self, Fence, WorkerId, first_of};
 use tenure::ledger::{self, Entry, Resolution};
 use tenure::store::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
-    check_resolution, check_settlements,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
+    Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
+    Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,
+    check_jobs, check_lease, check_resolution, check_settlements,
 };
 
 use super::Model;
 
 impl drill::Sealed for Model {}
 
-impl Store for Model {
+impl Work for Model {
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check_jobs(jobs, &self.limits)?;
         self.changing(|model| jobs.iter().map(|job| model.enqueue_one(job)).collect())
@@ -129,6 +125,39 @@ impl Store for Model {
         })
     }
 
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        self.prune_workers();
+        let now = self.now();
+        let old = |job: &&JobRecord| {
+            let keep = self.settings_of(&job.queue).keep(job.state);
+            job.finished_at.is_some_and(|finished| finished + keep <= now)
+                && !self.is_in_doubt(job.id)
+        };
+        let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
+        jobs.sort_by_key(|job| (job.queue.clone(), job.state, job.finished_at, job.id));
+        let jobs: Vec<_> = jobs.into_iter().take(limit).map(|job| job.id).collect();
+        let mut keys: Vec<_> = self.keys.iter().filter(|(_, key)| key.expires_at <= now).collect();
+        keys.sort_by_key(|(place, key)| (key.expires_at, (*place).clone()));
+        let keys: Vec<_> = keys.into_iter().take(limit).map(|(place, _)| place.clone()).collect();
+        jobs.iter().for_each(|id| self.forget(*id));
+        keys.iter().for_each(|place| drop(self.keys.remove(place)));
+        self.changing(|_| Pruned { jobs: jobs.len(), keys: keys.len() })
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        let current = |job: &JobRecord| Current { token: job.token, state: job.state };
+        Ok(jobs.iter().map(|id| self.jobs.get(id).map(current)).collect())
+    }
+
+    /// No other caller shares this model, so nothing can change during a wait.
+    fn wait(&mut self, _until: Instant) -> Result<Wake> {
+        Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
+    }
+}
+
+impl Operate for Model {
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.changing(|model| jobs.iter().map(|job| model.cancel_one(*job)).collect())
@@ -177,145 +206,13 @@ impl Store for Model {
         check_guard_gap(gap)?;
         self.changing(|model| std::mem::replace(&mut model.guard_gap, gap))
     }
-
-    fn prune(&mut self, limit: usize) -> Result<Pruned> {
-        check_batch(limit)?;
-        self.prune_workers();
-        let now = self.now();
-        let old = |job: &&JobRecord| {
-            let keep = self.settings_of(&job.queue).keep(job.state);
-            job.finished_at.is_some_and(|finished| finished + keep <= now)
-                && !self.is_in_doubt(job.id)
-        };
-        let mut jobs: Vec<_> = self.jobs.values().filter(old).collect();
-        jobs.sort_by_key(|job| (job.queue.clone(), job.state, job.finished_at, job.id));
-        let jobs: Vec<_> = jobs.into_iter().take(limit).map(|job| job.id).collect();
-        let mut keys: Vec<_> = self.keys.iter().filter(|(_, key)| key.expires_at <= now).collect();
-        keys.sort_by_key(|(place, key)| (key.expires_at, (*place).clone()));
-        let keys: Vec<_> = keys.into_iter().take(limit).map(|(place, _)| place.clone()).collect();
-        jobs.iter().for_each(|id| self.forget(*id));
-        keys.iter().for_each(|place| drop(self.keys.remove(place)));
-        self.changing(|_| Pruned { jobs: jobs.len(), keys: keys.len() })
-    }
-
-    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
-        check_batch(jobs.len())?;
-        let current = |job: &JobRecord| Current { token: job.token, state: job.state };
-        Ok(jobs.iter().map(|id| self.jobs.get(id).map(current)).collect())
-    }
-
-    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
-        let outcome = |job: &JobRecord| JobOutcome {
-            state: job.state,
-            result: job.result.clone(),
-            reason: job.reason.clone(),
-        };
-        Ok(self.jobs.get(&id).map(outcome))
-    }
-
-    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
-        let timeline = self.timeline.iter().filter(|line| line.job == id).cloned().collect();
-        Ok(self.jobs.get(&id).cloned().map(|job| JobDetail { job, timeline }))
-    }
-
-    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
-        check_batch(limit)?;
-        let shown = |job: &&JobRecord| {
-            filter.state.is_none_or(|state| state == job.state)
-                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
-                && filter.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
-                && filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
-                && filter.before.is_none_or(|before| job.id < before)
-        };
-        Ok(self.jobs.values().rev().filter(shown).take(limit).cloned().collect())
-    }
-
-    fn overview(&mut self) -> Result<Overview> {
-        let now = self.now();
-        let mut lines: BTreeMap<(Name, Tenant), OverviewLine> = BTreeMap::new();
-        for job in self.jobs.values() {
-            let lately =
-                job.finished_at.is_some_and(|finished| finished > now - OverviewLine::WINDOW);
-            if matches!(job.state, State::Succeeded | State::Cancelled)
-                && !(lately && job.state == State::Succeeded)
-            {
-                continue;
-            }
-            let place = (job.queue.clone(), job.tenant.clone());
-            let empty = || OverviewLine::empty(job.queue.clone(), job.tenant.clone());
-            let line = lines.entry(place).or_insert_with(empty);
-            match job.state {
-                State::Queued if job.run_at > now => line.waiting += 1,
-                State::Queued => {
-                    line.ready += 1;
-                    line.oldest_wait_ms =
-                        line.oldest_wait_ms.max(Some(millis(now.since(job.run_at))));
-                }
-                State::Running => line.running += 1,
-                State::Parked => line.parked += 1,
-                State::Dead => {
-                    line.dead += 1;
-                    line.died_last_minute += u64::from(lately);
-                }
-                State::Succeeded => line.succeeded_last_minute += 1,
-                State::Cancelled => {}
-            }
-        }
-        Ok(Overview { at: now, lines: lines.into_values().collect() })
-    }
-
-    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
-        check_batch(limit)?;
-        let view = |job: &JobRecord| {
-            Some(LeaseView {
-                job: job.id,
-                kind: job.kind.clone(),
-                token: job.token,
-                worker: job.worker.clone()?,
-                started_at: job.started_at?,
-                until: job.lease_until?,
-            })
-        };
-        let mut leases: Vec<_> = self.jobs.values().filter_map(view).collect();
-        leases.sort_by_key(|lease| (lease.until, lease.job));
-        leases.truncate(limit);
-        Ok(leases)
-    }
-
-    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
-        Ok(self.queues.values().cloned().collect())
-    }
-
-    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
-        check_batch(limit)?;
-        Ok(self.effects_now(filter, limit))
-    }
-
-    fn workers(&mut self) -> Result<Vec<WorkerView>> {
-        Ok(self.workers_now())
-    }
-
-    fn guard_gap(&mut self) -> Result<Duration> {
-        Ok(self.guard_gap)
-    }
-
-    fn identity(&mut self) -> Result<Identity> {
-        let installation = tenure::clock::unique();
-        Ok(Identity { installation, epoch: self.epoch, raises: self.raises.clone() })
-    }
-
-    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
-        check_batch(limit)?;
-        Ok(self.check_now(from, limit))
-    }
-
-    /// No other caller shares this model, so nothing can change during a wait.
-    fn wait(&mut self, _until: Instant) -> Result<Wake> {
-        Ok(if std::mem::take(&mut self.changed) { Wake::Changed } else { Wake::TimedOut })
-    }
 }
 
 impl Explorable for Model {
+    fn look(&mut self) -> Option<&mut dyn Look> {
+        None
+    }
+
     fn dump(&mut self) -> Result<Dump> {
         let mut timeline = self.timeline.clone();
         timeline.sort_by_key(|line| line.job);

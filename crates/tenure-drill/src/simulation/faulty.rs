@@ -6,19 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure::drill::Sealed;
-use tenure::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
-use tenure::job::{JobId, JobRecord, Name, NewJob, State};
+use tenure::inspect::{Current, QueueSettings};
+use tenure::job::{JobId, Name, NewJob, State};
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Answer, Entry, Resolution};
 use tenure::lifecycle::{Next, Outcome, after_settling};
 use tenure::store::sqlite::Sqlite;
 use tenure::store::{
     AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Error, Guarded, Lapse,
-    Lapsed, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
-    Settled, Settlement, Store, Wake,
+    Lapsed, Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved,
+    Result, Settled, Settlement, Wake, Work,
 };
 
 use super::books::Books;
@@ -102,21 +99,7 @@ impl Weather {
 
 /// Whether a full or read-only store still answers this call.
 fn only_reads(verb: &str) -> bool {
-    matches!(
-        verb,
-        "held"
-            | "overdue"
-            | "job"
-            | "jobs"
-            | "overview"
-            | "leases"
-            | "queues"
-            | "effects"
-            | "workers"
-            | "identity"
-            | "check"
-            | "wait"
-    )
+    matches!(verb, "held" | "overdue" | "wait")
 }
 
 /// What all connections share.
@@ -289,11 +272,12 @@ impl Sealed for Faulty {}
 /// one.
 macro_rules! pass {
     (
+        $part:ident
         noted { $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)* }
         plain { $($look:ident($($what:ident: $of:ty),*) -> $seen:ty;)* }
         by hand { $($hand:tt)* }
     ) => {
-        impl Store for Faulty {
+        impl $part for Faulty {
             $(fn $name(&mut self, $($arg: $type),*) -> Result<$answer> {
                 self.through(
                     stringify!($name),
@@ -311,34 +295,17 @@ macro_rules! pass {
 }
 
 pass! {
+    Work
     noted {
         progress(reports: &[Report]) -> Vec<Reported>;
         vanished(limit: usize) -> Vec<Lapse>;
         overdue(limit: usize, grace: Duration) -> Vec<Fence>;
-        requeue(jobs: &[AsSeen]) -> Vec<Changed>;
-        resume(jobs: &[JobId]) -> Vec<Changed>;
-        resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
     }
     plain {
         enqueue(jobs: &[NewJob]) -> Vec<Enqueued>;
         register(worker: &Registration) -> Guarded;
         retire(worker: &WorkerId) -> ();
-        purge(jobs: &[AsSeen]) -> Vec<Changed>;
-        configure(queue: &Name, change: &QueueChange) -> QueueSettings;
-        raise_epoch(reason: &str) -> u32;
-        set_guard_gap(gap: Duration) -> Duration;
-        guard_gap() -> Duration;
         current(jobs: &[JobId]) -> Vec<Option<Current>>;
-        outcome(id: JobId) -> Option<JobOutcome>;
-        job(id: JobId) -> Option<JobDetail>;
-        jobs(filter: &Filter, limit: usize) -> Vec<JobRecord>;
-        overview() -> Overview;
-        leases(limit: usize) -> Vec<LeaseView>;
-        queues() -> Vec<QueueSettings>;
-        effects(filter: &EffectFilter, limit: usize) -> Vec<EffectView>;
-        workers() -> Vec<WorkerView>;
-        identity() -> Identity;
-        check(from: Option<JobId>, limit: usize) -> Checked;
         beat() -> Beat;
         wait(until: Instant) -> Wake;
     }
@@ -374,15 +341,6 @@ pass! {
                 |store| store.lapse(fences),
                 |books, who, answers, _| books.lapse(who, fences, answers),
                 || Some(Late::Lapse(fences.to_vec())),
-            )
-        }
-
-        fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
-            self.through(
-                "cancel",
-                |store| store.cancel(jobs),
-                |books, who, answers, _| books.cancel(who, jobs, answers),
-                || Some(Late::Cancel(jobs.to_vec())),
             )
         }
 
@@ -467,6 +425,31 @@ pass! {
             answer.or_else(|error| {
                 self.consent(settlements).map(|settled| (settled, nothing)).ok_or(error)
             })
+        }
+    }
+}
+
+pass! {
+    Operate
+    noted {
+        requeue(jobs: &[AsSeen]) -> Vec<Changed>;
+        resume(jobs: &[JobId]) -> Vec<Changed>;
+        resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
+    }
+    plain {
+        purge(jobs: &[AsSeen]) -> Vec<Changed>;
+        configure(queue: &Name, change: &QueueChange) -> QueueSettings;
+        raise_epoch(reason: &str) -> u32;
+        set_guard_gap(gap: Duration) -> Duration;
+    }
+    by hand {
+        fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
+            self.through(
+                "cancel",
+                |store| store.cancel(jobs),
+                |books, who, answers, _| books.cancel(who, jobs, answers),
+                || Some(Late::Cancel(jobs.to_vec())),
+            )
         }
     }
 }

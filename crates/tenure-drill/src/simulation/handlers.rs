@@ -12,7 +12,7 @@ use tenure::drill::machines::{Cause, Desk, Hold, Returned};
 use tenure::job::{Json, Name, Progress};
 use tenure::ledger::{Act, Answer, Entry, Resolution};
 use tenure::lifecycle::{self, Fault, Outcome};
-use tenure::store::{Attempt, Report, Reported, Settled, Store};
+use tenure::store::{Attempt, Report, Reported, Settled, Work};
 
 use super::faulty::Faulty;
 use super::orders::ORDER;

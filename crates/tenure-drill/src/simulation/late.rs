@@ -7,7 +7,7 @@ use tenure::job::JobId;
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::Entry;
 use tenure::store::sqlite::Sqlite;
-use tenure::store::{Claim, Claimed, Result, Settlement, Store};
+use tenure::store::{Claim, Claimed, Operate, Result, Settlement, Work};
 
 use super::books::Books;
 use super::trace::Rare;

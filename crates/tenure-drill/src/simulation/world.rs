@@ -4,18 +4,17 @@
 mod compare;
 mod people;
 mod struck;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tenure::store::Work;
 
 use tenure::clock::{Chance, Clock, Moment, Timestamp};
 use tenure::drill::Dump;
 use tenure::drill::Patch;
 use tenure::drill::machines::Plan;
-use tenure::job::{Limits, Name};
+use tenure::job::Limits;
 use tenure::lease::WorkerId;
-use tenure::store::Store;
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::telemetry::{Exit, Observer};
 
@@ -170,15 +169,12 @@ impl<'a> World<'a> {
         self.born += 1;
         let who = WorkerId::check(format!("worker-{}", self.born)).expect("a name");
         let books = Arc::clone(&self.shared.books);
-        let plan = Plan {
-            worker: who.clone(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: self.scenario().slots,
-            lease: self.scenario().lease,
-            drain: false,
-            observer: Observer::new(move |event| books.lock().expect("one thread").hear(event)),
-        };
+        let plan = Plan::new(
+            who.clone(),
+            self.scenario().slots,
+            self.scenario().lease,
+            Observer::new(move |event| books.lock().expect("one thread").hear(event)),
+        );
         let flaw = self.setup.flaw;
         let line = || Faulty {
             store: self.store.share().expect("another connection"),

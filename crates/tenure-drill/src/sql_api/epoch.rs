@@ -1,8 +1,7 @@
 //! Tokens after the database went back in time, and installations whose owner has no special
 //! rights.
-
-use tenure::store::Store;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::{Look, Operate, Work};
 
 use super::{Case, claim, enqueue, sql_cases};
 use crate::servers;

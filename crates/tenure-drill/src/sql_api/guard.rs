@@ -7,7 +7,7 @@ use tenure::clock::monotonic;
 use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Options, Postgres};
-use tenure::store::{Guarded, Registration, Store};
+use tenure::store::{Guarded, Look, Registration, Work};
 
 use super::{Case, claim, claim_many, enqueue, sql_cases};
 use crate::servers;
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 pub(crate) fn register(store: &mut Postgres, worker: &str) {
     let worker = WorkerId::check(worker).unwrap();
-    let known = Registration { worker, queues: vec![Name::default_queue()], kinds: None };
+    let known = Registration::new(worker, vec![Name::default_queue()]);
     assert_eq!(store.register(&known).unwrap(), Guarded::ByLock);
 }
 
@@ -75,7 +75,7 @@ fn a_lock_that_somebody_else_has_is_no_guard_until_it_is_free() {
     lab.owner().batch_execute("SELECT pg_advisory_lock(tenure.guard_key('ann'))").unwrap();
     let mut store = open(&lab);
     let ann = WorkerId::check("ann").unwrap();
-    let known = Registration { worker: ann, queues: vec![], kinds: Some(vec![]) };
+    let known = Registration { kinds: Some(vec![]), ..Registration::new(ann, vec![]) };
     assert_eq!(store.register(&known).unwrap(), Guarded::ByLeaseAlone);
     assert_eq!(store.workers().unwrap()[0].is_alive, None, "only its leases decide");
     lab.owner().batch_execute("SELECT pg_advisory_unlock(tenure.guard_key('ann'))").unwrap();

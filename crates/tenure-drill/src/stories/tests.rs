@@ -1,6 +1,5 @@
 //! Verdicts that must fail: each story gets something that it must not see, and reports which claim
 //! does not hold.
-
 use serde_json::{Value, json};
 use tenure::clock::Timestamp;
 use tenure::inspect::{EffectView, JobDetail, TimelineEntry};
@@ -9,7 +8,7 @@ use tenure::lease::{Token, WorkerId};
 use tenure::ledger::{Effect, Standing, effect_name};
 use tenure::lifecycle::Verb;
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Store};
+use tenure::store::{Enqueued, Look, Work};
 
 use super::{Claim, Told, crash, duplicate, mid_apply, outage, poison, race};
 

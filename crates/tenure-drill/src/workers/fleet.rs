@@ -12,10 +12,9 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 use tenure::clock::{Moment, monotonic};
 use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
-use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Address, Options, Postgres};
-use tenure::store::{Attempt, Store, Wake};
+use tenure::store::{Attempt, Wake, Work};
 use tenure::telemetry::Observer;
 
 use crate::servers;
@@ -60,15 +59,12 @@ impl Fleet {
         let open = || Postgres::open(&address, &Options::default()).expect("it answers");
         let now = Moment::now();
         let member = |_| {
-            let plan = Arc::new(Plan {
-                worker: WorkerId::unique(),
-                queues: vec![Name::default_queue()],
-                kinds: None,
-                slots: 4,
-                lease: Duration::from_secs(30),
-                drain: false,
-                observer: Observer::new(|_| ()),
-            });
+            let plan = Arc::new(Plan::new(
+                WorkerId::unique(),
+                4,
+                Duration::from_secs(30),
+                Observer::new(|_| ()),
+            ));
             let desk = Arc::new(Desk::new(plan.slots));
             Member {
                 dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), Nobody, now),

@@ -4,7 +4,7 @@
 use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
-use tenure::store::{Guarded, Registration, Store};
+use tenure::store::{Guarded, Look, Registration, Work};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::sql_api::{Case, sql_cases};
 
@@ -70,7 +70,7 @@ fn through_a_pooler_a_worker_is_known_and_not_guarded() {
     let pooler = PgBouncer::start(&cluster).unwrap();
     let mut store = Postgres::open(&address(&pooler.url()), &Options::default()).unwrap();
     let worker = WorkerId::check("ann").unwrap();
-    let known = Registration { worker, queues: vec![Name::default_queue()], kinds: None };
+    let known = Registration::new(worker, vec![Name::default_queue()]);
     assert_eq!(store.register(&known).unwrap(), Guarded::ByLeaseAlone);
     assert_eq!(store.workers().unwrap()[0].is_alive, None);
 }

@@ -55,10 +55,10 @@ pub(crate) use self::session::Param;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
-    check_resolution, check_settlements, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
+    Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
+    Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,
+    check_jobs, check_lease, check_resolution, check_settlements, sealed,
 };
 use crate::clock;
 use crate::inspect::{
@@ -166,7 +166,7 @@ impl Postgres {
 
 impl sealed::Sealed for Postgres {}
 
-impl Store for Postgres {
+impl Work for Postgres {
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check_jobs(jobs, &self.limits)?;
         let wait = self.lock_wait;
@@ -290,6 +290,47 @@ impl Store for Postgres {
         self.call("lapse", |session, schema| lapse::lapse(session, schema, fences))
     }
 
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        self.call("prune", |session, schema| operate::prune(session, schema, limit))
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        self.call("look up jobs", |session, schema| look::current(session, schema, jobs))
+    }
+
+    /// A notification ends the wait at once. But notifications are only hints: some are left out on
+    /// purpose, and behind a pooler none arrive. So a wait also ends after a pause, which grows
+    /// while claims find nothing.
+    fn wait(&mut self, until: Instant) -> Result<Wake> {
+        if let Err(problem) = self.link.listen(self.schema.channel()) {
+            let was_lost = !self.link.is_connected();
+            self.link.come_back(until);
+            return if was_lost && self.link.is_connected() {
+                Ok(Wake::Changed)
+            } else {
+                Err(problem)
+            };
+        }
+        let look_again = clock::monotonic() + self.patience.next_pause(self.link.has_guards());
+        loop {
+            return match self.link.wait(until.min(look_again))? {
+                Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
+                Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
+                // Notices of queues that this connection's workers do not serve do not end the
+                // wait.
+                Heard::Notices(said) if !self.link.concerns(&said) => continue,
+                Heard::Notices(_) => {
+                    self.patience = Patience::default();
+                    Ok(Wake::Changed)
+                }
+            };
+        }
+    }
+}
+
+impl Operate for Postgres {
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.call("cancel", |session, schema| {
@@ -344,17 +385,9 @@ impl Store for Postgres {
             operate::set_guard_gap(session, schema, gap)
         })
     }
+}
 
-    fn prune(&mut self, limit: usize) -> Result<Pruned> {
-        check_batch(limit)?;
-        self.call("prune", |session, schema| operate::prune(session, schema, limit))
-    }
-
-    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
-        check_batch(jobs.len())?;
-        self.call("look up jobs", |session, schema| look::current(session, schema, jobs))
-    }
-
+impl Look for Postgres {
     fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
         self.call("look for the outcome of a job", |session, schema| {
             look::outcome(session, schema, id)
@@ -406,35 +439,6 @@ impl Store for Postgres {
     fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
         check_batch(limit)?;
         self.call("check the store", |session, schema| look::check(session, schema, from, limit))
-    }
-
-    /// A notification ends the wait at once. But notifications are only hints: some are left out on
-    /// purpose, and behind a pooler none arrive. So a wait also ends after a pause, which grows
-    /// while claims find nothing.
-    fn wait(&mut self, until: Instant) -> Result<Wake> {
-        if let Err(problem) = self.link.listen(self.schema.channel()) {
-            let was_lost = !self.link.is_connected();
-            self.link.come_back(until);
-            return if was_lost && self.link.is_connected() {
-                Ok(Wake::Changed)
-            } else {
-                Err(problem)
-            };
-        }
-        let look_again = clock::monotonic() + self.patience.next_pause(self.link.has_guards());
-        loop {
-            return match self.link.wait(until.min(look_again))? {
-                Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
-                Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
-                // Notices of queues that this connection's workers do not serve do not end the
-                // wait.
-                Heard::Notices(said) if !self.link.concerns(&said) => continue,
-                Heard::Notices(_) => {
-                    self.patience = Patience::default();
-                    Ok(Wake::Changed)
-                }
-            };
-        }
     }
 }
 

@@ -50,10 +50,10 @@ pub use self::transact::Transaction;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Pruned,
-    QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
-    Store, Wake, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
-    check_resolution, check_settlements, migrate, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
+    Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
+    Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,
+    check_jobs, check_lease, check_resolution, check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
 use crate::inspect::{
@@ -279,7 +279,7 @@ impl Sqlite {
 
 impl sealed::Sealed for Sqlite {}
 
-impl Store for Sqlite {
+impl Work for Sqlite {
     fn enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check_jobs(jobs, &self.limits)?;
         self.write("enqueue", Urgency::Normal, |tx| tx.enqueue(jobs))
@@ -386,6 +386,56 @@ impl Store for Sqlite {
         self.write("lapse", Urgency::Normal, |tx| tx.lapse(fences))
     }
 
+    fn prune(&mut self, limit: usize) -> Result<Pruned> {
+        check_batch(limit)?;
+        let guards = &self.guards;
+        self.write("prune", Urgency::Normal, |tx| {
+            let pruned = tx.prune(limit)?;
+            if pruned.jobs < limit {
+                // In the same transaction as the last step, so that no worker can register
+                // meanwhile.
+                tx.sweep_guards(guards)?;
+            }
+            Ok(pruned)
+        })
+    }
+
+    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
+        check_batch(jobs.len())?;
+        self.read("look up jobs", |tx| jobs.iter().map(|job| tx.stands(*job)).collect())
+    }
+
+    fn caution(&mut self) -> Option<String> {
+        let problem = self.writer.witness()?.problem()?;
+        Some(format!(
+            "{problem}, so that a restored file would not be noticed; `tenure doctor` tells what to do"
+        ))
+    }
+
+    /// Other processes cannot notify this one, so this polls for their commits: often while there
+    /// is traffic, seldom when idle.
+    fn wait(&mut self, until: Instant) -> Result<Wake> {
+        const BRISK: Duration = Duration::from_millis(5);
+        const CALM: Duration = Duration::from_millis(25);
+        const ACTIVE: Duration = Duration::from_secs(1);
+        loop {
+            let version = self.version()?;
+            self.writer.check_place()?;
+            let now = clock::monotonic();
+            if version != self.seen {
+                (self.seen, self.active) = (version, now);
+                return Ok(Wake::Changed);
+            }
+            if now >= until {
+                return Ok(Wake::TimedOut);
+            }
+            let pause = if now - self.active < ACTIVE { BRISK } else { CALM };
+            self.writer.wait_for_commit(version.ours, pause.min(until - now));
+        }
+    }
+}
+
+impl Operate for Sqlite {
     fn cancel(&mut self, jobs: &[JobId]) -> Result<Vec<Changed>> {
         check_batch(jobs.len())?;
         self.write("cancel", Urgency::Normal, |tx| jobs.iter().map(|job| tx.cancel(*job)).collect())
@@ -425,26 +475,9 @@ impl Store for Sqlite {
         check_guard_gap(gap)?;
         self.write("set the guard gap", Urgency::Normal, |tx| tx.set_guard_gap(gap))
     }
+}
 
-    fn prune(&mut self, limit: usize) -> Result<Pruned> {
-        check_batch(limit)?;
-        let guards = &self.guards;
-        self.write("prune", Urgency::Normal, |tx| {
-            let pruned = tx.prune(limit)?;
-            if pruned.jobs < limit {
-                // In the same transaction as the last step, so that no worker can register
-                // meanwhile.
-                tx.sweep_guards(guards)?;
-            }
-            Ok(pruned)
-        })
-    }
-
-    fn current(&mut self, jobs: &[JobId]) -> Result<Vec<Option<Current>>> {
-        check_batch(jobs.len())?;
-        self.read("look up jobs", |tx| jobs.iter().map(|job| tx.stands(*job)).collect())
-    }
-
+impl Look for Sqlite {
     fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
         self.read("look for the outcome of a job", |tx| tx.outcome(id))
     }
@@ -491,35 +524,6 @@ impl Store for Sqlite {
     fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
         check_batch(limit)?;
         self.read("check the store", |tx| tx.check(from, limit))
-    }
-
-    fn caution(&mut self) -> Option<String> {
-        let problem = self.writer.witness()?.problem()?;
-        Some(format!(
-            "{problem}, so that a restored file would not be noticed; `tenure doctor` tells what to do"
-        ))
-    }
-
-    /// Other processes cannot notify this one, so this polls for their commits: often while there
-    /// is traffic, seldom when idle.
-    fn wait(&mut self, until: Instant) -> Result<Wake> {
-        const BRISK: Duration = Duration::from_millis(5);
-        const CALM: Duration = Duration::from_millis(25);
-        const ACTIVE: Duration = Duration::from_secs(1);
-        loop {
-            let version = self.version()?;
-            self.writer.check_place()?;
-            let now = clock::monotonic();
-            if version != self.seen {
-                (self.seen, self.active) = (version, now);
-                return Ok(Wake::Changed);
-            }
-            if now >= until {
-                return Ok(Wake::TimedOut);
-            }
-            let pause = if now - self.active < ACTIVE { BRISK } else { CALM };
-            self.writer.wait_for_commit(version.ours, pause.min(until - now));
-        }
     }
 }
 

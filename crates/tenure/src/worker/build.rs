@@ -18,7 +18,7 @@ use crate::handler::{self, AnyJob, Context, Handlers, Surroundings};
 use crate::job::{BATCH_LIMIT, Invalid, Json, Name};
 use crate::lease::WorkerId;
 use crate::lifecycle::Fault;
-use crate::store::{Error, Result, check_lease};
+use crate::store::{Error, Result, Work, check_lease};
 use crate::telemetry::{Event, Exit, Observer};
 
 /// Runs jobs: claims them, keeps their leases, calls their handlers, and settles the attempts.
@@ -339,7 +339,8 @@ impl Worker {
         let (tell_end, ended) = oneshot::channel();
         let (at, grace) = (Arc::clone(&desk), self.grace);
         let run = move || {
-            let mut connect = || Ok(inner.place.connect(&inner.options)?.into_store());
+            let mut connect =
+                || Ok(inner.place.connect(&inner.options)?.into_store() as Box<dyn Work>);
             let threads = match Threads::start(&plan, &desk, tasks, &mut connect) {
                 Ok(threads) => threads,
                 Err(error) => return drop(tell_start.send(Err(error))),
@@ -400,13 +401,10 @@ impl Worker {
         let observer = Observer::new(move |event| inner.waiters.hear(event));
         let observer = observer.and_all_of(&self.tenure.0.observer).and_all_of(&self.observer);
         Ok(Plan {
-            worker: WorkerId::unique(),
             queues: self.queues.clone(),
             kinds,
-            slots: self.slots,
-            lease: self.lease,
             drain: self.drain,
-            observer,
+            ..Plan::new(WorkerId::unique(), self.slots, self.lease, observer)
         })
     }
 

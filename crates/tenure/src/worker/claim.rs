@@ -21,7 +21,7 @@ use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::{BATCH_LIMIT, Name};
 use crate::lifecycle::Outcome;
-use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Store};
+use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Work};
 use crate::telemetry::{Exit, Fact};
 
 /// How long ended attempts may gather while other jobs still run, counted from the last call.
@@ -117,14 +117,9 @@ impl<C: Crew> Dispatcher<C> {
             plan.queues.chunks(QUEUES).map(|some| (some.to_vec(), Cursor::default())).collect();
         let (queues, _) = others.pop_front().unwrap_or_default();
         let ask = Claim {
-            worker: plan.worker.clone(),
             queues,
             kinds: plan.kinds.clone(),
-            n: 0,
-            lease: plan.lease,
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-            request: 0,
+            ..Claim::new(plan.worker.clone(), 0, plan.lease)
         };
         Dispatcher {
             plan,
@@ -151,7 +146,7 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
         let grace = self.grace(now);
         let revoke = self.desk.revoke(now);
         let found = self.settler.gather(&self.desk, now);
@@ -173,7 +168,7 @@ impl<C: Crew> Dispatcher<C> {
         next
     }
 
-    fn act(&mut self, store: &mut dyn Store, now: Moment, found: Found, grace: Duration) -> Next {
+    fn act(&mut self, store: &mut dyn Work, now: Moment, found: Found, grace: Duration) -> Next {
         if found.poked || now >= self.look {
             (self.dry, self.rests) = (false, false);
             self.hurries = found.poked || found.company == 0;
@@ -235,7 +230,7 @@ impl<C: Crew> Dispatcher<C> {
 
     fn call(
         &mut self,
-        store: &mut dyn Store,
+        store: &mut dyn Work,
         now: Moment,
         room: usize,
         grace: Duration,
@@ -252,7 +247,7 @@ impl<C: Crew> Dispatcher<C> {
 
     fn send(
         &mut self,
-        store: &mut dyn Store,
+        store: &mut dyn Work,
         now: Moment,
         room: usize,
         grace: Duration,
@@ -309,7 +304,7 @@ impl<C: Crew> Dispatcher<C> {
 
     /// Asks which jobs the lost claims leased, and starts them. A claim that leased nothing may
     /// still reach the store: the dispatcher asks about it again, until a lease has passed.
-    fn take_up(&mut self, store: &mut dyn Store, now: Moment, found: Found) -> Result<()> {
+    fn take_up(&mut self, store: &mut dyn Work, now: Moment, found: Found) -> Result<()> {
         let mut free = if found.stage == Stage::Working { found.free } else { 0 };
         while let Some(place) = self.lost.iter().position(|lost| now >= lost.ask) {
             let Lost { request, sent, .. } = self.lost[place];
@@ -402,7 +397,7 @@ impl<C: Crew> Dispatcher<C> {
         Next::At(self.earliest(self.look).max(now))
     }
 
-    fn ill(&mut self, error: &Error, store: &mut dyn Store, now: Moment, found: Found) -> Next {
+    fn ill(&mut self, error: &Error, store: &mut dyn Work, now: Moment, found: Found) -> Next {
         self.settler.unheard(error, store);
         self.plan.tell_of_store(&self.desk, error);
         if error.is_forbidden() {

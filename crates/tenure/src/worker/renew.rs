@@ -14,7 +14,7 @@ use crate::clock::Moment;
 use crate::job::{BATCH_LIMIT, State};
 use crate::lease::{Fence, Reason, Stale};
 use crate::lifecycle::Verb;
-use crate::store::{Error, Guarded, Registration, Renewed, Result, Store};
+use crate::store::{Error, Guarded, Registration, Renewed, Result, Work};
 use crate::telemetry::Fact;
 
 /// The renewer's state.
@@ -35,7 +35,7 @@ impl Renewer {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
             // A worker that leaves jobs behind does not retire: other workers notice it because its
             // guard is released while it is still registered.
@@ -62,7 +62,7 @@ impl Renewer {
     /// Registers the worker if needed, and renews. A worker that cannot be registered, for example
     /// because its guard file cannot be written, still renews its leases. Only if the store is out
     /// of reach is the second call pointless. Returns whether the store was asked.
-    fn round(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
+    fn round(&mut self, store: &mut dyn Work, now: Moment) -> Result<bool> {
         let registers = self.registered.is_none();
         match self.register(store) {
             Err(error) if error.is_transient() => Err(error),
@@ -91,12 +91,11 @@ impl Renewer {
     }
 
     /// Registers the worker, once. The connection itself keeps the guard.
-    pub(super) fn register(&mut self, store: &mut dyn Store) -> Result<()> {
+    pub(super) fn register(&mut self, store: &mut dyn Work) -> Result<()> {
         if self.registered.is_none() {
             let known = Registration {
-                worker: self.plan.worker.clone(),
-                queues: self.plan.queues.clone(),
                 kinds: self.plan.kinds.clone(),
+                ..Registration::new(self.plan.worker.clone(), self.plan.queues.clone())
             };
             self.registered = Some(store.register(&known)?);
         }
@@ -105,7 +104,7 @@ impl Renewer {
 
     /// Renews the leases that are older than half a round. Younger ones can wait for the next
     /// round, and most jobs end before they need it.
-    fn renew(&mut self, store: &mut dyn Store, now: Moment) -> Result<bool> {
+    fn renew(&mut self, store: &mut dyn Work, now: Moment) -> Result<bool> {
         let renewal = self.plan.renewal();
         let begun = Moment::default() + now.since(Moment::default() + renewal / 2);
         let fences = self.desk.to_renew(begun, now);
@@ -125,7 +124,7 @@ impl Renewer {
     }
 
     /// Renews a part that one call accepts.
-    fn renew_part(&self, store: &mut dyn Store, fences: &[Fence], now: Moment) -> Result<()> {
+    fn renew_part(&self, store: &mut dyn Work, fences: &[Fence], now: Moment) -> Result<()> {
         let answers = store.renew(fences, self.plan.lease);
         let answered = || fences.iter().zip(answers.iter().flatten());
         let is_held = |(fence, answer): (&Fence, &Renewed)| {
@@ -197,7 +196,7 @@ mod tests {
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;
     use crate::store::sqlite::{Options, Sqlite};
-    use crate::store::{Claim, Cursor, Settled, Settlement};
+    use crate::store::{Claim, Look, Operate, Settled, Settlement};
     use crate::telemetry::Observer;
 
     #[test]
@@ -207,15 +206,12 @@ mod tests {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::open(&file, &options).unwrap();
-        let plan = Arc::new(Plan {
-            worker: WorkerId::check("ann").unwrap(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(|_| ()),
-        });
+        let plan = Arc::new(Plan::new(
+            WorkerId::check("ann").unwrap(),
+            1,
+            Duration::from_secs(30),
+            Observer::new(|_| ()),
+        ));
         // A directory is in the way where its guard file should be.
         let hash: String = Sha256::digest("ann")[..8].iter().map(|b| format!("{b:02x}")).collect();
         std::fs::create_dir(directory.path().join(format!("jobs.db-guard-{hash}"))).unwrap();
@@ -244,15 +240,12 @@ mod tests {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
-        let plan = Arc::new(Plan {
-            worker: WorkerId::check("ann").unwrap(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: BATCH_LIMIT,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(|_| ()),
-        });
+        let plan = Arc::new(Plan::new(
+            WorkerId::check("ann").unwrap(),
+            BATCH_LIMIT,
+            Duration::from_secs(30),
+            Observer::new(|_| ()),
+        ));
         let desk = Arc::new(Desk::new(plan.slots));
         let mut renewer = Renewer::new(Arc::clone(&plan), Arc::clone(&desk));
         let kind = Name::check("kind", "work").unwrap();
@@ -263,14 +256,8 @@ mod tests {
             let n = left.min(BATCH_LIMIT);
             store.enqueue(&vec![job.clone(); n]).unwrap();
             let ask = Claim {
-                worker: plan.worker.clone(),
                 queues: plan.queues.clone(),
-                kinds: None,
-                n,
-                lease: plan.lease,
-                cursor: Cursor::default(),
-                grace: Duration::ZERO,
-                request: 0,
+                ..Claim::new(plan.worker.clone(), n, plan.lease)
             };
             let attempts = store.claim(&ask).unwrap().attempts;
             assert_eq!(attempts.len(), n);
@@ -299,15 +286,12 @@ mod tests {
         let mut store = Sqlite::in_memory(&options).unwrap();
         let told: Arc<Mutex<Vec<&str>>> = Arc::default();
         let seen = Arc::clone(&told);
-        let plan = Arc::new(Plan {
-            worker: WorkerId::check("ann").unwrap(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
-        });
+        let plan = Arc::new(Plan::new(
+            WorkerId::check("ann").unwrap(),
+            1,
+            Duration::from_secs(30),
+            Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
+        ));
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let attempt = store.claim(&ask("ann")).unwrap().attempts.remove(0);
@@ -328,16 +312,7 @@ mod tests {
     }
 
     fn ask(who: &str) -> Claim {
-        Claim {
-            worker: WorkerId::check(who).unwrap(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            n: 1,
-            lease: Duration::from_secs(30),
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-            request: 0,
-        }
+        Claim::new(WorkerId::check(who).unwrap(), 1, Duration::from_secs(30))
     }
 
     fn complete(store: &mut Sqlite, fence: Fence) {

@@ -12,7 +12,7 @@ use crate::clock::{Moment, millis};
 use crate::job::{BATCH_LIMIT, JobId, State};
 use crate::lease::Fence;
 use crate::lifecycle::Outcome;
-use crate::store::{Error, Renewed, Result, Settled, Settlement, Store};
+use crate::store::{Error, Renewed, Result, Settled, Settlement, Work};
 use crate::telemetry::Fact;
 
 /// The attempts to settle.
@@ -85,7 +85,7 @@ impl Settler {
     /// shows which rows are locked. The store is asked only after a call that timed out on a lock.
     pub(super) fn pass_by_locked(
         &mut self,
-        store: &mut dyn Store,
+        store: &mut dyn Work,
         lease: Duration,
         now: Moment,
     ) -> Result<()> {
@@ -138,7 +138,7 @@ impl Settler {
     /// nothing else waits for it. It returns an error only if the worker lacks the right to ask.
     pub(super) fn look_up(
         &mut self,
-        store: &mut dyn Store,
+        store: &mut dyn Work,
         plan: &Plan,
         desk: &Desk,
         now: Moment,
@@ -223,7 +223,7 @@ impl Settler {
 
     /// The call failed. A settlement that the store can never accept is replaced by one that it
     /// can: the job is buried.
-    pub(super) fn unheard(&mut self, error: &Error, store: &mut dyn Store) {
+    pub(super) fn unheard(&mut self, error: &Error, store: &mut dyn Work) {
         self.repeats = self.pending.len();
         if !error.is_invalid() {
             self.suspects_locks |= matches!(error, Error::Busy { .. });

@@ -15,7 +15,7 @@ use super::desk::{Desk, Stage};
 use super::{Next, Plan};
 use crate::clock::Moment;
 use crate::job::BATCH_LIMIT;
-use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Store};
+use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Work};
 
 /// How often it asks whether it is its turn. It takes two checks, [`GUARD_GAP`] apart, to find a
 /// lost process, so this and the gap together stay well below a second.
@@ -74,7 +74,7 @@ impl Sweeper {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Store, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
             return Next::Done;
         }
@@ -129,7 +129,7 @@ impl Sweeper {
     /// Sweeps if it is this worker's turn, and returns how long to rest.
     fn look_for_all(
         &mut self,
-        store: &mut dyn Store,
+        store: &mut dyn Work,
         now: Moment,
         grace: Duration,
     ) -> Result<Duration> {
@@ -153,7 +153,7 @@ impl Sweeper {
         each * self.workers * self.pace / 1_000
     }
 
-    fn look(&self, store: &mut dyn Store) -> Result<()> {
+    fn look(&self, store: &mut dyn Work) -> Result<()> {
         let gone = store.vanished(BATCH_LIMIT)?;
         for lapse in &gone {
             self.plan.tell_vanished(lapse);
@@ -164,7 +164,7 @@ impl Sweeper {
         Ok(())
     }
 
-    fn sweep(&self, store: &mut dyn Store, grace: Duration) -> Result<()> {
+    fn sweep(&self, store: &mut dyn Work, grace: Duration) -> Result<()> {
         let over = store.overdue(BATCH_LIMIT, grace)?;
         if over.is_empty() {
             return Ok(());
@@ -187,7 +187,7 @@ mod tests {
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::store::sqlite::{Options, Sqlite};
-    use crate::store::{Enqueued, Registration};
+    use crate::store::{Enqueued, Look, Operate, Registration};
     use crate::telemetry::Observer;
 
     fn store() -> (Sqlite, Clock) {
@@ -197,15 +197,7 @@ mod tests {
     }
 
     fn sweeper(now: Moment) -> Sweeper {
-        let plan = Plan {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(|_| ()),
-        };
+        let plan = Plan::new(WorkerId::unique(), 1, Duration::from_secs(30), Observer::new(|_| ()));
         Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now)
     }
 
@@ -214,7 +206,7 @@ mod tests {
         let (mut store, clock) = store();
         let mut line = store.share().unwrap();
         let (worker, queues) = (WorkerId::unique(), vec![Name::default_queue()]);
-        line.register(&Registration { worker, queues, kinds: None }).unwrap();
+        line.register(&Registration::new(worker, queues)).unwrap();
         drop(line);
         let start = Moment::after_start(Duration::from_secs(1_000));
         let mut sweeper = sweeper(start);

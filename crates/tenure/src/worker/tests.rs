@@ -12,7 +12,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::job::{BATCH_LIMIT, Json, Limits, NewJob};
 use crate::lifecycle::Outcome;
 use crate::store::sqlite::{Options, Sqlite};
-use crate::store::{Attempt, Beat, Claim, Cursor, GUARD_GAP, Pruned, Store};
+use crate::store::{Attempt, Beat, Claim, GUARD_GAP, Pruned, Work};
 use crate::telemetry::Exit;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -41,15 +41,12 @@ impl Bench {
         let store = Troubled::new(Sqlite::in_memory(&options).unwrap());
         let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let tell = Arc::clone(&told);
-        let plan = Plan {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 4,
-            lease: LEASE,
-            drain: false,
-            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.clone())),
-        };
+        let plan = Plan::new(
+            WorkerId::unique(),
+            4,
+            LEASE,
+            Observer::new(move |event| tell.lock().unwrap().push(event.fact.clone())),
+        );
         Bench { clock, store, plan: Arc::new(plan), desk: Arc::new(desk), told }
     }
 
@@ -71,14 +68,8 @@ impl Bench {
             let part = n.min(BATCH_LIMIT);
             self.store.enqueue(&vec![job.clone(); part]).unwrap();
             let ask = Claim {
-                worker: self.plan.worker.clone(),
                 queues: self.plan.queues.clone(),
-                kinds: None,
-                n: part,
-                lease: LEASE,
-                cursor: Cursor::default(),
-                grace: Duration::ZERO,
-                request: 0,
+                ..Claim::new(self.plan.worker.clone(), part, LEASE)
             };
             for attempt in self.store.claim(&ask).unwrap().attempts {
                 holds.push(self.desk.hold(&attempt, at(0), LEASE).unwrap());
@@ -95,7 +86,7 @@ impl Bench {
     }
 
     fn start(&self, crew: impl Crew + Send + 'static) -> Result<Threads, Error> {
-        let mut connect = || Ok(Box::new(self.store.share()) as Box<dyn Store>);
+        let mut connect = || Ok(Box::new(self.store.share()) as Box<dyn Work>);
         Threads::start(&self.plan, &self.desk, crew, &mut connect)
     }
 }

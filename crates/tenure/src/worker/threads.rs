@@ -9,11 +9,11 @@ use std::thread::{self, JoinHandle};
 use super::desk::Stage;
 use super::{Crew, Desk, Dispatcher, Next, Plan, Renewer, Sweeper};
 use crate::clock::{self, Moment};
-use crate::store::{Result, Store, Wake};
+use crate::store::{Result, Wake, Work};
 use crate::telemetry::Exit;
 
 /// Makes a connection.
-pub(crate) type Connect<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Store>>;
+pub(crate) type Connect<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Work>>;
 
 /// The threads of one worker.
 pub(crate) struct Threads {
@@ -81,11 +81,7 @@ fn rest(next: Next) -> Option<Moment> {
     }
 }
 
-fn dispatch<C: Crew>(
-    mut dispatcher: Dispatcher<C>,
-    mut store: Box<dyn Store>,
-    desk: &Desk,
-) -> Exit {
+fn dispatch<C: Crew>(mut dispatcher: Dispatcher<C>, mut store: Box<dyn Work>, desk: &Desk) -> Exit {
     // Even if the dispatcher panics, the other threads end with it.
     let _over = AtTheEnd(desk, Stage::Over);
     while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
@@ -107,7 +103,7 @@ impl Drop for AtTheEnd<'_> {
 
 /// Between its rounds the renewer waits for changes in the store, which may be work for the
 /// dispatcher.
-fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
+fn keep(renewer: &mut Renewer, mut store: Box<dyn Work>, desk: &Desk) {
     /// Short, so that it notices soon that the worker must end.
     const LONGEST: std::time::Duration = std::time::Duration::from_millis(250);
     // Without renewals no job may continue.
@@ -130,6 +126,7 @@ fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
 
 #[cfg(test)]
 mod tests {
+    use crate::store::{Attempt, Look};
     use std::sync::Mutex;
     use std::time::Duration;
 
@@ -137,7 +134,6 @@ mod tests {
     use crate::job::{Json, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;
-    use crate::store::Attempt;
     use crate::store::sqlite::{Options, Sqlite};
     use crate::telemetry::{Fact, Observer};
     use crate::worker::desk::{Hold, Returned};
@@ -168,16 +164,11 @@ mod tests {
                     }
                 });
                 let plan = Arc::new(Plan {
-                    worker: WorkerId::unique(),
-                    queues: vec![Name::default_queue()],
-                    kinds: None,
-                    slots: 8,
-                    lease: Duration::from_secs(30),
                     drain: true,
-                    observer,
+                    ..Plan::new(WorkerId::unique(), 8, Duration::from_secs(30), observer)
                 });
                 let desk = Arc::new(Desk::new(plan.slots));
-                let mut connect = || Ok(Box::new(store.share()?) as Box<dyn Store>);
+                let mut connect = || Ok(Box::new(store.share()?) as Box<dyn Work>);
                 Threads::start(&plan, &desk, Idle(Arc::clone(&desk)), &mut connect).unwrap()
             })
             .collect();

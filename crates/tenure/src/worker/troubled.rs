@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
-use crate::job::{JobId, JobRecord, Name, NewJob};
+use crate::inspect::Current;
+use crate::job::{JobId, NewJob};
 use crate::lease::{Fence, WorkerId};
-use crate::ledger::{Answer, Entry, Resolution};
+use crate::ledger::{Answer, Entry};
 use crate::store::sqlite::Sqlite;
 use crate::store::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed,
-    Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled,
-    Settlement, Store, Wake, sealed,
+    Attempt, Beat, Claim, Claimed, Enqueued, Error, Guarded, Lapse, Lapsed, Pruned, Registration,
+    Renewed, Report, Reported, Result, Settled, Settlement, Wake, Work, sealed,
 };
 
 /// What is wrong with a store, and the calls that it got.
@@ -105,7 +101,7 @@ impl sealed::Sealed for Troubled {}
 
 macro_rules! pass {
     ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl Store for Troubled {
+        impl Work for Troubled {
             $(fn $name(&mut self, $($arg: $type),*) -> Result<$answer> {
                 self.meet(stringify!($name))?;
                 self.store.$name($($arg),*)
@@ -144,25 +140,6 @@ pass! {
     vanished(limit: usize) -> Vec<Lapse>;
     overdue(limit: usize, grace: Duration) -> Vec<Fence>;
     lapse(fences: &[Fence]) -> Vec<Lapsed>;
-    cancel(jobs: &[JobId]) -> Vec<Changed>;
-    requeue(jobs: &[AsSeen]) -> Vec<Changed>;
-    resume(jobs: &[JobId]) -> Vec<Changed>;
-    purge(jobs: &[AsSeen]) -> Vec<Changed>;
-    configure(queue: &Name, change: &QueueChange) -> QueueSettings;
-    resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
-    raise_epoch(reason: &str) -> u32;
-    set_guard_gap(gap: Duration) -> Duration;
     current(jobs: &[JobId]) -> Vec<Option<Current>>;
-    outcome(id: JobId) -> Option<JobOutcome>;
-    job(id: JobId) -> Option<JobDetail>;
-    jobs(filter: &Filter, limit: usize) -> Vec<JobRecord>;
-    overview() -> Overview;
-    leases(limit: usize) -> Vec<LeaseView>;
-    queues() -> Vec<QueueSettings>;
-    effects(filter: &EffectFilter, limit: usize) -> Vec<EffectView>;
-    workers() -> Vec<WorkerView>;
-    guard_gap() -> Duration;
-    identity() -> Identity;
-    check(from: Option<JobId>, limit: usize) -> Checked;
     wait(until: Instant) -> Wake;
 }

@@ -19,7 +19,7 @@ use tenure::job::{JobId, Json, Name, NewJob};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Verb;
 use tenure::sqlite::{Options, Sqlite, Transaction};
-use tenure::store::{Attempt, Claim, Cursor, Enqueued, Error, Store};
+use tenure::store::{Attempt, Claim, Enqueued, Error, Look, Work};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
@@ -108,16 +108,7 @@ fn job() -> NewJob {
 }
 
 fn ask() -> Claim {
-    Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: Duration::from_secs(60),
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(WorkerId::unique(), 1, Duration::from_secs(60))
 }
 
 /// The usual transaction: a row, and a job about it.

@@ -1,12 +1,11 @@
 //! A refusal is visible in the job's timeline, whatever happens to the transaction that it was part
 //! of.
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use tenure::store::{Settled, Work};
 
 use tenure::lease::Fence;
 use tenure::lifecycle::Verb;
-use tenure::store::{Settled, Store};
 
 use crate::settle::{bury, complete, order_and_settle};
 use crate::{LONG, Shop};

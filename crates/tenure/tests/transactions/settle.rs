@@ -6,7 +6,7 @@ use tenure::job::State;
 use tenure::lease::{Fence, Reason};
 use tenure::lifecycle::Outcome;
 use tenure::sqlite::Transaction;
-use tenure::store::{Settled, Settlement, Store};
+use tenure::store::{Look, Settled, Settlement, Work};
 
 use crate::{LONG, Shop, job};
 

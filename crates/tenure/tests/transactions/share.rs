@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tenure::clock::monotonic;
 use tenure::inspect::Filter;
-use tenure::store::{Claim, GUARD_GAP, Guarded, Registration, Store, Wake};
+use tenure::store::{Claim, GUARD_GAP, Guarded, Look, Registration, Wake, Work};
 
 use crate::{LONG, Shop, ask, job, order_and_job};
 
 fn ann() -> Registration {
-    Registration { worker: ask().worker, queues: vec![], kinds: None }
+    Registration::new(ask().worker, vec![])
 }
 
 #[test]

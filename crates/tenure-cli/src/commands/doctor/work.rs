@@ -90,7 +90,7 @@ mod tests {
     use tenure::job::{Json, Limits, NewJob};
     use tenure::lease::WorkerId;
     use tenure::store::sqlite::{Options, Sqlite};
-    use tenure::store::{Claim, Cursor};
+    use tenure::store::{Claim, Work};
 
     use super::*;
 
@@ -101,16 +101,8 @@ mod tests {
         let mut store = Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
-        let ask = Claim {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            n: 1,
-            lease: Duration::from_secs(30),
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-            request: 1,
-        };
+        let ask =
+            Claim { request: 1, ..Claim::new(WorkerId::unique(), 1, Duration::from_secs(30)) };
         store.claim(&ask).unwrap();
         assert!(store.beat().unwrap().leads);
         clock.advance(Duration::from_secs(60));

@@ -236,7 +236,7 @@ mod tests {
     use tenure::lease::Token;
     use tenure::ledger::{Act, Entry};
     use tenure::lifecycle::{Outcome, Verb};
-    use tenure::store::{Claim, Cursor, Settlement, Store};
+    use tenure::store::{Claim, Look, Settlement, Store, Work};
 
     use super::*;
 
@@ -273,16 +273,7 @@ mod tests {
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let take = |store: &mut dyn Store, who: &str| {
-            let ask = Claim {
-                worker: WorkerId::check(who).unwrap(),
-                queues: vec![Name::default_queue()],
-                kinds: None,
-                n: 1,
-                lease: Duration::from_secs(2),
-                cursor: Cursor::default(),
-                grace: Duration::ZERO,
-                request: 0,
-            };
+            let ask = Claim::new(WorkerId::check(who).unwrap(), 1, Duration::from_secs(2));
             store.claim(&ask).unwrap().attempts.remove(0).lease.fence()
         };
         let done = |fence| Settlement::new(fence, Outcome::Complete { result: None });

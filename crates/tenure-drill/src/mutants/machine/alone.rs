@@ -46,7 +46,7 @@ fn reconcile(make: Make<'_>) {
 fn jump(make: Make<'_>) {
     let (store, clock) = make();
     let mut w = World { store: Box::new(store), clock };
-    let ann = Registration { worker: worker("ann"), queues: vec![name("default")], kinds: None };
+    let ann = Registration::new(worker("ann"), vec![name("default")]);
     w.store.register(&ann).expect("register answers");
     w.put_one();
     let fence = w.take("ann").lease.fence();

@@ -7,7 +7,7 @@ use tenure::clock::Chance;
 use tenure::inspect::EffectFilter;
 use tenure::job::{JobId, Key, Name, NewJob, RetryPolicy, State, Tenant};
 use tenure::ledger::Resolution;
-use tenure::store::{Enqueued, QueueChange, Store};
+use tenure::store::{Enqueued, Look, Operate, QueueChange, Work};
 
 use super::super::books::RETRY;
 use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};

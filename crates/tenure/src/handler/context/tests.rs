@@ -8,7 +8,7 @@ use std::task::Poll;
 use super::*;
 use crate::Worker;
 use crate::job::Invalid;
-use crate::store::{Claim, Cursor, LEASE_LIMIT};
+use crate::store::{Claim, LEASE_LIMIT};
 use crate::worker::desk::Returned;
 
 /// A handler's context on a store in memory, the desk of its worker, and what it tells.
@@ -36,14 +36,8 @@ impl Scene {
         let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) });
         let plan = worker.plan().unwrap();
         let ask = Claim {
-            worker: plan.worker.clone(),
             queues: plan.queues.clone(),
-            kinds: None,
-            n: 1,
-            lease: LEASE_LIMIT,
-            cursor: Cursor::default(),
-            grace: Duration::ZERO,
-            request: 0,
+            ..Claim::new(plan.worker.clone(), 1, LEASE_LIMIT)
         };
         let claimed = tenure.with_store(move |store| store.claim(&ask)).await.unwrap();
         let attempt = claimed.attempts.into_iter().next().unwrap();

@@ -21,7 +21,7 @@ use crate::inspect::TimelineEntry;
 use crate::job::{Fingerprint, JobRecord, Json, Name};
 use crate::lease::{WorkerId, first_of};
 use crate::ledger::{Effect, Step};
-use crate::store::{Guarded, Registration, Result, lane, row as spelling};
+use crate::store::{Guarded, Look, Registration, Result, lane, row as spelling};
 
 /// The state of a store under test: its time stands still until it is moved, and it may be in a
 /// transaction that is never committed.
@@ -159,6 +159,10 @@ impl Postgres {
 }
 
 impl Explorable for Postgres {
+    fn look(&mut self) -> Option<&mut dyn Look> {
+        Some(self)
+    }
+
     fn dump(&mut self) -> Result<Dump> {
         let now = self.rehearsal.clock.as_ref().map_or(Timestamp::from_millis(0), Clock::now);
         let held = self.rehearsal.hands.as_ref().map(Hands::held).unwrap_or_default();

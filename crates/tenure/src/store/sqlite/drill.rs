@@ -16,7 +16,7 @@ use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
 use crate::lease::first_of;
 use crate::ledger::Effect;
-use crate::store::{Result, Store, lane, row as spelling};
+use crate::store::{Look, Operate, Result, lane, row as spelling};
 
 impl Sqlite {
     /// A throw-away store with patched SQL.
@@ -55,6 +55,10 @@ impl Sqlite {
 }
 
 impl Explorable for Sqlite {
+    fn look(&mut self) -> Option<&mut dyn Look> {
+        Some(self)
+    }
+
     fn dump(&mut self) -> Result<Dump> {
         let held = self.guards.all();
         let state = self.write("dump", Urgency::Normal, |tx| tx.dump())?;

@@ -68,6 +68,7 @@ impl Sqlite {
 
 #[cfg(test)]
 mod tests {
+    use crate::store::{Registration, Work};
     use std::time::Duration;
 
     use super::*;
@@ -75,7 +76,6 @@ mod tests {
     use crate::job::{Json, NewJob, Tenant};
     use crate::lease::WorkerId;
     use crate::store::sqlite::Options;
-    use crate::store::{Registration, Store};
 
     fn job(kind: &str) -> NewJob {
         let args = Json::check("args", "{}", 100).unwrap();
@@ -113,7 +113,7 @@ mod tests {
         assert!(look(&store).is_witnessed && look(&store).guards.is_empty());
         let worker = WorkerId::check("ann").unwrap();
         let queues = vec![Name::default_queue()];
-        store.register(&Registration { worker, queues, kinds: None }).unwrap();
+        store.register(&Registration::new(worker, queues)).unwrap();
         assert!(look(&store).is_witnessed);
         assert_eq!(look(&store).guards.len(), 1);
         std::fs::remove_file(look(&store).witness).unwrap();

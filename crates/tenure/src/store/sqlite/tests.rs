@@ -85,16 +85,7 @@ fn of(tenant: &str, kind: &str) -> NewJob {
 }
 
 fn ask(who: &str, n: usize) -> Claim {
-    Claim {
-        worker: worker(who),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n,
-        lease: LEASE,
-        cursor: crate::store::Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim { cursor: crate::store::Cursor::default(), ..Claim::new(worker(who), n, LEASE) }
 }
 
 fn only(kind: &str, n: usize) -> Claim {
@@ -361,7 +352,7 @@ fn a_worker_may_return_after_its_lease_but_not_after_it_vanished_or_ran_out_of_t
 }
 
 fn registration(who: &str) -> Registration {
-    Registration { worker: worker(who), queues: vec![Name::default_queue()], kinds: None }
+    Registration::new(worker(who), vec![Name::default_queue()])
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod checks;
 mod failures;
 mod line;
-
+use crate::store::Look;
 use std::sync::Mutex;
 
 use super::*;
@@ -56,13 +56,13 @@ impl Bench {
         let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
         let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 2,
-            lease: Duration::from_secs(30),
             drain,
-            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(
+                WorkerId::unique(),
+                2,
+                Duration::from_secs(30),
+                Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            )
         });
         let desk = Arc::new(Desk::new(plan.slots));
         let mut line = store.share().unwrap();
@@ -219,13 +219,10 @@ fn beside_others(
     store.enqueue(&(0..others).map(other).collect::<Vec<_>>()).unwrap();
     store.enqueue(&[job("work")]).unwrap();
     let plan = Arc::new(Plan {
-        worker: WorkerId::unique(),
         queues,
         kinds: Some(vec![Name::check("kind", "work").unwrap()]),
-        slots: 2,
-        lease: Duration::from_secs(30),
         drain,
-        observer: Observer::new(|_| ()),
+        ..Plan::new(WorkerId::unique(), 2, Duration::from_secs(30), Observer::new(|_| ()))
     });
     let begun = Begun::default();
     let desk = Arc::new(Desk::new(plan.slots));

@@ -1,5 +1,5 @@
 //! The desk alone: its times are made up, and nothing waits.
-
+use crate::store::{Claim, Work};
 use std::pin::pin;
 use std::sync::mpsc;
 use std::task::{Context, Waker};
@@ -10,7 +10,6 @@ use crate::job::{Json, Name, NewJob};
 use crate::lease::WorkerId;
 use crate::lifecycle::Verb;
 use crate::store::sqlite::{Options, Sqlite};
-use crate::store::{Claim, Cursor, Store};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -36,16 +35,7 @@ fn holding_some(desk: Desk, max_runtime: Option<Duration>, n: usize) -> (Desk, V
         job = job.max_runtime(limit);
     }
     store.enqueue(&vec![job; n]).unwrap();
-    let ask = Claim {
-        worker: WorkerId::unique(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n,
-        lease: LEASE,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    };
+    let ask = Claim::new(WorkerId::unique(), n, LEASE);
     let attempts = store.claim(&ask).unwrap().attempts;
     let holds = attempts.iter().map(|attempt| desk.hold(attempt, at(0), LEASE).unwrap()).collect();
     let again = desk.hold(&attempts[0], at(0), LEASE);

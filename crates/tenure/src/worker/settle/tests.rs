@@ -5,18 +5,15 @@ use std::time::Instant;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
-use crate::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
-use crate::job::{Invalid, JobRecord, Json, Limits, Name, NewJob};
+use crate::inspect::Current;
+use crate::job::{Invalid, Json, Limits, Name, NewJob};
 use crate::lease::{Token, WorkerId};
-use crate::ledger::{Answer, Entry, Resolution};
+use crate::ledger::{Answer, Entry};
 use crate::store::sealed::Sealed;
 use crate::store::sqlite::{Options, Sqlite};
 use crate::store::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed,
-    Pruned, QueueChange, Registration, Report, Reported, Resolved, Wake,
+    Attempt, Beat, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look, Operate, Pruned,
+    Registration, Report, Reported, Wake,
 };
 use crate::telemetry::Observer;
 
@@ -54,16 +51,7 @@ struct Bench {
 const LEASE: Duration = Duration::from_secs(30);
 
 fn ask(who: &str) -> Claim {
-    Claim {
-        worker: WorkerId::check(who).unwrap(),
-        queues: vec![Name::default_queue()],
-        kinds: None,
-        n: 1,
-        lease: LEASE,
-        cursor: Cursor::default(),
-        grace: Duration::ZERO,
-        request: 0,
-    }
+    Claim::new(WorkerId::check(who).unwrap(), 1, LEASE)
 }
 
 impl Bench {
@@ -75,15 +63,12 @@ impl Bench {
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let told: Arc<Mutex<Vec<&str>>> = Arc::default();
         let seen = Arc::clone(&told);
-        let plan = Plan {
-            worker: WorkerId::check("ann").unwrap(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: LEASE,
-            drain: false,
-            observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
-        };
+        let plan = Plan::new(
+            WorkerId::check("ann").unwrap(),
+            1,
+            LEASE,
+            Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
+        );
         Bench { clock, store, told, plan: Arc::new(plan), desk: Desk::new(1) }
     }
 
@@ -182,7 +167,7 @@ impl Sealed for Frail {}
 
 macro_rules! pass {
     ($($name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        impl Store for Frail {
+        impl Work for Frail {
             $(fn $name(&mut self, $($arg: $type),*) -> Result<$answer> {
                 self.called(stringify!($name))?;
                 self.store.$name($($arg),*)
@@ -216,27 +201,8 @@ pass! {
     beat() -> Beat;
     overdue(limit: usize, grace: Duration) -> Vec<Fence>;
     lapse(fences: &[Fence]) -> Vec<Lapsed>;
-    cancel(jobs: &[JobId]) -> Vec<Changed>;
-    requeue(jobs: &[AsSeen]) -> Vec<Changed>;
-    resume(jobs: &[JobId]) -> Vec<Changed>;
-    purge(jobs: &[AsSeen]) -> Vec<Changed>;
-    configure(queue: &Name, change: &QueueChange) -> QueueSettings;
-    resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
-    raise_epoch(reason: &str) -> u32;
-    set_guard_gap(gap: Duration) -> Duration;
     prune(limit: usize) -> Pruned;
     current(jobs: &[JobId]) -> Vec<Option<Current>>;
-    outcome(id: JobId) -> Option<JobOutcome>;
-    job(id: JobId) -> Option<JobDetail>;
-    jobs(filter: &Filter, limit: usize) -> Vec<JobRecord>;
-    overview() -> Overview;
-    leases(limit: usize) -> Vec<LeaseView>;
-    queues() -> Vec<QueueSettings>;
-    effects(filter: &EffectFilter, limit: usize) -> Vec<EffectView>;
-    workers() -> Vec<WorkerView>;
-    guard_gap() -> Duration;
-    identity() -> Identity;
-    check(from: Option<JobId>, limit: usize) -> Checked;
     wait(until: Instant) -> Wake;
 }
 

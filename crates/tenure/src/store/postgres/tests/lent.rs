@@ -10,7 +10,7 @@ use super::super::{Options, Postgres};
 use crate::clock;
 use crate::job::{Json, Name, NewJob};
 use crate::lease::WorkerId;
-use crate::store::{Claim, Cursor, Registration};
+use crate::store::{Claim, Registration};
 
 /// The server that the tests may use freely, with further settings. Without one they fail: a test
 /// that passes without having run is worse than none.
@@ -128,19 +128,14 @@ pub(in super::super) fn worker() -> WorkerId {
 
 /// The worker `w`, which serves the queue `own`.
 pub(in super::super) fn registration() -> Registration {
-    Registration { worker: worker(), queues: vec![name("own")], kinds: None }
+    Registration::new(worker(), vec![name("own")])
 }
 
 /// A claim of the worker `w`.
 pub(in super::super) fn ask() -> Claim {
     Claim {
-        worker: worker(),
         queues: vec![name("own")],
-        kinds: None,
-        n: 1,
-        lease: std::time::Duration::from_secs(60),
-        cursor: Cursor::default(),
-        grace: std::time::Duration::ZERO,
         request: 1,
+        ..Claim::new(worker(), 1, std::time::Duration::from_secs(60))
     }
 }

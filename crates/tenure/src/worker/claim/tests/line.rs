@@ -3,16 +3,13 @@
 use std::time::Instant;
 
 use super::*;
-use crate::inspect::{
-    Checked, Current, EffectFilter, EffectView, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
+use crate::inspect::Current;
 use crate::job::JobId;
 use crate::lease::Fence;
-use crate::ledger::{self, Entry, Resolution};
+use crate::ledger::{self, Entry};
 use crate::store::{
-    AsSeen, Beat, Changed, Enqueued, Guarded, Lapse, Lapsed, Pruned, QueueChange, Registration,
-    Renewed, Report, Reported, Resolved, Settled, Wake, sealed,
+    Beat, Enqueued, Guarded, Lapse, Lapsed, Look, Pruned, Registration, Renewed, Report, Reported,
+    Settled, Wake, sealed,
 };
 
 /// A store whose calls can fail.
@@ -48,7 +45,7 @@ macro_rules! pass {
         plain { $($look:ident($($what:ident: $of:ty),*) -> $seen:ty;)* }
         by hand { $($hand:tt)* }
     ) => {
-        impl Store for Line {
+        impl Work for Line {
             $(fn $name(&mut self, $($arg: $type),*) -> Result<$answer> {
                 self.call(stringify!($name))?;
                 self.store.$name($($arg),*)
@@ -77,26 +74,7 @@ pass! {
         beat() -> Beat;
         overdue(limit: usize, grace: Duration) -> Vec<Fence>;
         lapse(fences: &[Fence]) -> Vec<Lapsed>;
-        cancel(jobs: &[JobId]) -> Vec<Changed>;
-        requeue(jobs: &[AsSeen]) -> Vec<Changed>;
-        resume(jobs: &[JobId]) -> Vec<Changed>;
-        purge(jobs: &[AsSeen]) -> Vec<Changed>;
-        configure(queue: &Name, change: &QueueChange) -> QueueSettings;
-        resolve(job: JobId, effect: &Name, how: &Resolution) -> Resolved;
-        raise_epoch(reason: &str) -> u32;
-        set_guard_gap(gap: Duration) -> Duration;
         prune(limit: usize) -> Pruned;
-        outcome(id: JobId) -> Option<JobOutcome>;
-        job(id: JobId) -> Option<JobDetail>;
-        jobs(filter: &Filter, limit: usize) -> Vec<crate::job::JobRecord>;
-        overview() -> Overview;
-        leases(limit: usize) -> Vec<LeaseView>;
-        queues() -> Vec<QueueSettings>;
-        effects(filter: &EffectFilter, limit: usize) -> Vec<EffectView>;
-        workers() -> Vec<WorkerView>;
-        guard_gap() -> Duration;
-        identity() -> Identity;
-        check(from: Option<JobId>, limit: usize) -> Checked;
         wait(until: Instant) -> Wake;
     }
     by hand {
@@ -166,13 +144,14 @@ impl Scene {
         let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
         let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
-            worker: WorkerId::unique(),
             queues,
-            kinds: None,
-            slots,
-            lease: Duration::from_secs(30),
             drain,
-            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(
+                WorkerId::unique(),
+                slots,
+                Duration::from_secs(30),
+                Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            )
         });
         let desk = Arc::new(Desk::new(slots));
         let dispatcher = Dispatcher::new(plan, Arc::clone(&desk), Begun::default(), at(0));

@@ -1,17 +1,21 @@
 //! The schema and its versions: what is applied, what is missing, and bringing it up or down.
 //!
-//! Two things are installed. Tables come by numbered migrations, once each. Functions come from the binary as a whole
-//! and replace those of an older one: a signature that was released does not change, so whoever is calling goes on. Those of a
-//! newer one stay, since releases are counted.
-//! Everything happens in one transaction under a lock of its own, so that any number of processes may ask for it at
-//! once. Where there is nothing to do, nothing is locked.
+//! Two things are installed. Tables come by numbered migrations, once each. Functions come from the
+//! binary as a whole and replace those of an older one. The single forms keep the signatures that
+//! were released, so their callers need not notice. Functions of a newer release stay, since
+//! releases are counted.
+//!
+//! Everything happens in one transaction under one lock, so that any number of processes may ask
+//! for it at once. Where there is nothing to do, nothing is locked.
 
 mod about;
+mod replace;
 mod texts;
 
 use postgres::types::Type;
 
 use self::about::About;
+use self::replace::replace;
 use self::texts::{Functions, MIGRATIONS};
 use super::address::Address;
 use super::link::{Link, Timeouts};
@@ -234,8 +238,8 @@ fn unusable(link: &Link, Refusal { problem, next }: Refusal) -> Error {
     Error::Unusable { target: link.target().to_owned(), problem, next }
 }
 
-/// Whoever migrates the same schema waits here, and no longer than a person would: the others are doing what we want
-/// done.
+/// Callers that migrate the same schema wait here, and no longer than a person would: one of them does the work for
+/// all.
 fn lock(session: &mut Session, schema: &Schema) -> Result<(), postgres::Error> {
     const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('tenure schema ' || $1, 0))";
     // A step that takes its time is not broken off, and names in the files mean what they say whatever the role's
@@ -272,10 +276,12 @@ fn install(
             session.batch(&schema.apply(text))?;
         }
     }
-    for text in functions.files.iter().filter(|_| replaces) {
-        session.batch(&schema.apply(text))?;
+    if replaces && about.has_any_functions() {
+        replace(session, schema, &functions.files)?;
+    } else if replaces {
+        functions.files.iter().try_for_each(|text| session.batch(&schema.apply(text)))?;
     }
-    // Nobody but its owner may call anything until it is granted.
+    // Only the owner may call a function until the right is granted.
     session
         .batch(&format!("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {} FROM PUBLIC", schema.quoted()))?;
     // Last, because the clock is one of the functions.

@@ -154,6 +154,11 @@ impl About {
         compare(&MIGRATIONS, self.applied()).iter().all(is_applied)
     }
 
+    /// Whether functions of some release are installed.
+    pub(super) fn has_any_functions(&self) -> bool {
+        self.functions().is_some()
+    }
+
     /// Whether these functions are installed, and all of them.
     pub(super) fn has_functions(&self, functions: &Functions) -> bool {
         let same = |installed: &Installed| installed.checksum == functions.checksum;

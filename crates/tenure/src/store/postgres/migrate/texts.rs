@@ -68,6 +68,15 @@ pub(super) fn function_parts() -> Vec<String> {
     FUNCTIONS.iter().flat_map(|(_, text)| made_by(text)).collect()
 }
 
+/// The names of functions that are ours: of this release, and of earlier ones that it no longer
+/// has.
+pub(super) fn function_names() -> Vec<String> {
+    const RETIRED: [&str; 0] = [];
+    let own = function_parts();
+    let own = own.iter().filter_map(|part| part.strip_prefix("function "));
+    own.chain(RETIRED).map(str::to_owned).collect()
+}
+
 /// What the migrations make that were applied.
 pub(super) fn table_parts(applied: &[Applied]) -> Vec<String> {
     let is_applied = |step: &&Migration| applied.iter().any(|done| done.version == step.version);
@@ -93,7 +102,8 @@ pub(super) fn lacking(wanted: Vec<String>, found: &[String]) -> Vec<String> {
     wanted.into_iter().filter(is_lacking).collect()
 }
 
-fn made_by(sql: &str) -> Vec<String> {
+/// What these statements make.
+pub(super) fn made_by(sql: &str) -> Vec<String> {
     const BEGINNINGS: [(&str, &str); 6] = [
         ("CREATE TABLE tenure.", "table"),
         ("CREATE SEQUENCE tenure.", "sequence"),

@@ -207,6 +207,7 @@ const CASES: &[Case] = &[
     case("a store in memory", &["--db", ":memory:", "enqueue", "k"], 2, "name a file"),
     case("a store without a name", &["--db", "", "enqueue", "k"], 2, "names no file"),
     case("a store of another kind", &["--db", "mysql://h/d", "enqueue", "k"], 2, "no store of"),
+    case("a store over HTTP", &["--db", "http://h/", "enqueue", "k"], 2, "over HTTP yet"),
     case(
         "a server with a bad port",
         &["--db", "postgres://h:port/d", "stats"],

@@ -8,7 +8,7 @@ mod shell;
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{Address, Options, Postgres};
+use tenure::store::postgres::{Options, Postgres, ServerAddress};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 
@@ -82,7 +82,8 @@ fn each_role_may_do_its_own_work_and_no_more() {
     let (worker, enqueuer, reader) = (member("worker"), member("enqueuer"), member("reader"));
 
     assert_eq!(at(&shell, &enqueuer, &["enqueue", "k"]).stdout, "1\n");
-    let mut store = Postgres::open(&Address::parse(&worker).unwrap(), &Options::default()).unwrap();
+    let mut store =
+        Postgres::open(&ServerAddress::parse(&worker).unwrap(), &Options::default()).unwrap();
     settle_next(&mut store, Outcome::Bury { reason: "no".into() });
     for args in [&["jobs", "show", "1"][..], &["stats"], &["dead", "list"], &["queues", "list"]] {
         assert_eq!(at(&shell, &reader, args).code, 0, "{args:?}");

@@ -73,6 +73,7 @@ pub mod worker;
 pub use self::client::{Handle, Job, JobError, Tenure};
 pub use self::handler::Context;
 pub use self::lifecycle::Fault;
+pub use self::store::Address;
 pub use self::worker::{Worker, shutdown_signal};
 
 /// The examples of the README are tests.

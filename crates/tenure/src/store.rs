@@ -6,6 +6,7 @@
 //! Policy lives in [`crate::lifecycle`]. SQL lives in `sql/<engine>/verbs`, one file per verb,
 //! under the names used here.
 
+mod address;
 mod checks;
 mod error;
 pub(crate) mod lane;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+pub use self::address::Address;
 pub use self::checks::{
     LEASE_LIMIT, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
     check_resolution, check_settlements,
@@ -32,7 +34,6 @@ pub use self::limits::{
     AFTER_STALL, GROUP_LIMIT, GUARD_GAP, GUARD_GAP_LIMIT, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT,
     PULSE, STALL, STALLED_GAP, SUSPICION, WORKER_MEMORY,
 };
-pub use self::place::is_meant_as_a_server;
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{
     Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,

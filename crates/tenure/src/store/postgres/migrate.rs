@@ -13,7 +13,7 @@ use postgres::types::Type;
 
 use self::about::About;
 use self::texts::{Functions, MIGRATIONS};
-use super::address::Address;
+use super::address::ServerAddress;
 use super::link::{Link, Timeouts};
 use super::schema::Schema;
 use super::session::{Isolation, Session};
@@ -74,7 +74,7 @@ pub struct Migrations {
 
 impl Migrations {
     /// Connects, whatever the schema's state.
-    pub fn connect(address: &Address) -> Result<Migrations> {
+    pub fn connect(address: &ServerAddress) -> Result<Migrations> {
         let link = Link::open(address, Timeouts::default())?;
         Ok(Migrations { link, schema: Schema::new(address.schema()) })
     }
@@ -211,7 +211,7 @@ impl Migrations {
     }
 
     /// The statements that give roles their rights, for a person to run.
-    pub fn grants(address: &Address) -> String {
+    pub fn grants(address: &ServerAddress) -> String {
         grants(&Schema::new(address.schema()))
     }
 

@@ -6,13 +6,14 @@ use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
 use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Name, State, shorten};
+use tenure::json;
 use tenure::store::Store;
 
 use crate::args::{self, Only};
 use crate::commands::queues;
 use crate::output::{Column, Table};
 use crate::time::{now, relative, show};
-use crate::{Answer, Session, view};
+use crate::{Answer, Session};
 
 /// List jobs, newest first
 #[derive(clap::Args)]
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let (jobs, more) = newest(&mut *store, filter, &args.limit)?;
     if session.out.is_json() {
-        session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
+        session.out.document(&jobs.iter().map(json::job).collect::<Vec<_>>())?;
     } else if jobs.is_empty() && is_everything {
         session
             .out
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     } else if jobs.is_empty() {
         session.out.say("no such jobs; all of them: tenure jobs list")?;
     } else {
-        session.out.table(&table(&jobs, &queues::paused(store.queues()?)))?;
+        session.out.table(&table(&jobs, &queues::paused(&store.queues()?)))?;
     }
     if let (Some(_), Some(last)) = (more, jobs.last()) {
         session.out.say(&format!(

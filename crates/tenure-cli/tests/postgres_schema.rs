@@ -209,6 +209,26 @@ fn functions_of_an_older_release_are_replaced() {
     }
 }
 
+/// Two functions of one name would make the statements that grant rights ambiguous.
+#[test]
+fn a_function_that_took_fewer_arguments_is_replaced_and_may_be_called_as_before() {
+    let shell = Shell::on_server();
+    let database = shell.database();
+    database.execute(
+        "CREATE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text,
+             p_before bigint, p_limit int) RETURNS SETOF tenure.record
+         LANGUAGE sql AS $$ SELECT r.* FROM tenure.record r WHERE false $$;
+         UPDATE tenure.meta SET functions = 'of an older binary', functions_release = 1",
+    );
+    shell.ok(&["migrate", "up"]);
+    let pages = "SELECT count(*)::text FROM pg_proc WHERE proname = 'page'
+                 AND pronamespace = 'tenure'::regnamespace";
+    assert_eq!(database.value(pages), "1");
+    shell.ok(&["enqueue", "k"]);
+    let page = "SELECT string_agg(id::text, ' ') FROM tenure.page(NULL, NULL, NULL, 'k', 9, 9)";
+    assert_eq!(database.value(page), "1");
+}
+
 #[test]
 fn a_schema_under_another_name_is_a_store_of_its_own() {
     let shell = Shell::on_server();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use self::unknown::UnknownName;
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
+use crate::job::{JobId, JobRecord, Json, Key, Name, State, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::{Effect, EffectKey};
 use crate::lifecycle::Verb;
@@ -107,6 +107,10 @@ pub struct Filter {
     pub tenant: Option<Tenant>,
     /// Only of this kind.
     pub kind: Option<Name>,
+    /// Only with this tag.
+    pub tag: Option<Name>,
+    /// Only those that were enqueued with this key, of whatever tenant.
+    pub key: Option<Key>,
     /// Only older than this job: the last one of the previous page.
     pub before: Option<JobId>,
 }

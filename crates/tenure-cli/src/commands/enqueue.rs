@@ -54,7 +54,7 @@ pub(crate) struct Args {
     tenant: Option<Tenant>,
 
     /// Enqueue at most once under this key, for 24 hours; a second time prints the first job's id
-    #[arg(long, value_parser = |text: &str| Key::check(text))]
+    #[arg(long, value_parser = args::key)]
     key: Option<Key>,
 
     /// Lower numbers run first

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
-use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Name, State, shorten};
+use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Key, Name, State, shorten};
 use tenure::json;
 use tenure::store::Store;
 
@@ -17,7 +17,11 @@ use crate::{Answer, Session};
 
 /// List jobs, newest first
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tenure jobs list --state running --queue mail")]
+#[command(after_help = "\
+Examples:
+  tenure jobs list --state running --queue mail
+  tenure jobs list --tag monthly
+  tenure jobs list --key welcome-7")]
 pub(crate) struct Args {
     /// Only in this state
     #[arg(long, value_parser = args::state())]
@@ -25,6 +29,14 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     only: Only,
+
+    /// Only with this tag
+    #[arg(long, value_name = "NAME", value_parser = args::tag)]
+    tag: Option<Name>,
+
+    /// Only those enqueued with this key
+    #[arg(long, value_name = "TEXT", value_parser = args::key)]
+    key: Option<Key>,
 
     #[command(flatten)]
     limit: Limit,
@@ -44,7 +56,12 @@ pub(crate) struct Limit {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
-    let filter = Filter { before: args.before, ..args.only.filter(args.state) };
+    let filter = Filter {
+        tag: args.tag.clone(),
+        key: args.key.clone(),
+        before: args.before,
+        ..args.only.filter(args.state)
+    };
     let is_everything = filter == Filter::default();
     let mut store = session.open()?;
     let (jobs, more) = newest(&mut *store, filter, &args.limit)?;

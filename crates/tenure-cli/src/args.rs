@@ -6,7 +6,7 @@ use std::fmt;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
-use tenure::job::{Invalid, JobId, Name, State, Tenant};
+use tenure::job::{Invalid, JobId, Key, Name, State, Tenant};
 use tenure::ledger::effect_name;
 
 /// Invalid input, and what would be valid.
@@ -45,7 +45,7 @@ impl Only {
             queue: self.queue.clone(),
             tenant: self.tenant.clone(),
             kind: self.kind.clone(),
-            before: None,
+            ..Filter::default()
         }
     }
 
@@ -65,6 +65,10 @@ pub(crate) fn queue(text: &str) -> Result<Name, Invalid> {
 
 pub(crate) fn tag(text: &str) -> Result<Name, Invalid> {
     Name::check("tag", text)
+}
+
+pub(crate) fn key(text: &str) -> Result<Key, Invalid> {
+    Key::check(text)
 }
 
 pub(crate) fn effect(text: &str) -> Result<Name, Invalid> {

@@ -11,7 +11,6 @@ mod output;
 mod retry;
 mod target;
 mod time;
-mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -47,6 +47,8 @@ const CASES: &[Case] = &[
     case("a queue with a space", &["enqueue", "k", "--queue", "a b"], 2, "queue \"a b\" is not"),
     case("a tenant with a slash", &["enqueue", "k", "--tenant", "a/b"], 2, "tenant \"a/b\" is not"),
     case("a tag with an accent", &["enqueue", "k", "--tag", "é"], 2, "tag \"é\" is not"),
+    case("a tag to look for", &["jobs", "list", "--tag", "é"], 2, "tag \"é\" is not"),
+    case("a key to look for", &["jobs", "list", "--key", ""], 2, "a key has 1 to 255 bytes"),
     case("a filter by a bad queue", &["jobs", "list", "--queue", "A"], 2, "queue \"A\" is not"),
     case(
         "seventeen tags",
@@ -207,6 +209,7 @@ const CASES: &[Case] = &[
     case("a store in memory", &["--db", ":memory:", "enqueue", "k"], 2, "name a file"),
     case("a store without a name", &["--db", "", "enqueue", "k"], 2, "names no file"),
     case("a store of another kind", &["--db", "mysql://h/d", "enqueue", "k"], 2, "no store of"),
+    case("a store over HTTP", &["--db", "http://h/", "enqueue", "k"], 2, "over HTTP yet"),
     case(
         "a server with a bad port",
         &["--db", "postgres://h:port/d", "stats"],

@@ -219,7 +219,7 @@ fn stats_and_list_show_what_was_enqueued_in_aligned_columns(shell: &Shell) {
 
 fn a_list_can_be_narrowed_and_turned_page_by_page(shell: &Shell) {
     shell.ok(&["enqueue", "a", "--count", "3"]);
-    shell.ok(&["enqueue", "b", "--queue", "q", "--tenant", "t"]);
+    shell.ok(&["enqueue", "b", "--queue=q", "--tenant=t", "--tag=red", "--key=key 7"]);
     let ids = |args: &[&str]| -> Vec<String> {
         let jobs = shell.json(&[&["jobs", "list"], args].concat());
         jobs.as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().into()).collect()
@@ -228,6 +228,10 @@ fn a_list_can_be_narrowed_and_turned_page_by_page(shell: &Shell) {
     assert_eq!(ids(&["--queue", "default"]), ["3", "2", "1"]);
     assert_eq!(ids(&["--tenant", ""]), ["3", "2", "1"]);
     assert_eq!(ids(&["--state", "dead"]), [""; 0]);
+    assert_eq!(ids(&["--tag", "red"]), ["4"]);
+    assert_eq!(ids(&["--tag", "blue"]), [""; 0]);
+    assert_eq!(ids(&["--key", "key 7"]), ["4"]);
+    assert_eq!(ids(&["--key", "key"]), [""; 0]);
     assert_eq!(ids(&["--limit", "2"]), ["4", "3"]);
     assert_eq!(ids(&["--limit", "2", "--before", "3"]), ["2", "1"]);
     let more = |args: &[&str]| shell.run(args).stderr.contains("--before");

@@ -8,10 +8,10 @@ mod shell;
 use std::time::Duration;
 
 use shell::Shell;
-use tenure::store::postgres::{Address, Holder, Options, Postgres};
+use tenure::store::postgres::{Holder, Options, Postgres, ServerAddress};
 
-fn open(url: &str) -> (Postgres, Address) {
-    let address = Address::parse(url).unwrap();
+fn open(url: &str) -> (Postgres, ServerAddress) {
+    let address = ServerAddress::parse(url).unwrap();
     (Postgres::open(&address, &Options::default()).unwrap(), address)
 }
 

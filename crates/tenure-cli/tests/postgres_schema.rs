@@ -8,7 +8,7 @@ mod shell;
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{Address, Options, Postgres};
+use tenure::store::postgres::{Options, Postgres, ServerAddress};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 
@@ -82,7 +82,8 @@ fn each_role_may_do_its_own_work_and_no_more() {
     let (worker, enqueuer, reader) = (member("worker"), member("enqueuer"), member("reader"));
 
     assert_eq!(at(&shell, &enqueuer, &["enqueue", "k"]).stdout, "1\n");
-    let mut store = Postgres::open(&Address::parse(&worker).unwrap(), &Options::default()).unwrap();
+    let mut store =
+        Postgres::open(&ServerAddress::parse(&worker).unwrap(), &Options::default()).unwrap();
     settle_next(&mut store, Outcome::Bury { reason: "no".into() });
     for args in [&["jobs", "show", "1"][..], &["stats"], &["dead", "list"], &["queues", "list"]] {
         assert_eq!(at(&shell, &reader, args).code, 0, "{args:?}");
@@ -206,6 +207,26 @@ fn functions_of_an_older_release_are_replaced() {
         let up = shell.run(&["migrate", "up"]);
         assert!(up.stderr.contains("applied 1 of 2 migrations"), "{release}: {up:?}");
     }
+}
+
+/// Two functions of one name would make the statements that grant rights ambiguous.
+#[test]
+fn a_function_that_took_fewer_arguments_is_replaced_and_may_be_called_as_before() {
+    let shell = Shell::on_server();
+    let database = shell.database();
+    database.execute(
+        "CREATE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text,
+             p_before bigint, p_limit int) RETURNS SETOF tenure.record
+         LANGUAGE sql AS $$ SELECT r.* FROM tenure.record r WHERE false $$;
+         UPDATE tenure.meta SET functions = 'of an older binary', functions_release = 1",
+    );
+    shell.ok(&["migrate", "up"]);
+    let pages = "SELECT count(*)::text FROM pg_proc WHERE proname = 'page'
+                 AND pronamespace = 'tenure'::regnamespace";
+    assert_eq!(database.value(pages), "1");
+    shell.ok(&["enqueue", "k"]);
+    let page = "SELECT string_agg(id::text, ' ') FROM tenure.page(NULL, NULL, NULL, 'k', 9, 9)";
+    assert_eq!(database.value(page), "1");
 }
 
 #[test]

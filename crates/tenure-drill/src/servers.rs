@@ -13,7 +13,7 @@ use postgres::{Client, NoTls};
 use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::store::migrate::Standing;
-use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
 use tenure::store::{Error, Result};
 
 use crate::engines::START;
@@ -33,7 +33,7 @@ pub fn choose(url: &str) {
 /// # Errors
 /// If not, with what to do about it.
 pub fn check(url: &str) -> Result<()> {
-    let address = Address::parse(url)?;
+    let address = ServerAddress::parse(url)?;
     let unusable = |problem: String, next: &str| Error::Unusable {
         target: address.to_string(),
         problem,
@@ -116,7 +116,7 @@ fn plain(url: &str, database: Option<&str>) -> String {
 /// An empty store in this thread's own database, in a schema of this name. There may be one at a
 /// time for each name and thread.
 pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres> {
-    let address = Address::parse(&address(&database(), schema))?;
+    let address = ServerAddress::parse(&address(&database(), schema))?;
     if is_bloated(schema) {
         drop_schema(schema);
     }
@@ -131,7 +131,7 @@ pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres>
 pub fn unclocked(schema: &str) -> Result<String> {
     let url = address(&database(), schema);
     drop_schema(schema);
-    Migrations::connect(&Address::parse(&url)?)?.up(Roles::Leave)?;
+    Migrations::connect(&ServerAddress::parse(&url)?)?.up(Roles::Leave)?;
     Ok(url)
 }
 
@@ -145,8 +145,8 @@ pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
 }
 
 /// Installs patched functions into a schema of their own, replacing what was there.
-pub(crate) fn install_mutant(patches: &[Patch]) -> Result<Address> {
-    let address = Address::parse(&address(&database(), MUTANT))?;
+pub(crate) fn install_mutant(patches: &[Patch]) -> Result<ServerAddress> {
+    let address = ServerAddress::parse(&address(&database(), MUTANT))?;
     drop_schema(MUTANT);
     Postgres::install_patched(&address, patches)?;
     Ok(address)
@@ -170,7 +170,7 @@ fn drop_schema(schema: &str) {
 }
 
 /// Brings the schema to this binary's version, whatever an earlier one left there.
-fn install(address: &Address, schema: &str) -> Result<()> {
+fn install(address: &ServerAddress, schema: &str) -> Result<()> {
     let mut migrations = Migrations::connect(address)?;
     let applied = |standing: &Standing| matches!(standing, Standing::Applied(_));
     if !migrations.status()?.iter().all(|step| applied(&step.standing)) {

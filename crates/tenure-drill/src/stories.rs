@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use tenure::Address;
 use tenure::job::JobId;
 use tenure::lease::Token;
-use tenure::store::{Error, Result, is_meant_as_a_server};
+use tenure::store::{Error, Result};
 
 use self::stage::Stage;
 use crate::workers::Program;
@@ -44,7 +45,8 @@ pub struct Scene {
 impl Scene {
     /// The name of the engine.
     pub fn engine(&self) -> &'static str {
-        if is_meant_as_a_server(&self.place) { "postgres" } else { "sqlite" }
+        let is_server = |address: Address| address.server().is_some();
+        if self.place.parse().is_ok_and(is_server) { "postgres" } else { "sqlite" }
     }
 }
 

@@ -21,14 +21,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tenure::Job;
 use tenure::clock::monotonic;
 use tenure::inspect::{EffectFilter, EffectView, Wrong};
 use tenure::job::{JobId, Json, Name, NewJob, State};
 use tenure::lease::Token;
-use tenure::store::postgres::{self, Address, Postgres};
 use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Store, is_meant_as_a_server};
+use tenure::store::{Enqueued, Store};
+use tenure::{Address, Job};
 
 use crate::servers;
 use crate::speakers::{PATIENCE, Speaker};
@@ -363,11 +362,7 @@ impl Bench {
 
 /// A connection to the store at this place.
 pub fn open(place: &str) -> tenure::store::Result<Box<dyn Store>> {
-    Ok(if is_meant_as_a_server(place) {
-        Box::new(Postgres::open(&Address::parse(place)?, &postgres::Options::default())?)
-    } else {
-        Box::new(Sqlite::open(place, &Options::default())?)
-    })
+    place.parse::<Address>()?.open()
 }
 
 /// A job for one of the handlers in [`kinds`].

@@ -10,7 +10,7 @@ use tenure::drill::Patch;
 use tenure::job::{JobId, Json, Name, NewJob};
 use tenure::lease::{Fence, WorkerId};
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Claim, Enqueued, Look, Settled, Settlement, Store, Work};
 use tenure_cluster::{Binaries, Cluster, Settings};
@@ -174,7 +174,7 @@ fn the_witness_is_never_ahead_of_the_file_whoever_writes() {
 
 fn connect(cluster: &Cluster, database: &str) -> Postgres {
     let url = cluster.url_as("tenure", database);
-    Postgres::open(&Address::parse(&url).unwrap(), &postgres::Options::default()).unwrap()
+    Postgres::open(&ServerAddress::parse(&url).unwrap(), &postgres::Options::default()).unwrap()
 }
 
 fn cluster() -> Cluster {
@@ -182,7 +182,7 @@ fn cluster() -> Cluster {
 }
 
 fn migrate(cluster: &Cluster) {
-    Migrations::connect(&Address::parse(&cluster.url()).unwrap())
+    Migrations::connect(&ServerAddress::parse(&cluster.url()).unwrap())
         .unwrap()
         .up(Roles::Leave)
         .unwrap();
@@ -193,7 +193,7 @@ fn migrate(cluster: &Cluster) {
 fn tokens_through_crashes(patches: &[Patch]) -> Vec<i64> {
     let settings = Settings::new().config("wal_writer_delay", "10s");
     let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
-    Postgres::install_patched(&Address::parse(&cluster.url()).unwrap(), patches).unwrap();
+    Postgres::install_patched(&ServerAddress::parse(&cluster.url()).unwrap(), patches).unwrap();
     let job = put(&mut connect(&cluster, "tenure"));
     cluster.psql("ALTER ROLE tenure SET synchronous_commit = off").unwrap();
     let mut tokens = Vec::new();
@@ -280,7 +280,7 @@ fn a_server_that_was_put_back_to_a_snapshot_is_noticed_by_what_a_worker_has_seen
 fn epoch_after_crashes(patches: &[Patch]) -> u32 {
     let settings = Settings::new().config("wal_writer_delay", "10s");
     let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
-    Postgres::install_patched(&Address::parse(&cluster.url()).unwrap(), patches).unwrap();
+    Postgres::install_patched(&ServerAddress::parse(&cluster.url()).unwrap(), patches).unwrap();
     let mut worker = connect(&cluster, "tenure");
     for _ in 0..3 {
         beat(&mut worker);
@@ -343,7 +343,7 @@ fn a_promoted_asynchronous_replica_is_noticed() {
 /// token for the job that both have, and an id.
 fn issued_by_two_replicas(patches: &[Patch]) -> [(Fence, JobId); 2] {
     let primary = cluster();
-    Postgres::install_patched(&Address::parse(&primary.url()).unwrap(), patches).unwrap();
+    Postgres::install_patched(&ServerAddress::parse(&primary.url()).unwrap(), patches).unwrap();
     let job = put(&mut connect(&primary, "tenure"));
     let standbys = [(); 2].map(|()| {
         let follower = primary.standby().unwrap();
@@ -420,7 +420,7 @@ fn a_timeline_that_is_read_from_the_checkpoint_is_not_enough() {
         replace: "(SELECT c.timeline_id FROM pg_control_checkpoint() c)::bigint",
     }];
     let primary = cluster();
-    Postgres::install_patched(&Address::parse(&primary.url()).unwrap(), &LAGS).unwrap();
+    Postgres::install_patched(&ServerAddress::parse(&primary.url()).unwrap(), &LAGS).unwrap();
     let (standby, past) = promoted(&primary);
     let mut store = connect(&standby, "tenure");
     let (id, fence) = (put(&mut store), take(&mut store));

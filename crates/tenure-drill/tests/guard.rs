@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
-use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Enqueued, Look, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
@@ -31,12 +31,12 @@ fn put(store: &mut dyn Store, n: usize) {
 }
 
 fn connect(url: &str) -> Postgres {
-    Postgres::open(&Address::parse(url).unwrap(), &postgres::Options::default()).unwrap()
+    Postgres::open(&ServerAddress::parse(url).unwrap(), &postgres::Options::default()).unwrap()
 }
 
 fn cluster() -> Cluster {
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
-    Migrations::connect(&Address::parse(&cluster.url()).unwrap())
+    Migrations::connect(&ServerAddress::parse(&cluster.url()).unwrap())
         .unwrap()
         .up(Roles::Leave)
         .unwrap();

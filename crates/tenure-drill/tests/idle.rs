@@ -12,7 +12,7 @@ use tenure::store::{Claim, Look, Work};
 use tenure::clock::monotonic;
 use tenure::job::{Json, Name, NewJob};
 use tenure::lease::WorkerId;
-use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::fleet::{Calls, Fleet};
 
@@ -24,13 +24,13 @@ fn cluster() -> Cluster {
         .config("bgwriter_delay", "10s")
         .config("fsync", "off");
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     cluster
 }
 
 fn connect(cluster: &Cluster) -> Postgres {
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Postgres::open(&address, &postgres::Options::default()).unwrap()
 }
 

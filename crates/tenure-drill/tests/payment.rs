@@ -14,7 +14,7 @@ use tenure::job::{Json, Name, NewJob, State};
 use tenure::lease::{Fence, WorkerId};
 use tenure::ledger::{Act, Answer, EffectKey, Entry, Resolution, effect_name};
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Claim, Resolved, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
@@ -146,7 +146,7 @@ fn on_sqlite_a_payment_is_made_once_whatever_dies() {
 fn on_postgresql_a_payment_is_made_once_whatever_dies() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let mut store = Postgres::open(&address, &postgres::Options::default()).unwrap();
     sent_again(&mut store, &cluster.url(), directory.path());

@@ -13,7 +13,7 @@ use tenure::clock::monotonic;
 use tenure::job::{JobId, Json, Name, NewJob, State};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure::store::{Claim, Cursor, Renewed, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
@@ -207,11 +207,11 @@ fn workers_behind_a_transaction_pooler_do_every_job_once() {
     const JOBS: usize = 4_000;
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
     let pooler = PgBouncer::start_with(&cluster, &[("default_pool_size", "3")]).unwrap();
-    Migrations::connect(&Address::parse(&cluster.url()).unwrap())
+    Migrations::connect(&ServerAddress::parse(&cluster.url()).unwrap())
         .unwrap()
         .up(Roles::Leave)
         .unwrap();
-    let address = Address::parse(&pooler.url()).unwrap();
+    let address = ServerAddress::parse(&pooler.url()).unwrap();
     let open = || Postgres::open(&address, &postgres::Options::default()).unwrap();
     assert!(!open().facts().is_direct, "the pooler was noticed");
 
@@ -309,7 +309,7 @@ fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
     let lease = Duration::from_secs(30);
     let mut cluster =
         Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let open = || Postgres::open(&address, &postgres::Options::default()).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_tenure-drill-holder"));
@@ -389,7 +389,7 @@ fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
 fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     let settings = Settings::new().config("fsync", "off");
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let mut calls = Calls::count(&cluster.url());
     // First until all have registered and have been idle for a while, then the measured time.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tenure::clock::monotonic;
 use tenure::job::{JobId, State};
-use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::kinds::Hold;
 use tenure_drill::workers::{Bench, Event, Setup, Worker, job};
@@ -75,7 +75,7 @@ fn cluster() -> Cluster {
 
 fn cluster_with(settings: &Settings) -> Cluster {
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), settings).unwrap();
-    let address = Address::parse(&cluster.url()).unwrap();
+    let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     cluster
 }

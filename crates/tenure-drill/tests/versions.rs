@@ -11,7 +11,7 @@ use tenure::clock::{Clock, unique};
 use tenure::job::{Limits, State};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{Address, Migrations, Postgres, Roles};
+use tenure::store::postgres::{Migrations, Postgres, Roles, ServerAddress};
 use tenure::store::sqlite::{Options, Sqlite};
 use tenure::store::{Claim, Look, Settled, Settlement, Store};
 use tenure_drill::servers;
@@ -42,8 +42,8 @@ impl Database {
         servers::connect(&self.0)
     }
 
-    fn address(&self) -> Address {
-        Address::parse(&servers::address(&self.0, "tenure")).unwrap()
+    fn address(&self) -> ServerAddress {
+        ServerAddress::parse(&servers::address(&self.0, "tenure")).unwrap()
     }
 
     fn up(&self) {

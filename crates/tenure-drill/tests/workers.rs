@@ -14,7 +14,7 @@ use std::time::Duration;
 use tenure::clock::monotonic;
 use tenure::job::{JobId, Name, State};
 use tenure::ledger::Standing;
-use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::servers;
 use tenure_drill::workers::attack::attack;
@@ -330,7 +330,7 @@ fn workers_go_on_by_themselves_when_the_server_dies_and_comes_back() {
     let mut cluster =
         Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
     let url = cluster.url();
-    Migrations::connect(&Address::parse(&url).unwrap()).unwrap().up(Roles::Leave).unwrap();
+    Migrations::connect(&ServerAddress::parse(&url).unwrap()).unwrap().up(Roles::Leave).unwrap();
     let mut bench = Bench::on_server(program(), directory.path(), url.clone());
     let (bank, gate) = (bench.file("bank"), bench.file("gate"));
     let setup = Setup { lease: Duration::from_secs(10), concurrency: 8, ..Setup::default() };

@@ -13,7 +13,7 @@ use std::error::Error;
 use serde::{Deserialize, Serialize};
 use tenure::inspect::Filter;
 use tenure::job::State;
-use tenure::{Job, Tenure};
+use tenure::{Address, Job, Tenure};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -33,9 +33,10 @@ async fn main() -> Result<()> {
     let temporary = directory.path().join("shop.db").display().to_string();
     let given = std::env::args().nth(1).or(std::env::var("TENURE_DB").ok());
     let url = given.unwrap_or(temporary);
-    let tenure = Tenure::open(&url).await?;
+    let address: Address = url.parse()?;
+    let tenure = Tenure::open(&address).await?;
     #[cfg(feature = "postgres")]
-    if tenure::store::is_meant_as_a_server(&url) {
+    if address.server().is_some() {
         return on_postgres::shop(&tenure, &url).await;
     }
     on_sqlite::shop(&tenure).await

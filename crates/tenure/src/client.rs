@@ -9,7 +9,6 @@ mod enqueue;
 mod handle;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,11 +21,11 @@ pub use self::enqueue::Enqueue;
 pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
-use crate::job::{BATCH_LIMIT, Invalid, JobId, Limits, Name, NewJob, RetryPolicy};
+use crate::job::{BATCH_LIMIT, JobId, Limits, Name, NewJob, RetryPolicy};
 use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
-use crate::store::{Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
+use crate::store::{Address, Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
 use crate::telemetry::{Event, Fact, Observer};
 
 /// A kind of job: the value itself is its args, and its handler returns the output.
@@ -142,11 +141,13 @@ impl Options {
     }
 
     /// Opens a store, see [`Tenure::open`].
-    pub async fn open(self, place: impl AsRef<OsStr>) -> Result<Tenure> {
+    pub async fn open<A>(self, address: A) -> Result<Tenure>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
         let Options { store: options, observer } = self;
-        let not_text = || Invalid::Value { field: "url", why: "not valid UTF-8".into() };
-        let url = place.as_ref().to_str().ok_or_else(not_text)?;
-        let place = Arc::new(Place::parse(url, &options)?);
+        let place = Arc::new(Place::new(&address.try_into()?, &options)?);
         let (there, how) = (Arc::clone(&place), options.clone());
         let open = Link::open(move || there.connect(&how), |engine| engine.store().identity());
         let (link, Identity { installation, .. }) = open.await?;
@@ -158,9 +159,14 @@ impl Options {
 impl Tenure {
     /// Opens a store: a file such as `tenure.db`, by its name or its path, which is created if it
     /// does not exist; `sqlite::memory:`, which lives as long as a connection to it is open; or
-    /// `postgres://user:password@host/database`, whose schema `tenure migrate up` has created.
-    pub async fn open(place: impl AsRef<OsStr>) -> Result<Tenure> {
-        Tenure::options().open(place).await
+    /// `postgres://user:password@host/database`, whose schema `tenure migrate up` has created. See
+    /// [`Address`] for all spellings.
+    pub async fn open<A>(address: A) -> Result<Tenure>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        Tenure::options().open(address).await
     }
 
     /// Options for opening a store.

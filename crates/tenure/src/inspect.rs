@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use self::unknown::UnknownName;
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
+use crate::job::{JobId, JobRecord, Json, Key, Name, State, Tenant};
 use crate::lease::{Token, WorkerId};
-use crate::ledger::Effect;
+use crate::ledger::{Effect, EffectKey};
 use crate::lifecycle::Verb;
 
 /// One event in a job's life. A plain success leaves none.
@@ -67,10 +67,9 @@ impl TimelineEntry {
 }
 
 /// A job with its timeline.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobDetail {
     /// The job.
-    #[serde(flatten)]
     pub job: JobRecord,
     /// What happened to it, oldest first. A job that simply succeeded has no lines: its own times
     /// are enough.
@@ -78,7 +77,7 @@ pub struct JobDetail {
 }
 
 /// A job's current token and state: for a worker whose job may have ended without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Current {
     /// Its latest token.
     pub token: Token,
@@ -87,7 +86,7 @@ pub struct Current {
 }
 
 /// The state and result of a job, for callers that wait for it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct JobOutcome {
     /// Its state.
     pub state: State,
@@ -108,12 +107,16 @@ pub struct Filter {
     pub tenant: Option<Tenant>,
     /// Only of this kind.
     pub kind: Option<Name>,
+    /// Only with this tag.
+    pub tag: Option<Name>,
+    /// Only those that were enqueued with this key, of whatever tenant.
+    pub key: Option<Key>,
     /// Only older than this job: the last one of the previous page.
     pub before: Option<JobId>,
 }
 
 /// The state of all queues.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overview {
     /// The store's clock.
     pub at: Timestamp,
@@ -122,7 +125,7 @@ pub struct Overview {
 }
 
 /// One queue of one tenant.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverviewLine {
     /// The queue.
     pub queue: Name,
@@ -169,7 +172,7 @@ impl OverviewLine {
 
 /// A lease as others see it. It gives no right to the job: only the holder's
 /// [`crate::lease::Lease`] does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseView {
     /// The job.
     pub job: JobId,
@@ -230,16 +233,14 @@ pub struct EffectFilter {
 }
 
 /// An effect as others see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectView {
     /// The effect.
-    #[serde(flatten)]
     pub effect: Effect,
     /// Whether it is unknown if the effect happened: its intent has no outcome, and the attempt
     /// that wrote it does not hold the job any more.
     pub in_doubt: bool,
     /// The job's state.
-    #[serde(rename = "job_state")]
     pub state: State,
     /// The job's kind.
     pub kind: Name,
@@ -247,8 +248,16 @@ pub struct EffectView {
     pub tenant: Tenant,
 }
 
+impl EffectView {
+    /// The key under which outside systems know the effect.
+    pub fn key(&self, store: &Identity) -> EffectKey {
+        let (installation, job) = (store.installation, self.effect.job);
+        EffectKey { installation, job, effect: self.effect.name.clone() }
+    }
+}
+
 /// Jobs of one kind in one queue that are due and not claimed yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// The queue.
     pub queue: Name,
@@ -266,7 +275,7 @@ impl Due {
 }
 
 /// A worker as others see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerView {
     /// The worker's id.
     pub worker: WorkerId,
@@ -303,7 +312,7 @@ pub struct WorkerRecord {
 }
 
 /// Which store this is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Random; part of every key that outside systems see.
     pub installation: uuid::Uuid,
@@ -314,7 +323,7 @@ pub struct Identity {
 }
 
 /// A time at which the database may have gone back in time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raise {
     /// The epoch that began.
     pub epoch: u32,
@@ -325,7 +334,7 @@ pub struct Raise {
 }
 
 /// The result of checking a part of the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// How many jobs were checked.
     pub looked: usize,
@@ -336,7 +345,7 @@ pub struct Checked {
 }
 
 /// A violation of a rule.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wrong {
     /// The job it is about.
     pub job: JobId,

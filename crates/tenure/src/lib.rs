@@ -37,7 +37,7 @@
 //! 2. how it is stored: [`store`], the port, and then its engines
 //! 3. how it is enqueued: [`client`]
 //! 4. how it runs: [`handler`], then [`worker`]
-//! 5. how it is seen and tested: [`inspect`], [`telemetry`], [`testing`]
+//! 5. how it is seen and tested: [`inspect`], [`json`], [`telemetry`], [`testing`]
 //! 6. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that
 //!    name
 
@@ -50,6 +50,7 @@ pub mod drill;
 pub mod handler;
 pub mod inspect;
 pub mod job;
+pub mod json;
 pub mod lease;
 pub mod ledger;
 pub mod lifecycle;
@@ -64,6 +65,7 @@ pub mod worker;
 pub use self::client::{Handle, Job, JobError, Tenure};
 pub use self::handler::Context;
 pub use self::lifecycle::Fault;
+pub use self::store::Address;
 pub use self::worker::{Worker, shutdown_signal};
 
 /// The examples of the README are tests.

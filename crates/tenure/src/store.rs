@@ -6,6 +6,7 @@
 //! Policy lives in [`crate::lifecycle`]. SQL lives in `sql/<engine>/verbs`, one file per verb,
 //! under the names used here.
 
+mod address;
 mod checks;
 mod error;
 pub(crate) mod lane;
@@ -21,6 +22,7 @@ pub mod sqlite;
 pub(crate) mod thread;
 mod work;
 
+pub use self::address::Address;
 pub use self::checks::{
     LEASE_LIMIT, check_batch, check_claim, check_entries, check_guard_gap, check_jobs, check_lease,
     check_resolution, check_settlements,
@@ -33,7 +35,6 @@ pub use self::limits::{
 };
 pub use self::look::Look;
 pub use self::operate::{AsSeen, Changed, Operate, Pause, QueueChange, Resolved};
-pub use self::place::is_meant_as_a_server;
 pub use self::work::{
     Attempt, Beat, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed, Pruned, Registration,
     Renewed, Report, Reported, Settled, Settlement, Wake, Work,

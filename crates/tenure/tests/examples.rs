@@ -172,7 +172,7 @@ fn a_pipeline_whose_worker_is_killed_pays_about_once() {
 #[cfg(feature = "postgres")]
 mod postgres {
     use postgres::{Client, NoTls};
-    use tenure::store::postgres::{Address, Migrations, Roles};
+    use tenure::store::postgres::{Migrations, Roles, ServerAddress};
 
     pub(super) struct Shop {
         pub(super) url: String,
@@ -192,7 +192,7 @@ mod postgres {
             let shop = Shop { url, server, name };
             shop.on_server("DROP DATABASE IF EXISTS").expect("what an earlier run has left can go");
             shop.on_server("CREATE DATABASE").expect("a database can be made");
-            let address = Address::parse(&shop.url).unwrap();
+            let address = ServerAddress::parse(&shop.url).unwrap();
             Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
             shop
         }

@@ -5,8 +5,8 @@
 //! next step; it does not stop the rest.
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use tenure::job::{BATCH_LIMIT, JobId, State};
+use tenure::json;
 use tenure::store::{self, Changed};
 
 use crate::Answer;
@@ -88,13 +88,6 @@ pub(crate) fn in_batches<T: Copy>(
     Ok(answers)
 }
 
-#[derive(Serialize)]
-struct View {
-    id: JobId,
-    #[serde(flatten)]
-    changed: Changed,
-}
-
 /// Reports each answer, and a summary.
 pub(crate) fn report(
     operation: Operation,
@@ -102,7 +95,7 @@ pub(crate) fn report(
     out: &mut Output,
 ) -> Result<Answer> {
     if out.is_json() {
-        let view = |(id, changed): &(JobId, Changed)| View { id: *id, changed: *changed };
+        let view = |(id, changed): &(JobId, Changed)| json::changed(*id, *changed);
         out.document(&answers.iter().map(view).collect::<Vec<_>>())?;
     }
     let mut refusals = Vec::new();

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use tenure::inspect::Filter;
 use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
+use tenure::json;
 use tenure::store::{AsSeen, Changed, Store};
 
 use super::changes::{self, Operation};
@@ -16,7 +16,7 @@ use super::jobs::{Limit, newest};
 use crate::args::{self, BadInput, Only, distinct};
 use crate::output::{self, Column, Table};
 use crate::time::{now, relative};
-use crate::{Answer, Session, view};
+use crate::{Answer, Session};
 
 /// List dead jobs with their reasons, queue them again, or delete them
 #[derive(clap::Subcommand)]
@@ -100,7 +100,7 @@ pub(crate) fn run(command: &Command, session: &mut Session) -> Result<Answer> {
 fn list(only: &Only, limit: &Limit, session: &mut Session) -> Result<Answer> {
     let (jobs, more) = newest(&mut *session.open()?, only.filter(Some(State::Dead)), limit)?;
     if session.out.is_json() {
-        session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
+        session.out.document(&jobs.iter().map(json::job).collect::<Vec<_>>())?;
         return Ok(Answer::Yes);
     }
     match jobs.as_slice() {
@@ -179,11 +179,6 @@ fn apply(
     Ok(seen.into_iter().map(|seen| seen.job).zip(answers).collect())
 }
 
-#[derive(Serialize)]
-struct Tally {
-    done: u64,
-}
-
 /// Applies the operation to every dead job that passes the filter, in pages from the newest to the
 /// oldest.
 fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answer> {
@@ -199,7 +194,7 @@ fn all(operation: Operation, only: &Only, session: &mut Session) -> Result<Answe
     bar.finish_and_clear();
     walked.with_context(|| format!("after {done} {} were {}", jobs(done), operation.done()))?;
     if session.out.is_json() {
-        session.out.document(&Tally { done })?;
+        session.out.document(&json::tally(done))?;
     } else if done == 0 {
         session.out.say("no dead jobs")?;
     } else {

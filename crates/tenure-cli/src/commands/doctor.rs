@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 use tenure::inspect::{Due, Overview};
+use tenure::json;
 use tenure::store::{Error, Store};
 
 use crate::output::{Column, Table};
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 }
 
 /// The result of one check.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) check: &'static str,
     pub(crate) ok: bool,
@@ -73,6 +74,10 @@ impl Finding {
         next: impl Into<String>,
     ) -> Finding {
         Finding { check, ok: false, found: found.into(), next: Some(next.into()) }
+    }
+
+    fn view(&self) -> impl Serialize {
+        json::finding(self.check, &self.found, self.next.as_deref())
     }
 }
 
@@ -98,7 +103,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     }
     let findings = examine(session)?;
     if session.out.is_json() {
-        session.out.document(&findings)?;
+        session.out.document(&findings.iter().map(Finding::view).collect::<Vec<_>>())?;
     } else {
         session.out.table(&table(&findings))?;
     }

@@ -5,7 +5,7 @@ mod resolve;
 
 use anyhow::Result;
 
-pub(crate) use self::list::{of_job, table, views};
+pub(crate) use self::list::{of_job, table};
 use super::changes;
 use crate::{Answer, Session};
 

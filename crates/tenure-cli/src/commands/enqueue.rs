@@ -11,12 +11,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 use tenure::clock::Timestamp;
-use tenure::job::{
-    BATCH_LIMIT, Invalid, JobId, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant,
-};
-use tenure::store::Enqueued;
+use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant};
+use tenure::json;
+use tenure::store::{Enqueued, Verdict};
 
 use self::delivery::Delivery;
 pub(crate) use self::source::all_of_stdin;
@@ -56,7 +54,7 @@ pub(crate) struct Args {
     tenant: Option<Tenant>,
 
     /// Enqueue at most once under this key, for 24 hours; a second time prints the first job's id
-    #[arg(long, value_parser = |text: &str| Key::check(text))]
+    #[arg(long, value_parser = args::key)]
     key: Option<Key>,
 
     /// Lower numbers run first
@@ -152,31 +150,12 @@ fn check_args(text: String) -> Result<Json, Invalid> {
     Json::check("args", text, Limits::default().args)
 }
 
-/// What became of one job, for programs.
-#[derive(Serialize)]
-struct View {
-    /// None if it is not known whether the job was stored.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<JobId>,
-    verdict: &'static str,
-}
-
-impl View {
-    fn of(answer: Enqueued) -> View {
-        match answer {
-            Enqueued::Created(id) => View { id: Some(id), verdict: "created" },
-            Enqueued::Existing(id) => View { id: Some(id), verdict: "existing" },
-            Enqueued::Conflict(id) => View { id: Some(id), verdict: "conflict" },
-        }
-    }
-}
-
 fn one(job: &NewJob, session: &mut Session) -> Result<Answer> {
     let answers = session.open()?.enqueue(std::slice::from_ref(job))?;
     session.log.enqueued(std::slice::from_ref(job), &answers);
     let answer = *answers.first().context("the store gave no answer; see: tenure jobs list")?;
     match (answer, session.out.is_json()) {
-        (answer, true) => session.out.document(&View::of(answer))?,
+        (answer, true) => session.out.document(&json::verdict(Verdict::Answered(answer)))?,
         (Enqueued::Created(id) | Enqueued::Existing(id), false) => {
             session.out.line(&id.to_string())?;
         }

@@ -5,15 +5,13 @@
 //! server, where it is the owner's decision.
 
 use anyhow::Result;
-use serde::Serialize;
-use tenure::clock::Timestamp;
+use tenure::json;
 use tenure::store::migrate::{Standing, Status};
 use tenure::store::postgres::{Brought, Contents, Newer, Roles};
 
 use crate::output::{Column, Table};
 use crate::target::{Removable, Target};
 use crate::time::{now, relative};
-use crate::view::Rfc3339;
 use crate::{Answer, Session};
 
 /// Bring the schema up to date, see where it stands, or remove it
@@ -69,8 +67,7 @@ fn up(roles: Roles, newer: Newer, session: &mut Session) -> Result<Answer> {
     let after = target.status()?;
     let grants = target.grants().filter(|_| roles == Roles::Leave);
     if session.out.is_json() {
-        let up = Up { migrations: views(&after), grants: grants.as_deref() };
-        session.out.document(&up)?;
+        session.out.document(&json::migrated(&after, grants.as_deref()))?;
         return Ok(Answer::Yes);
     }
     let name = target.name();
@@ -114,8 +111,7 @@ fn down(yes: bool, session: &mut Session) -> Result<Answer> {
     }
     target.migrate_down()?;
     if session.out.is_json() {
-        let Contents { live, ended } = contents;
-        session.out.document(&Down { live, ended })?;
+        session.out.document(&json::removed(&contents))?;
     } else {
         session.out.line(&format!("removed {} with {}", target.name(), count(&contents)))?;
     }
@@ -142,7 +138,7 @@ fn status(session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let status = target.status()?;
     if session.out.is_json() {
-        session.out.document(&views(&status))?;
+        session.out.document(&status.iter().map(json::migration).collect::<Vec<_>>())?;
     } else {
         session.out.table(&table(&status))?;
     }
@@ -150,41 +146,6 @@ fn status(session: &mut Session) -> Result<Answer> {
         session.out.say("apply what is pending with: tenure migrate up")?;
     }
     Ok(Answer::Yes)
-}
-
-#[derive(Serialize)]
-struct Up<'a> {
-    migrations: Vec<View<'a>>,
-    /// The statements that grant other roles their rights, if there are other roles and they have
-    /// none yet.
-    grants: Option<&'a str>,
-}
-
-/// What was removed.
-#[derive(Serialize)]
-struct Down {
-    live: u64,
-    ended: u64,
-}
-
-#[derive(Serialize)]
-struct View<'a> {
-    version: u32,
-    name: &'a str,
-    standing: &'static str,
-    at: Option<Rfc3339>,
-}
-
-fn views(status: &[Status]) -> Vec<View<'_>> {
-    let steps = status.iter().map(|step| (step, spell(&step.standing)));
-    steps
-        .map(|(step, (standing, at))| View {
-            version: step.version,
-            name: &step.name,
-            standing,
-            at: at.map(Rfc3339),
-        })
-        .collect()
 }
 
 fn table(status: &[Status]) -> Table {
@@ -196,20 +157,9 @@ fn table(status: &[Status]) -> Table {
         Column::Text("WHEN"),
     ]);
     for step in status {
-        let (standing, at) = spell(&step.standing);
+        let (standing, at) = (step.standing.name(), step.standing.at());
         let when = at.map(|at| format!("{} ({at})", relative(at, now))).unwrap_or_default();
         table.row(vec![step.version.to_string(), step.name.clone(), standing.into(), when]);
     }
     table
-}
-
-/// The state of a migration, spelled as in the library's JSON.
-fn spell(standing: &Standing) -> (&'static str, Option<Timestamp>) {
-    match standing {
-        Standing::Applied(at) => ("applied", Some(*at)),
-        Standing::Differs(at) => ("differs", Some(*at)),
-        Standing::Newer(at) => ("newer", Some(*at)),
-        Standing::NeedsUpgrade(at) => ("needs_upgrade", Some(*at)),
-        Standing::Pending => ("pending", None),
-    }
 }

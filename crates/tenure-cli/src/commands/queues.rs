@@ -8,11 +8,12 @@ use clap::ArgGroup;
 use tenure::clock::Timestamp;
 use tenure::inspect::{OverviewLine, QueueSettings};
 use tenure::job::Name;
+use tenure::json;
 use tenure::store::{Pause, QueueChange, Store};
 
 use crate::output::{Column, Table};
 use crate::time::{duration, now, relative, show_millis};
-use crate::{Answer, Session, args, view};
+use crate::{Answer, Session, args};
 
 /// See the queues, pause them, and set how long finished jobs are kept
 #[derive(clap::Subcommand)]
@@ -75,7 +76,7 @@ fn configure(name: &Name, change: &QueueChange, session: &mut Session) -> Result
     let mut store = session.open()?;
     let settings = store.configure(name, change)?;
     if session.out.is_json() {
-        session.out.document(&view::Queue::of(&settings))?;
+        session.out.document(&json::queue(&settings))?;
     } else {
         session.out.line(&describe(&settings))?;
     }
@@ -101,7 +102,7 @@ fn list(session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let queues = known(&mut *store)?;
     if session.out.is_json() {
-        let views: Vec<_> = queues.values().map(|queue| view::Queue::of(&queue.settings)).collect();
+        let views: Vec<_> = queues.values().map(|queue| json::queue(&queue.settings)).collect();
         session.out.document(&views)?;
     } else if queues.is_empty() {
         session.out.say(
@@ -115,8 +116,8 @@ fn list(session: &mut Session) -> Result<Answer> {
 }
 
 /// The queues that are paused, and since when.
-pub(crate) fn paused(settings: Vec<QueueSettings>) -> BTreeMap<Name, Timestamp> {
-    settings.into_iter().filter_map(|queue| Some((queue.queue, queue.paused_at?))).collect()
+pub(crate) fn paused(settings: &[QueueSettings]) -> BTreeMap<Name, Timestamp> {
+    settings.iter().filter_map(|queue| Some((queue.queue.clone(), queue.paused_at?))).collect()
 }
 
 /// The state of a queue, in a table.

@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use serde::Serialize;
 use tenure::clock::Timestamp;
 use tenure::inspect::{Overview, OverviewLine};
 use tenure::job::{Name, Tenant};
+use tenure::json;
 
 use crate::commands::{doctor, queues};
 use crate::output::{Column, Table};
 use crate::time::show_millis;
-use crate::view::Rfc3339;
 use crate::{Answer, Session};
 
 /// Show all queues at a glance
@@ -22,10 +21,11 @@ pub(crate) fn run(_: &Args, session: &mut Session) -> Result<Answer> {
     let target = session.target()?;
     let mut store = target.open()?;
     let mut overview = store.overview()?;
-    let paused = queues::paused(store.queues()?);
+    let settings = store.queues()?;
+    let paused = queues::paused(&settings);
     add_paused_without_jobs(&mut overview, &paused);
     if session.out.is_json() {
-        session.out.document(&View::of(&overview, &paused))?;
+        session.out.document(&json::overview(&overview, &settings))?;
     } else if overview.lines.is_empty() {
         session.out.say(&format!(
             "nothing is queued, running or dead in {}; enqueue a job with: \
@@ -53,27 +53,6 @@ fn add_paused_without_jobs(overview: &mut Overview, paused: &Paused) {
     let empty = |queue: &Name| OverviewLine::empty(queue.clone(), Tenant::default());
     overview.lines.extend(missing.into_iter().map(empty));
     overview.lines.sort_by(|a, b| (&a.queue, &a.tenant).cmp(&(&b.queue, &b.tenant)));
-}
-
-#[derive(Serialize)]
-struct View<'a> {
-    at: Rfc3339,
-    lines: Vec<Line<'a>>,
-}
-
-#[derive(Serialize)]
-struct Line<'a> {
-    #[serde(flatten)]
-    counts: &'a OverviewLine,
-    paused_at: Option<Rfc3339>,
-}
-
-impl<'a> View<'a> {
-    fn of(overview: &'a Overview, paused: &Paused) -> View<'a> {
-        let paused_at = |queue| paused.get(queue).copied().map(Rfc3339);
-        let line = |counts: &'a OverviewLine| Line { counts, paused_at: paused_at(&counts.queue) };
-        View { at: Rfc3339(overview.at), lines: overview.lines.iter().map(line).collect() }
-    }
 }
 
 fn table(overview: &Overview, paused: &Paused) -> Table {

@@ -169,7 +169,7 @@ async fn point_out_paused(tenure: &Tenure, queues: &[Name]) {
     let default = [Name::default_queue()];
     let queues = if queues.is_empty() { &default } else { queues };
     let Ok(settings) = tenure.with_store(|store| store.queues()).await else { return };
-    let mut paused = queues::paused(settings);
+    let mut paused = queues::paused(&settings);
     paused.retain(|queue, _| queues.contains(queue));
     if paused.is_empty() {
         return;

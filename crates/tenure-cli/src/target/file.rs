@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use tenure::inspect::Due;
-use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::{Brought, Newer, Roles};
 use tenure::store::sqlite::{Beside, Options, Sqlite};
@@ -12,17 +11,6 @@ use tenure::store::sqlite::{Beside, Options, Sqlite};
 use super::Removable;
 use crate::args::BadInput;
 use crate::commands::doctor::{Examined, Finding};
-use crate::output::say;
-
-pub(super) fn open(file: &Path) -> Result<Box<dyn Store>> {
-    let is_new = !file.exists();
-    let store = Sqlite::open(file, &Options::default())?;
-    if is_new {
-        // Reported, because a typo in a path would otherwise look like an empty store.
-        say(&format!("created {}", file.display()));
-    }
-    Ok(Box::new(store))
-}
 
 pub(super) fn status(file: &Path) -> Result<Vec<Status>> {
     Ok(Sqlite::status(file)?)

@@ -5,55 +5,53 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tenure::inspect::Due;
-use tenure::store::Store;
 use tenure::store::migrate::Status;
 use tenure::store::postgres::{
-    Address, Brought, Durability, Facts, Health, Holder, Migrations, Newer, Options, Postgres,
-    Rights, Roles, Rows, Terms, Transaction,
+    Brought, Durability, Facts, Health, Holder, Migrations, Newer, Options, Postgres, Rights,
+    Roles, Rows, ServerAddress, Terms, Transaction,
 };
 
 use super::Removable;
 use crate::commands::doctor::{Examined, Finding, allowed};
 use crate::time::{now, relative, show};
 
-pub(super) fn open(address: &Address) -> Result<Box<dyn Store>> {
-    Ok(Box::new(Postgres::open(address, &Options::default())?))
-}
-
-pub(super) fn status(address: &Address) -> Result<Vec<Status>> {
+pub(super) fn status(address: &ServerAddress) -> Result<Vec<Status>> {
     Ok(Migrations::connect(address)?.status()?)
 }
 
-pub(super) fn migrate_up(address: &Address, roles: Roles, newer: Newer) -> Result<Brought> {
+pub(super) fn migrate_up(address: &ServerAddress, roles: Roles, newer: Newer) -> Result<Brought> {
     Ok(Migrations::connect(address)?.bring(roles, newer)?)
 }
 
-pub(super) fn grants(address: &Address) -> String {
+pub(super) fn grants(address: &ServerAddress) -> String {
     Migrations::grants(address)
 }
 
-pub(super) fn removable(address: &Address) -> Result<Removable> {
+pub(super) fn removable(address: &ServerAddress) -> Result<Removable> {
     let contents = Migrations::connect(address)?.contents()?;
     Ok(contents.map_or(Removable::Nothing, Removable::Store))
 }
 
-pub(super) fn migrate_down(address: &Address) -> Result<()> {
+pub(super) fn migrate_down(address: &ServerAddress) -> Result<()> {
     Ok(Migrations::connect(address)?.down()?)
 }
 
 /// Sets whether commits wait for the disk, and returns the previous setting.
-pub(super) fn set_durability(address: &Address, durability: Durability) -> Result<Durability> {
+pub(super) fn set_durability(
+    address: &ServerAddress,
+    durability: Durability,
+) -> Result<Durability> {
     let mut store = Postgres::open(address, &Options::default())?;
     let was = store.terms()?.durability;
     store.set_durability(durability)?;
     Ok(was)
 }
 
-pub(super) fn due(address: &Address) -> Result<Option<Vec<Due>>> {
+pub(super) fn due(address: &ServerAddress) -> Result<Option<Vec<Due>>> {
     Ok(Postgres::open(address, &Options::default())?.due()?)
 }
 
-pub(super) fn examine(address: &Address) -> Result<Examined> {
+pub(super) fn examine(address: &ServerAddress) -> Result<Examined> {
     let mut store = Postgres::open(address, &Options::default())?;
     let facts = store.facts().clone();
     let mut findings = findings(&facts);

@@ -120,7 +120,7 @@ impl Shell {
                 Box::new(Sqlite::open(self.path("tenure.db"), &options).unwrap())
             }
             Some(database) => {
-                let address = postgres::Address::parse(&database.url()).unwrap();
+                let address = postgres::ServerAddress::parse(&database.url()).unwrap();
                 Box::new(Postgres::open(&address, &postgres::Options::default()).unwrap())
             }
         }

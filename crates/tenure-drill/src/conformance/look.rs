@@ -6,10 +6,18 @@ use tenure::job::{JobId, Json, State};
 use tenure::lifecycle::Outcome;
 use tenure::store::{Claim, QueueChange, Wake};
 
-use super::{World, ask, complete, job, name, promises, queries, retry, secs, tenant, worker};
+use super::{World, ask, complete, job, key, name, promises, queries, retry, secs, tenant, worker};
 
 fn page(w: &mut World, filter: &Filter, limit: usize) -> Vec<i64> {
     w.look().jobs(filter, limit).unwrap().iter().map(|job| job.id.0).collect()
+}
+
+fn tagged(tag: &str) -> Filter {
+    Filter { tag: Some(name(tag)), ..Filter::default() }
+}
+
+fn keyed(text: &str) -> Filter {
+    Filter { key: Some(key(text)), ..Filter::default() }
 }
 
 /// Brings the one due job, in either of two queues, to this end state.
@@ -130,8 +138,39 @@ queries! { "look":
         assert_eq!(page(w, &Filter { kind: Some(name("mail")), ..filter() }, 10), [b.0, a.0]);
         let both = Filter { kind: Some(name("mail")), queue: Some(name("default")), ..filter() };
         assert_eq!(page(w, &both, 10), [a.0]);
+        assert!(page(w, &tagged("red"), 10).is_empty() && page(w, &keyed("k"), 10).is_empty());
         assert!(page(w, &filter(), 0).is_empty());
         assert!(w.look().jobs(&filter(), 1_001).unwrap_err().is_invalid());
+    }
+
+    "G1" jobs_are_found_by_a_tag(w) {
+        let red = w.put(job("mail").tags(vec![name("red")]).unwrap());
+        let both = w.put(job("mail").tags(vec![name("blue"), name("red")]).unwrap());
+        w.put(job("mail").trace("red").unwrap());
+        w.put(job("red").tenant(tenant("red")).key(key("red")));
+        assert_eq!(page(w, &tagged("red"), 10), [both.0, red.0]);
+        assert_eq!(page(w, &tagged("red"), 1), [both.0]);
+        assert_eq!(page(w, &Filter { before: Some(both), ..tagged("red") }, 10), [red.0]);
+        assert_eq!(page(w, &tagged("blue"), 10), [both.0]);
+        // A tag is compared whole.
+        assert!(page(w, &tagged("re"), 10).is_empty() && page(w, &tagged("trace"), 10).is_empty());
+        w.put(job("copy").tags(vec![name("red")]).unwrap());
+        let mails = Filter { kind: Some(name("mail")), ..tagged("red") };
+        assert_eq!(page(w, &mails, 10), [both.0, red.0]);
+    }
+
+    "G1" jobs_are_found_by_their_key(w) {
+        let a = w.put(job("mail").key(key("order-7")));
+        let b = w.put(job("mail").tenant(tenant("b")).key(key("order-7")));
+        w.put(job("mail").key(key("Order-7")));
+        w.put(job("mail").key(key("order-70")));
+        w.put_one();
+        assert_eq!(page(w, &keyed("order-7"), 10), [b.0, a.0], "each tenant has keys of its own");
+        assert_eq!(page(w, &keyed("order-7"), 1), [b.0]);
+        assert_eq!(page(w, &Filter { tenant: Some(tenant("b")), ..keyed("order-7") }, 10), [b.0]);
+        assert!(page(w, &keyed("order-_"), 10).is_empty());
+        let another = Filter { key: Some(key("order-7").window(secs(1))), ..Filter::default() };
+        assert_eq!(page(w, &another, 10), [b.0, a.0], "only the text is compared");
     }
 
     "G1" every_state_can_be_filtered_for(w) {
@@ -229,8 +268,10 @@ queries! { "look":
                 end_as(w, id, state);
                 id.0
             };
-            let a = put(job("mail").tenant(tenant("a")));
-            let b = put(job("mail").tenant(tenant("b")).queue(name("bulk")));
+            let own = key(state.name());
+            let a = put(job("mail").tenant(tenant("a")).key(own.clone()));
+            let red = job("mail").tags(vec![name("red")]).unwrap();
+            let b = put(red.tenant(tenant("b")).queue(name("bulk")));
             let c = put(job("copy"));
             let filter = || Filter { state: Some(state), ..Filter::default() };
             assert_eq!(page(w, &filter(), 2), [c, b], "{state}");
@@ -238,6 +279,8 @@ queries! { "look":
             assert_eq!(page(w, &Filter { tenant: Some(tenant("a")), ..filter() }, 10), [a], "{state}");
             assert_eq!(page(w, &Filter { queue: Some(name("bulk")), ..filter() }, 10), [b], "{state}");
             assert_eq!(page(w, &Filter { kind: Some(name("copy")), ..filter() }, 10), [c], "{state}");
+            assert_eq!(page(w, &Filter { tag: Some(name("red")), ..filter() }, 10), [b], "{state}");
+            assert_eq!(page(w, &Filter { key: Some(own), ..filter() }, 10), [a], "{state}");
         }
     }
 

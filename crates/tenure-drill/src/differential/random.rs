@@ -121,8 +121,7 @@ fn random_job(chance: &mut Chance) -> NewJob {
     }
     if is_keyed {
         let window = one_of(chance, &[5_000_u64, 86_400_000]).into_duration();
-        let key = Key::check(one_of(chance, &["k1", "k2", "k3", "k4"])).expect("a valid key");
-        job = job.key(key.window(window));
+        job = job.key(random_key(chance).window(window));
     }
     if chance.below(3) == 0 {
         let few = one_of(chance, &[1, 2, 9]);
@@ -140,6 +139,9 @@ fn random_job(chance: &mut Chance) -> NewJob {
             chance,
             &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::list(&[10, 20_000])],
         ));
+    }
+    if chance.below(4) == 0 {
+        job = job.tags(vec![random_tag(chance)]).expect("a valid tag");
     }
     job
 }
@@ -200,6 +202,14 @@ fn random_change(chance: &mut Chance) -> QueueChange {
     QueueChange { pause, keep, keep_dead }
 }
 
+fn random_key(chance: &mut Chance) -> Key {
+    Key::check(one_of(chance, &["k1", "k2", "k3", "k4"])).expect("a valid key")
+}
+
+fn random_tag(chance: &mut Chance) -> Name {
+    name(one_of(chance, &["red", "blue"]))
+}
+
 fn random_filter(chance: &mut Chance) -> Filter {
     Filter {
         state: one_of(
@@ -215,6 +225,8 @@ fn random_filter(chance: &mut Chance) -> Filter {
         queue: (chance.below(3) == 0).then(|| random_queue(chance)),
         tenant: (chance.below(3) == 0).then(|| random_tenant(chance)),
         kind: (chance.below(3) == 0).then(|| random_kind(chance)),
+        tag: (chance.below(6) == 0).then(|| random_tag(chance)),
+        key: (chance.below(6) == 0).then(|| random_key(chance)),
         before: (chance.below(2) == 0).then(|| JobId(1 + chance.below(60) as i64)),
     }
 }

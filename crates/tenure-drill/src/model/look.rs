@@ -22,6 +22,8 @@ impl Model {
                 && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
                 && filter.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
                 && filter.kind.as_ref().is_none_or(|kind| *kind == job.kind)
+                && filter.tag.as_ref().is_none_or(|tag| job.extras.tags.contains(tag))
+                && filter.key.as_ref().is_none_or(|key| job.key.as_deref() == Some(key.as_str()))
                 && filter.before.is_none_or(|before| job.id < before)
         };
         self.jobs.values().rev().filter(shown).take(limit).cloned().collect()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, Error};
 use tenure::clock::{Clock, monotonic};
-use tenure::store::postgres::{Address, Migrations, Options, Roles};
+use tenure::store::postgres::{Migrations, Options, Roles, ServerAddress};
 
 use crate::engines::START;
 use crate::servers;
@@ -70,8 +70,8 @@ impl Lab {
     }
 
     /// The address for the library.
-    pub fn address(&self) -> Address {
-        Address::parse(&servers::address(&self.database, "tenure")).expect("a valid address")
+    pub fn address(&self) -> ServerAddress {
+        ServerAddress::parse(&servers::address(&self.database, "tenure")).expect("a valid address")
     }
 
     /// A session of the owner.
@@ -157,7 +157,7 @@ fn connect(database: &str) -> Client {
 fn install() -> String {
     let database = servers::database();
     drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).expect("a store"));
-    let address = Address::parse(&servers::address(&database, "tenure")).expect("an address");
+    let address = ServerAddress::parse(&servers::address(&database, "tenure")).expect("an address");
     let mut migrations = Migrations::connect(&address).expect("the server answers");
     migrations.up(Roles::Make).expect("the roles can be made");
     let mut owner = servers::connect(&database);

@@ -7,6 +7,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     "enqueue":
     a_job_of_which_only_the_kind_is_said_has_the_defaults,
     every_parameter_can_be_given_by_name_and_is_kept,
+    jsonb_needs_a_cast_and_an_untyped_literal_does_not,
     a_job_is_due_when_it_says_and_not_before,
     the_same_request_under_a_key_gets_the_same_job_and_another_one_is_a_conflict,
     what_makes_no_sense_is_refused_with_its_field_and_a_hint,
@@ -52,6 +53,20 @@ fn every_parameter_can_be_given_by_name_and_is_kept() {
                      FROM tenure.jobs";
         assert_eq!(lab.text(inner), r#"90000|{"list":{"ms":[100,200]}}|3600000"#);
     });
+}
+
+/// A second form for `jsonb` would make the untyped literal ambiguous.
+fn jsonb_needs_a_cast_and_an_untyped_literal_does_not() {
+    let mut lab = Lab::new();
+    for args in ["'{\"a\": 1}'", "'{\"a\": 1}'::json", "jsonb_build_object('a', 1)::json"] {
+        let ask = format!("SELECT tenure.enqueue('work', {args})");
+        lab.owner().batch_execute(&ask).unwrap();
+    }
+    assert_eq!(lab.number("SELECT count(*) FROM tenure.job WHERE args ->> 'a' = '1'"), 3);
+    let ask = "SELECT tenure.enqueue('work', jsonb_build_object('a', 1))";
+    let refusal = fault(lab.owner().batch_execute(ask));
+    assert_eq!(refusal.code().code(), "42883", "{refusal}");
+    assert!(refusal.hint().unwrap().contains("explicit type casts"), "{refusal}");
 }
 
 fn a_job_is_due_when_it_says_and_not_before() {

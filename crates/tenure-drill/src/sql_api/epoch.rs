@@ -1,6 +1,6 @@
 //! Tokens after the database went back in time, and installations whose owner has no special
 //! rights.
-use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
 use tenure::store::{Look, Operate, Work};
 
 use super::{Case, claim, enqueue, sql_cases};
@@ -99,7 +99,7 @@ fn an_owner_without_any_special_right_has_epochs_and_guards() {
     let address = servers::address(&database, schema);
     let (before, after) = address.split_once("//").unwrap();
     let after = after.split_once('@').map_or(after, |(_, rest)| rest);
-    let address = Address::parse(&format!("{before}//{role}@{after}")).unwrap();
+    let address = ServerAddress::parse(&format!("{before}//{role}@{after}")).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let mut store = Postgres::open(&address, &Options::default()).unwrap();
     let identity = store.identity().unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
-use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure::store::postgres::{Migrations, Roles, ServerAddress};
 
 use super::{Case, sql_cases};
 use crate::servers;
@@ -48,7 +48,7 @@ fn each_schema_of_a_database_is_announced_by_itself() {
     let mut lab = Lab::new();
     // Removes what an earlier failed run has left.
     lab.owner().batch_execute(&format!("DROP SCHEMA IF EXISTS \"{OTHER}\" CASCADE")).unwrap();
-    let address = Address::parse(&servers::address(lab.database(), OTHER)).unwrap();
+    let address = ServerAddress::parse(&servers::address(lab.database(), OTHER)).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let (mut listener, mut session) = (lab.session(), lab.session());
     // A schema name that must be quoted is also quoted in the channel's name.

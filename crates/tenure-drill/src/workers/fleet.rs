@@ -13,7 +13,7 @@ use postgres::{Client, NoTls};
 use tenure::clock::{Moment, monotonic};
 use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
 use tenure::lease::WorkerId;
-use tenure::store::postgres::{Address, Options, Postgres};
+use tenure::store::postgres::{Options, Postgres, ServerAddress};
 use tenure::store::{Attempt, Wake, Work};
 use tenure::telemetry::Observer;
 
@@ -55,7 +55,7 @@ impl Fleet {
     /// Registers this many workers in the store at `place`. They begin when [`Fleet::run`] is
     /// called.
     pub fn new(place: &str, workers: usize) -> Fleet {
-        let address = Address::parse(place).expect("an address");
+        let address = ServerAddress::parse(place).expect("an address");
         let open = || Postgres::open(&address, &Options::default()).expect("it answers");
         let now = Moment::now();
         let member = |_| {

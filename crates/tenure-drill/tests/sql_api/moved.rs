@@ -3,7 +3,7 @@
 
 use tenure::job::Name;
 use tenure::lease::WorkerId;
-use tenure::store::postgres::{Address, Migrations, Options, Postgres, Roles};
+use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
 use tenure::store::{Guarded, Look, Registration, Work};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::sql_api::{Case, sql_cases};
@@ -22,8 +22,8 @@ fn server() -> Cluster {
     cluster
 }
 
-fn address(url: &str) -> Address {
-    Address::parse(url).unwrap()
+fn address(url: &str) -> ServerAddress {
+    ServerAddress::parse(url).unwrap()
 }
 
 fn ask(cluster: &Cluster, sql: &str) -> String {

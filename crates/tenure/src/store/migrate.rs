@@ -4,7 +4,6 @@
 //! checksums, and the oldest binary that may still work with it: so old and new binaries can share
 //! a store while an upgrade rolls out.
 
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
@@ -39,7 +38,7 @@ pub(crate) fn checksum(text: &str) -> String {
 }
 
 /// A migration and where a store stands with it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// Its number.
     pub version: u32,
@@ -50,8 +49,7 @@ pub struct Status {
 }
 
 /// Where a store stands with one migration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "standing", content = "at")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Applied then.
     Applied(Timestamp),
@@ -63,6 +61,30 @@ pub enum Standing {
     NeedsUpgrade(Timestamp),
     /// Not applied yet.
     Pending,
+}
+
+impl Standing {
+    /// The name, as every layer spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Applied(_) => "applied",
+            Standing::Differs(_) => "differs",
+            Standing::Newer(_) => "newer",
+            Standing::NeedsUpgrade(_) => "needs_upgrade",
+            Standing::Pending => "pending",
+        }
+    }
+
+    /// When it was applied, if it was.
+    pub fn at(self) -> Option<Timestamp> {
+        match self {
+            Standing::Applied(at)
+            | Standing::Differs(at)
+            | Standing::Newer(at)
+            | Standing::NeedsUpgrade(at) => Some(at),
+            Standing::Pending => None,
+        }
+    }
 }
 
 /// A migration as a store remembers it.

@@ -1,14 +1,14 @@
-//! Parses the address of a store, as a person writes it, and connects to it.
+//! Connects to the store at an address: the only place that chooses the engine.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::address::{self, Address, Kind};
 #[cfg(feature = "postgres")]
-use super::postgres::{self, Address, Postgres};
+use super::postgres::{self, Postgres, ServerAddress};
 use super::sqlite::{self, Sqlite};
 use super::{Result, Store};
-use crate::job::Invalid;
 
 /// The place of a store.
 pub(crate) enum Place {
@@ -18,7 +18,7 @@ pub(crate) enum Place {
     Memory(Box<Mutex<Sqlite>>),
     /// On a server.
     #[cfg(feature = "postgres")]
-    Server(Box<Address>),
+    Server(Box<ServerAddress>),
 }
 
 /// A connection to one of the engines.
@@ -72,27 +72,22 @@ impl Engine {
 }
 
 impl Place {
-    /// Parses an address: a file, `sqlite:FILE`, `sqlite::memory:` or `postgres://…`. Does not
-    /// connect. Errors do not repeat the address, since it may contain a password.
-    pub(crate) fn parse(url: &str, options: &sqlite::Options) -> Result<Place> {
-        let bad = |why: &str| Invalid::Value { field: "url", why: why.into() };
-        if is_meant_as_a_server(url) {
-            #[cfg(feature = "postgres")]
-            return Ok(Place::Server(Box::new(Address::parse(url)?)));
-            #[cfg(not(feature = "postgres"))]
-            return Err(bad("PostgreSQL needs the feature `postgres` of the crate `tenure`").into());
-        }
-        let file = url.strip_prefix("sqlite://").or(url.strip_prefix("sqlite:")).unwrap_or(url);
-        match file {
-            ":memory:" => Ok(Place::Memory(Box::new(Mutex::new(Sqlite::in_memory(options)?)))),
-            "" => Err(bad("it names no store; give it a file, such as tenure.db").into()),
-            file if file.contains("://") => {
-                Err(bad("this is no store of Tenure's; name a file, or write postgres://…").into())
+    /// The place at this address. A store in memory is made here; nothing else is opened.
+    pub(crate) fn new(address: &Address, options: &sqlite::Options) -> Result<Place> {
+        Ok(match &address.0 {
+            Kind::File(file) if address::looks_like_an_address(file.as_os_str()) => {
+                let why = "a path names a file, and this one looks like the address of a server; \
+                           pass such an address as text";
+                return Err(address::bad(why));
             }
-            file => Ok(Place::File(file.into())),
-        }
+            Kind::File(file) => Place::File(file.clone()),
+            Kind::Memory => Place::Memory(Box::new(Mutex::new(Sqlite::in_memory(options)?))),
+            #[cfg(feature = "postgres")]
+            Kind::Server(server) => Place::Server(server.clone()),
+        })
     }
 
+    /// Opens a connection to the store.
     pub(crate) fn connect(&self, options: &sqlite::Options) -> Result<Engine> {
         match self {
             Place::File(file) => Ok(Engine::Sqlite(Box::new(Sqlite::open(file, options)?))),
@@ -115,38 +110,6 @@ impl Place {
         match self {
             Place::Server(address) => Some(address.schema()),
             Place::File(_) | Place::Memory(_) => None,
-        }
-    }
-}
-
-/// Whether the text is meant as the address of a server, even if it is misspelled. Taken for a file
-/// name, it would be shown in full (with its password), and a file of that name would be created.
-pub fn is_meant_as_a_server(text: &str) -> bool {
-    let begins = |word: &str| text.get(..word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word));
-    let is_setting = |word: &str| {
-        ["host=", "hostaddr=", "user=", "password=", "dbname="]
-            .iter()
-            .any(|key| word.starts_with(key))
-    };
-    begins("postgres:") || begins("postgresql:") || text.split_whitespace().any(is_setting)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_meant_as_a_server_is_never_taken_for_a_file_nor_repeated() {
-        for url in ["postgres:/me:secret@h/d", "POSTGRESQL:secret", "user=me secret"] {
-            let problem = Place::parse(url, &sqlite::Options::default()).err().unwrap().to_string();
-            assert!(!problem.contains("secret"), "{problem}");
-        }
-    }
-
-    #[test]
-    fn what_names_no_store_is_refused() {
-        for url in ["", "sqlite:", "sqlite://", "mysql://host/db"] {
-            assert!(Place::parse(url, &sqlite::Options::default()).is_err(), "{url:?}");
         }
     }
 }

@@ -36,7 +36,7 @@ mod wake;
 
 use std::time::{Duration, Instant};
 
-pub use self::address::Address;
+pub use self::address::ServerAddress;
 #[cfg(feature = "drill")]
 pub use self::drill::Rehearsal;
 pub(crate) use self::enqueue::Lists;
@@ -101,7 +101,7 @@ pub struct Postgres {
 impl Postgres {
     /// Connects to a database that already has the schema. Creates nothing; `tenure migrate up`
     /// does.
-    pub fn open(address: &Address, options: &Options) -> Result<Postgres> {
+    pub fn open(address: &ServerAddress, options: &Options) -> Result<Postgres> {
         let mut link = Link::open(address, options.timeouts)?;
         let schema = Schema::new(address.schema());
         migrate::check(&mut link, &schema)?;

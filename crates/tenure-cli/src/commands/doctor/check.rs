@@ -5,35 +5,31 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use indicatif::ProgressBar;
-use serde::Serialize;
 use tenure::inspect::{Rule, Wrong};
 use tenure::job::BATCH_LIMIT;
+use tenure::json;
 
 use super::count;
 use crate::output::{self, Output};
 use crate::{Answer, Session};
 
-#[derive(Serialize)]
-struct View {
-    checked: usize,
-    wrong: Vec<Wrong>,
-}
-
 pub(super) fn run(session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let bar = output::progress(None, "checking");
-    let mut view = View { checked: 0, wrong: Vec::new() };
     let mut from = None;
+    let mut checked = 0;
     let mut wrong = 0;
+    // Kept only if the answer is one document.
+    let mut kept = Vec::new();
     let mut rules = BTreeSet::new();
     loop {
         let window = store.check(from, BATCH_LIMIT)?;
-        view.checked += window.looked;
-        bar.set_position(view.checked as u64);
+        checked += window.looked;
+        bar.set_position(checked as u64);
         wrong += window.wrong.len();
         rules.extend(window.wrong.iter().map(|wrong| wrong.rule));
         if session.out.is_json() {
-            view.wrong.extend(window.wrong);
+            kept.extend(window.wrong);
         } else {
             // Printed as it is found, so that a broken store of any size can be reported.
             tell(&window.wrong, &bar, &mut session.out)?;
@@ -44,9 +40,9 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
         }
     }
     bar.finish_and_clear();
-    let jobs = count(view.checked, "job", "jobs");
+    let jobs = count(checked, "job", "jobs");
     if session.out.is_json() {
-        session.out.document(&view)?;
+        session.out.document(&json::checked(checked, &kept))?;
     } else if wrong == 0 {
         session.out.line(&format!("checked {jobs}, nothing is wrong"))?;
     }

@@ -1,7 +1,7 @@
 //! Whether commits wait for the disk: how an operator sets this for a whole installation.
 
 use anyhow::Result;
-use serde::Serialize;
+use tenure::json;
 use tenure::store::postgres::Durability;
 
 use crate::{Answer, Session};
@@ -15,23 +15,17 @@ pub(super) enum How {
     Off,
 }
 
-#[derive(Serialize)]
-struct View {
-    was: &'static str,
-    durability: &'static str,
-}
-
 pub(super) fn set(how: How, session: &mut Session) -> Result<Answer> {
     let durability = match how {
         How::On => Durability::On,
         How::Off => Durability::Off,
     };
-    let was = session.target()?.set_durability(durability)?.name();
-    let durability = durability.name();
+    let was = session.target()?.set_durability(durability)?;
     if session.out.is_json() {
-        session.out.document(&View { was, durability })?;
+        session.out.document(&json::durability(was, durability))?;
         return Ok(Answer::Yes);
     }
+    let (was, durability) = (was.name(), durability.name());
     session.out.line(&format!("durability was {was} and is now {durability}"))?;
     if durability == "off" {
         session.out.say(

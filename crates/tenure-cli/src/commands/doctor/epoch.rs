@@ -2,8 +2,8 @@
 //! has.
 
 use anyhow::Result;
-use serde::Serialize;
 use tenure::clock::Timestamp;
+use tenure::json;
 use tenure::lease::first_of;
 use tenure::store::Store;
 
@@ -34,20 +34,13 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
     }
 }
 
-#[derive(Serialize)]
-struct View<'a> {
-    was: u32,
-    epoch: u32,
-    reason: &'a str,
-}
-
 /// Begins a new epoch.
 pub(super) fn raise(reason: &str, session: &mut Session) -> Result<Answer> {
     let mut store = session.open()?;
     let was = store.identity()?.epoch;
     let epoch = store.raise_epoch(reason)?;
     if session.out.is_json() {
-        session.out.document(&View { was, epoch, reason })?;
+        session.out.document(&json::raised(was, epoch, reason))?;
         return Ok(Answer::Yes);
     }
     session.out.line(&format!("the epoch was {was} and is now {epoch}"))?;

@@ -4,23 +4,16 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use serde::Serialize;
+use tenure::json;
 use tenure::store::Store;
 
 use super::Finding;
 use crate::{Answer, Session};
 
-#[derive(Serialize)]
-struct View {
-    was_ms: u64,
-    guard_gap_ms: u64,
-}
-
 pub(super) fn set(gap: Duration, session: &mut Session) -> Result<Answer> {
     let was = session.open()?.set_guard_gap(gap)?;
     if session.out.is_json() {
-        let millis = |gap: Duration| u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
-        session.out.document(&View { was_ms: millis(was), guard_gap_ms: millis(gap) })?;
+        session.out.document(&json::guard_gap(was, gap))?;
         return Ok(Answer::Yes);
     }
     session.out.line(&format!("the guard gap was {was:?} and is now {gap:?}"))?;

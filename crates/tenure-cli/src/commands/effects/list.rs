@@ -3,12 +3,12 @@
 use anyhow::Result;
 use tenure::inspect::{EffectFilter, EffectView};
 use tenure::job::{BATCH_LIMIT, JobId, State, shorten};
+use tenure::json;
 use tenure::store::Store;
 
 use crate::output::{Column, Table};
 use crate::time::{now, relative};
-use crate::view::effect_key;
-use crate::{Answer, Session, args, view};
+use crate::{Answer, Session, args};
 
 /// List effects, those of the newest jobs first
 #[derive(clap::Args)]
@@ -45,7 +45,9 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let page = store.effects(&filter, BATCH_LIMIT.min(limit + 1))?;
     let (effects, more) = whole_jobs(page, limit);
     if session.out.is_json() {
-        session.out.document(&views(&effects, &mut *store)?)?;
+        let identity = store.identity()?;
+        let views: Vec<_> = effects.iter().map(|view| json::effect(view, &identity)).collect();
+        session.out.document(&views)?;
     } else if effects.is_empty() {
         session.out.say(nothing(args))?;
     } else {
@@ -113,18 +115,6 @@ pub(crate) fn of_job(store: &mut dyn Store, job: JobId) -> Result<Vec<EffectView
     Ok(store.effects(&filter, BATCH_LIMIT)?)
 }
 
-/// Effects for programs. The store's identity is read too, because it is part of their keys.
-pub(crate) fn views<'a>(
-    effects: &'a [EffectView],
-    store: &mut dyn Store,
-) -> Result<Vec<view::Effect<'a>>> {
-    if effects.is_empty() {
-        return Ok(Vec::new());
-    }
-    let identity = store.identity()?;
-    Ok(effects.iter().map(|effect| view::Effect::of(effect, &identity)).collect())
-}
-
 /// Effects for people.
 pub(crate) fn table(effects: &[EffectView], store: &mut dyn Store) -> Result<Table> {
     use Column::{Number, Text};
@@ -152,7 +142,7 @@ pub(crate) fn table(effects: &[EffectView], store: &mut dyn Store) -> Result<Tab
             state.to_string(),
             effect.token.to_string(),
             relative(effect.opened_at, now),
-            effect_key(view, &identity),
+            view.key(&identity).to_string(),
             shorten(result.or(effect.note.as_deref()).unwrap_or_default(), 60),
         ]);
     }

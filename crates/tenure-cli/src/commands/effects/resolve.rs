@@ -3,9 +3,9 @@
 
 use anyhow::Result;
 use clap::ArgGroup;
-use serde::Serialize;
 use tenure::inspect::EffectFilter;
 use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name, State, shorten};
+use tenure::json;
 use tenure::ledger::{Effect, Resolution, Standing};
 use tenure::store::Resolved;
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         _ => None,
     };
     if session.out.is_json() {
-        session.out.document(&View { job: *job, effect, resolved })?;
+        session.out.document(&json::resolved(*job, effect, resolved))?;
     }
     match answer(*job, effect, &how, resolved).map_err(|why| with_what_stands(why, stands.as_ref()))
     {
@@ -84,14 +84,6 @@ fn resolution(args: &Args) -> Result<Resolution> {
         _ => BadInput(format!("--committed: {invalid}")),
     })?;
     Ok(Resolution::Committed { result })
-}
-
-#[derive(Serialize)]
-struct View<'a> {
-    job: JobId,
-    effect: &'a Name,
-    #[serde(flatten)]
-    resolved: Resolved,
 }
 
 /// What was done, or why not, and what to do next.

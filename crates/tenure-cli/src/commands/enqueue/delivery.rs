@@ -3,9 +3,9 @@
 use anyhow::Result;
 use indicatif::ProgressBar;
 use tenure::job::NewJob;
-use tenure::store::Store;
+use tenure::json;
+use tenure::store::{Enqueued, Store, Verdict};
 
-use super::View;
 use crate::Answer;
 use crate::log::Log;
 use crate::output::{self, Output, say};
@@ -21,7 +21,7 @@ pub(super) struct Delivery<'a> {
     /// The number of jobs in the batch that failed.
     failed: u64,
     /// Kept only if the answer is one document.
-    views: Vec<View>,
+    verdicts: Vec<Verdict>,
 }
 
 impl<'a> Delivery<'a> {
@@ -33,7 +33,7 @@ impl<'a> Delivery<'a> {
         log: Log,
     ) -> Self {
         let bar = output::progress(total, "enqueueing");
-        Delivery { store, out, bar, log, total, stored: 0, failed: 0, views: Vec::new() }
+        Delivery { store, out, bar, log, total, stored: 0, failed: 0, verdicts: Vec::new() }
     }
 
     /// The number of jobs stored so far.
@@ -60,18 +60,18 @@ impl<'a> Delivery<'a> {
         self.log.enqueued(jobs, &answers);
         self.stored += answers.len() as u64;
         self.bar.set_position(self.stored);
-        let views = answers.into_iter().map(View::of);
         if self.out.is_json() {
-            self.views.extend(views);
+            self.verdicts.extend(answers.into_iter().map(Verdict::Answered));
             return Ok(());
         }
         // The progress bar is suspended, so that ids on the same terminal do not overwrite it.
         let (bar, out) = (&self.bar, &mut *self.out);
         bar.suspend(|| {
-            views
-                .into_iter()
-                .filter_map(|view| view.id)
-                .try_for_each(|id| out.line(&id.to_string()))?;
+            answers.into_iter().try_for_each(|answer| match answer {
+                Enqueued::Created(id) | Enqueued::Existing(id) | Enqueued::Conflict(id) => {
+                    out.line(&id.to_string())
+                }
+            })?;
             out.flush()
         })
     }
@@ -101,13 +101,16 @@ impl<'a> Delivery<'a> {
         self.bar.finish_and_clear();
         if self.out.is_json() {
             if self.failed > 0 {
-                let rest = [(self.failed, "failed"), (self.not_sent().unwrap_or(0), "not_sent")];
-                let views = rest.into_iter().flat_map(|(count, verdict)| {
-                    (0..count).map(move |_| View { id: None, verdict })
-                });
-                self.views.extend(views);
+                let rest = [
+                    (self.failed, Verdict::Failed),
+                    (self.not_sent().unwrap_or(0), Verdict::NotSent),
+                ];
+                let verdicts =
+                    rest.into_iter().flat_map(|(count, verdict)| (0..count).map(move |_| verdict));
+                self.verdicts.extend(verdicts);
             }
-            self.out.document(&self.views)?;
+            let views: Vec<_> = self.verdicts.iter().copied().map(json::verdict).collect();
+            self.out.document(&views)?;
         }
         sent?;
         if self.stored == 0 {

@@ -5,18 +5,23 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::Filter;
-use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Name, State, shorten};
+use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Key, Name, State, shorten};
+use tenure::json;
 use tenure::store::Store;
 
 use crate::args::{self, Only};
 use crate::commands::queues;
 use crate::output::{Column, Table};
 use crate::time::{now, relative, show};
-use crate::{Answer, Session, view};
+use crate::{Answer, Session};
 
 /// List jobs, newest first
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tenure jobs list --state running --queue mail")]
+#[command(after_help = "\
+Examples:
+  tenure jobs list --state running --queue mail
+  tenure jobs list --tag monthly
+  tenure jobs list --key welcome-7")]
 pub(crate) struct Args {
     /// Only in this state
     #[arg(long, value_parser = args::state())]
@@ -24,6 +29,14 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     only: Only,
+
+    /// Only with this tag
+    #[arg(long, value_name = "NAME", value_parser = args::tag)]
+    tag: Option<Name>,
+
+    /// Only those enqueued with this key
+    #[arg(long, value_name = "TEXT", value_parser = args::key)]
+    key: Option<Key>,
 
     #[command(flatten)]
     limit: Limit,
@@ -43,12 +56,17 @@ pub(crate) struct Limit {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
-    let filter = Filter { before: args.before, ..args.only.filter(args.state) };
+    let filter = Filter {
+        tag: args.tag.clone(),
+        key: args.key.clone(),
+        before: args.before,
+        ..args.only.filter(args.state)
+    };
     let is_everything = filter == Filter::default();
     let mut store = session.open()?;
     let (jobs, more) = newest(&mut *store, filter, &args.limit)?;
     if session.out.is_json() {
-        session.out.document(&jobs.iter().map(view::Job::of).collect::<Vec<_>>())?;
+        session.out.document(&jobs.iter().map(json::job).collect::<Vec<_>>())?;
     } else if jobs.is_empty() && is_everything {
         session
             .out
@@ -56,7 +74,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     } else if jobs.is_empty() {
         session.out.say("no such jobs; all of them: tenure jobs list")?;
     } else {
-        session.out.table(&table(&jobs, &queues::paused(store.queues()?)))?;
+        session.out.table(&table(&jobs, &queues::paused(&store.queues()?)))?;
     }
     if let (Some(_), Some(last)) = (more, jobs.last()) {
         session.out.say(&format!(

@@ -6,6 +6,7 @@ use anyhow::Result;
 use tenure::clock::Timestamp;
 use tenure::inspect::{JobDetail, TimelineEntry};
 use tenure::job::{JobId, JobRecord, State};
+use tenure::json;
 use tenure::lease::WorkerId;
 
 use super::changes;
@@ -13,7 +14,7 @@ use crate::args;
 use crate::commands::effects;
 use crate::output::{Column, Output, Table};
 use crate::time::{now, relative, show, show_millis};
-use crate::{Answer, Session, retry, view};
+use crate::{Answer, Session, retry};
 
 /// Show all that is known of a job, with its timeline and its effects
 #[derive(clap::Args)]
@@ -30,8 +31,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     };
     let effects = effects::of_job(&mut *store, args.id)?;
     if session.out.is_json() {
-        let views = effects::views(&effects, &mut *store)?;
-        session.out.document(&view::Detail::of(&detail, views))?;
+        session.out.document(&json::detail(&detail, &effects, &store.identity()?))?;
     } else {
         for (name, text) in facts(&detail.job, now()) {
             fact(name, &text, &mut session.out)?;

@@ -6,13 +6,14 @@ use anyhow::Result;
 use tenure::clock;
 use tenure::inspect::JobOutcome;
 use tenure::job::{JobId, State};
+use tenure::json;
 use tenure::store::{Store, Wake};
 
 use super::changes;
 use crate::args;
 use crate::output::say;
 use crate::time::{duration, show};
-use crate::{Answer, Session, view};
+use crate::{Answer, Session};
 
 /// Wait until a job has ended, and print its result
 #[derive(clap::Args)]
@@ -92,7 +93,7 @@ fn answer(
         let Some(found) = store.job(id)? else {
             return Ok(Answer::No(changes::unknown(id)));
         };
-        session.out.document(&view::Job::of(&found.job))?;
+        session.out.document(&json::job(&found.job))?;
     } else if *state == State::Succeeded {
         // A job without a result has ended too: the reader gets JSON.
         session.out.json_text(result.as_ref().map_or("null", |result| result.as_str()))?;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::store::Result;
-use tenure::store::postgres::{Address, Postgres};
+use tenure::store::postgres::{Postgres, ServerAddress};
 
 use super::hunter::{Play, Stand, attempt};
 use super::probes::{Flag, Meter, Probes};
@@ -67,7 +67,7 @@ impl Coverage {
     /// Runs every case of the suite and every play on the store at `address`, and every case of the
     /// SQL API, each alone.
     pub(super) fn measure(
-        address: &Address,
+        address: &ServerAddress,
         make: &dyn Fn() -> Stand,
         plays: &[Play],
     ) -> Result<Coverage> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure::clock::{Clock, millis, monotonic};
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::store::Result;
-use tenure::store::postgres::{self, Address, Postgres, Timeouts};
+use tenure::store::postgres::{self, Postgres, ServerAddress, Timeouts};
 use tenure::store::sqlite::{Options, Sqlite};
 
 use super::alone;
@@ -119,7 +119,7 @@ struct Hunter {
     reach: Reach,
     coverage: Arc<OnceLock<Coverage>>,
     /// Where the functions are installed, once they are.
-    installed: Option<Address>,
+    installed: Option<ServerAddress>,
     /// Whether one of them may still be changed.
     spoiled: bool,
     /// A store there whose session has compiled the functions, which takes longer than most cases.
@@ -218,7 +218,7 @@ impl Hunter {
     }
 
     /// Installs the unchanged functions if necessary, and returns where they are.
-    fn install(&mut self) -> Option<Address> {
+    fn install(&mut self) -> Option<ServerAddress> {
         if self.spoiled {
             self.kept = None;
             self.installed = servers::install_mutant(&[]).ok();
@@ -230,7 +230,7 @@ impl Hunter {
     /// What the library notices when it calls the changed functions.
     fn call(
         &mut self,
-        address: &Address,
+        address: &ServerAddress,
         whole: &str,
         changed: &str,
         look: impl FnOnce(&mut Hunter, &dyn Fn() -> Stand) -> Option<End>,
@@ -266,7 +266,7 @@ impl Hunter {
     fn ask_in(
         &mut self,
         mutant: &Mutant,
-        address: &Address,
+        address: &ServerAddress,
         whole: &str,
         changed: &str,
     ) -> Result<Option<End>> {
@@ -492,7 +492,7 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
 }
 
 /// Nothing is committed in this store. A statement that hangs is interrupted.
-fn postgres(address: &Address) -> Stand {
+fn postgres(address: &ServerAddress) -> Stand {
     let clock = Clock::manual(START);
     let timeouts = Timeouts { statement: HANGS / 2, ..Timeouts::default() };
     let options = postgres::Options { timeouts, ..postgres::Options::default() };

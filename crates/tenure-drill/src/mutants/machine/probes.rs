@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use tenure::store::Result;
-use tenure::store::postgres::{Address, Postgres};
+use tenure::store::postgres::{Postgres, ServerAddress};
 
 use super::changes::Edge;
 use super::{Mutant, Stock, tokens};
@@ -80,7 +80,7 @@ impl Probes {
     }
 
     /// Creates the probes' sequences and installs all functions with their probes.
-    pub(super) fn install(&self, address: &Address) -> Result<()> {
+    pub(super) fn install(&self, address: &ServerAddress) -> Result<()> {
         let create = |name| format!("CREATE SEQUENCE IF NOT EXISTS tenure.{name};\n");
         let sequences = self.sequences().map(create);
         Postgres::replace_functions(address, &sequences.collect::<String>())?;
@@ -89,7 +89,7 @@ impl Probes {
     }
 
     /// Replaces all functions by their versions with probes.
-    pub(super) fn put_in(&self, address: &Address) -> Result<()> {
+    pub(super) fn put_in(&self, address: &ServerAddress) -> Result<()> {
         for (file, whole) in Postgres::texts() {
             Postgres::replace_functions(address, &self.probed(file, whole))?;
         }
@@ -97,7 +97,7 @@ impl Probes {
     }
 
     /// Puts the unchanged functions back.
-    pub(super) fn remove(&self, address: &Address) -> Result<()> {
+    pub(super) fn remove(&self, address: &ServerAddress) -> Result<()> {
         for (_, whole) in Postgres::texts() {
             Postgres::replace_functions(address, whole)?;
         }

@@ -49,9 +49,11 @@ BEGIN
                   WHERE r.state = 2 /* running */ AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
 END $$;
 
--- A page of jobs, newest first. Queued (1) is ready or waiting.
+-- A page of jobs, newest first. Queued (1) is ready or waiting. A release that had no p_tag and p_key may have left its function
+-- behind; its binaries call this one.
+DROP FUNCTION IF EXISTS tenure.page(smallint, text, text, text, bigint, int);
 CREATE OR REPLACE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text, p_before bigint,
-    p_limit int) RETURNS SETOF tenure.record
+    p_limit int, p_tag text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -67,6 +69,8 @@ BEGIN
                AND (p_queue IS NULL OR j.queue = p_queue)
                AND (p_tenant IS NULL OR j.tenant = p_tenant)
                AND (p_kind IS NULL OR j.kind = p_kind)
+               AND (p_key IS NULL OR j.key = p_key)
+               AND (p_tag IS NULL OR (j.extras -> 'tags')::jsonb ? p_tag)
              ORDER BY j.id DESC LIMIT p_limit);
     END IF;
     IF p_state = 5 /* dead */ THEN
@@ -78,6 +82,8 @@ BEGIN
                AND (p_queue IS NULL OR d.queue = p_queue)
                AND (p_tenant IS NULL OR d.tenant = p_tenant)
                AND (p_kind IS NULL OR d.kind = p_kind)
+               AND (p_key IS NULL OR d.key = p_key)
+               AND (p_tag IS NULL OR (d.extras -> 'tags')::jsonb ? p_tag)
              ORDER BY d.id DESC LIMIT p_limit);
     ELSIF p_state IS NULL OR p_state >= 4 /* ended */ THEN
         ids := ids || ARRAY(
@@ -87,6 +93,8 @@ BEGIN
                AND (p_queue IS NULL OR d.queue = p_queue)
                AND (p_tenant IS NULL OR d.tenant = p_tenant)
                AND (p_kind IS NULL OR d.kind = p_kind)
+               AND (p_key IS NULL OR d.key = p_key)
+               AND (p_tag IS NULL OR (d.extras -> 'tags')::jsonb ? p_tag)
              ORDER BY d.id DESC LIMIT p_limit);
     END IF;
     RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.id = ANY (ids) ORDER BY r.id DESC LIMIT p_limit;

@@ -21,6 +21,8 @@ SELECT {live}
    AND (:queue IS NULL OR queue = :queue)
    AND (:tenant IS NULL OR tenant = :tenant)
    AND (:kind IS NULL OR kind = :kind)
+   AND (:key IS NULL OR key = :key)
+   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(extras, '$.tags') WHERE value = :tag))
  ORDER BY id DESC
  LIMIT :limit
 
@@ -32,6 +34,8 @@ SELECT {ended}
    AND (:queue IS NULL OR queue = :queue)
    AND (:tenant IS NULL OR tenant = :tenant)
    AND (:kind IS NULL OR kind = :kind)
+   AND (:key IS NULL OR key = :key)
+   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(extras, '$.tags') WHERE value = :tag))
  ORDER BY id DESC
  LIMIT :limit
 
@@ -44,6 +48,8 @@ SELECT {ended}
    AND (:queue IS NULL OR queue = :queue)
    AND (:tenant IS NULL OR tenant = :tenant)
    AND (:kind IS NULL OR kind = :kind)
+   AND (:key IS NULL OR key = :key)
+   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(extras, '$.tags') WHERE value = :tag))
  ORDER BY id DESC
  LIMIT :limit
 

@@ -43,26 +43,26 @@ type Settings = BTreeMap<&'static str, String>;
 /// It prints without the password, however it was given:
 ///
 /// ```
-/// use tenure::store::postgres::Address;
+/// use tenure::store::postgres::ServerAddress;
 ///
-/// let address = Address::parse("postgres://app:secret@db.example/shop?schema=jobs")?;
+/// let address = ServerAddress::parse("postgres://app:secret@db.example/shop?schema=jobs")?;
 /// assert_eq!(address.to_string(), "postgres://app@db.example:5432/shop?schema=jobs");
 /// # Ok::<(), tenure::store::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Address {
+pub struct ServerAddress {
     config: Config,
     encryption: Encryption,
     schema: String,
     shown: String,
 }
 
-impl Address {
+impl ServerAddress {
     /// Parses `postgres://user:password@host:port/database?…` or `host=… user=… …`. A missing
     /// setting comes from `PGHOST`, `PGPORT`, `PGUSER`, `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE` or
     /// `PGSSLROOTCERT`, and otherwise has the same default as in psql.
-    pub fn parse(text: &str) -> Result<Address> {
-        Address::read(text, &|name| std::env::var(name).ok())
+    pub fn parse(text: &str) -> Result<ServerAddress> {
+        ServerAddress::read(text, &|name| std::env::var(name).ok())
     }
 
     /// The schema that holds the tables: the parameter `schema`, or `tenure`.
@@ -83,11 +83,11 @@ impl Address {
         self.config.get_password().is_some()
     }
 
-    /// Like [`Address::parse`], with another environment, for tests.
+    /// Like [`ServerAddress::parse`], with another environment, for tests.
     pub(super) fn read(
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Address> {
+    ) -> Result<ServerAddress> {
         let mut settings = split::settings(text)?;
         // As in libpq, an empty setting counts as not given.
         settings.retain(|_, value| !value.is_empty());
@@ -108,19 +108,19 @@ impl Address {
         let mut config = configure(settings)?;
         set_encryption(&mut config, &encryption)?;
         let shown = show(&config, &schema);
-        Ok(Address { config, encryption, schema, shown })
+        Ok(ServerAddress { config, encryption, schema, shown })
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Address").field(&self.shown).finish()
+        f.debug_tuple("ServerAddress").field(&self.shown).finish()
     }
 }
 

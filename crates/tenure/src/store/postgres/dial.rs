@@ -24,7 +24,7 @@ use postgres::config::SslMode;
 use postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::address::Address;
+use super::address::ServerAddress;
 use super::error;
 use super::link::Timeouts;
 use crate::clock;
@@ -56,7 +56,7 @@ struct Plan {
 }
 
 impl Dialer {
-    pub(super) fn new(address: &Address, timeouts: Timeouts) -> Result<Dialer> {
+    pub(super) fn new(address: &ServerAddress, timeouts: Timeouts) -> Result<Dialer> {
         let mut config = address.config().clone();
         let connect = config.get_connect_timeout().copied().unwrap_or(timeouts.connect);
         config.connect_timeout(connect);
@@ -67,7 +67,7 @@ impl Dialer {
     }
 
     /// Connects, or returns why it failed.
-    pub(super) fn dial(&mut self, address: &Address) -> Result<Line> {
+    pub(super) fn dial(&mut self, address: &ServerAddress) -> Result<Line> {
         let patience = self.timeouts.connect;
         if let Some(pending) = self.pending.take() {
             match pending.recv_timeout(patience) {
@@ -98,7 +98,7 @@ impl Dialer {
     fn go_on_waiting(
         &mut self,
         pending: Receiver<Result<Line, postgres::Error>>,
-        address: &Address,
+        address: &ServerAddress,
     ) -> Result<Line> {
         self.pending = Some(pending);
         Err(error::silent(address, self.timeouts.connect))

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::hands::Hands;
-use super::address::Address;
+use super::address::ServerAddress;
 use super::migrate::Migrations;
 use super::schema::Schema;
 use super::session::{Isolation, Session};
@@ -53,7 +53,11 @@ impl Rehearsal {
 
 impl Postgres {
     /// Opens a store in a database made for tests, and sets its time from this clock.
-    pub fn with_test_clock(address: &Address, options: &Options, clock: Clock) -> Result<Postgres> {
+    pub fn with_test_clock(
+        address: &ServerAddress,
+        options: &Options,
+        clock: Clock,
+    ) -> Result<Postgres> {
         let mut store = Postgres::open(address, options)?;
         store.rehearsal.clock = Some(clock);
         store.rehearsal.hands = Some(Hands::new(address));
@@ -61,7 +65,7 @@ impl Postgres {
     }
 
     /// Installs the schema with patched SQL, without some safeguard.
-    pub fn install_patched(address: &Address, patches: &[Patch]) -> Result<()> {
+    pub fn install_patched(address: &ServerAddress, patches: &[Patch]) -> Result<()> {
         Migrations::connect(address)?.up_edited(|file, text| Patch::apply(patches, file, text))
     }
 
@@ -71,7 +75,7 @@ impl Postgres {
     }
 
     /// In an installed schema, replaces the functions of one file by those of this text.
-    pub fn replace_functions(address: &Address, text: &str) -> Result<()> {
+    pub fn replace_functions(address: &ServerAddress, text: &str) -> Result<()> {
         Migrations::connect(address)?.replace(text)
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use postgres::error::{DbError, Severity};
 use rustls::CertificateError;
 
-use super::address::Address;
+use super::address::ServerAddress;
 use super::tls::Mode;
 use crate::job::Invalid;
 use crate::store::Error;
@@ -84,7 +84,7 @@ pub(super) fn from_postgres(target: &str, doing: &'static str, cause: postgres::
 }
 
 /// An error of the driver while connecting.
-pub(super) fn from_connecting(address: &Address, cause: postgres::Error) -> Error {
+pub(super) fn from_connecting(address: &ServerAddress, cause: postgres::Error) -> Error {
     let target = address.to_string();
     if let Some(said) = cause.as_db_error().cloned() {
         return from_server(&target, "connect", &said, cause);
@@ -127,7 +127,7 @@ pub(super) fn from_connecting(address: &Address, cause: postgres::Error) -> Erro
 }
 
 /// The error when the server does not answer in time.
-pub(super) fn silent(address: &Address, after: Duration) -> Error {
+pub(super) fn silent(address: &ServerAddress, after: Duration) -> Error {
     Error::Unavailable {
         doing: "connect",
         target: address.to_string(),
@@ -138,7 +138,10 @@ pub(super) fn silent(address: &Address, after: Duration) -> Error {
 }
 
 /// The error when no thread could be started for connecting.
-pub(super) fn no_thread(address: &Address, cause: impl Source + Send + Sync + 'static) -> Error {
+pub(super) fn no_thread(
+    address: &ServerAddress,
+    cause: impl Source + Send + Sync + 'static,
+) -> Error {
     Error::Unavailable {
         doing: "connect",
         target: address.to_string(),
@@ -305,7 +308,7 @@ fn about_tls(cause: &rustls::Error) -> (String, String) {
 
 /// What to do when the login fails without a code. The driver does not distinguish a server without
 /// TLS from one that wants a password, but the address tells what was requested.
-fn what_was_missing(address: &Address) -> &'static str {
+fn what_was_missing(address: &ServerAddress) -> &'static str {
     match (address.encryption().mode >= Mode::Require, address.has_password()) {
         (false, false) => "give a password in the address or as PGPASSWORD",
         (true, false) => {

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::address::Address;
+use super::address::ServerAddress;
 use super::dial::Dialer;
 use super::link::Timeouts;
 use crate::store::Error;
@@ -63,11 +63,11 @@ impl Fake {
     }
 
     /// The address of this server, with further settings.
-    pub(super) fn address(&self, settings: &str) -> Address {
+    pub(super) fn address(&self, settings: &str) -> ServerAddress {
         let is_given = ["host=", "hostaddr="].iter().any(|key| settings.contains(key));
         let host = if is_given { "" } else { "host=127.0.0.1" };
         let text = format!("{host} port={} user=me {settings}", self.port);
-        Address::read(&text, &|_| None).unwrap()
+        ServerAddress::read(&text, &|_| None).unwrap()
     }
 
     /// The error of connecting, which never succeeds.

@@ -7,7 +7,7 @@ use postgres::Row;
 use postgres::types::Type;
 
 use super::Postgres;
-use super::address::Address;
+use super::address::ServerAddress;
 use super::link::{Link, Timeouts};
 use super::wake::Heard;
 use crate::clock::{self, Clock, Timestamp};
@@ -157,7 +157,11 @@ impl Postgres {
 
     /// How long a notification takes from this connection to another one, if it arrives within
     /// `patience`. Uses a channel of its own, so that it wakes no worker.
-    pub fn notify(&mut self, address: &Address, patience: Duration) -> Result<Option<Duration>> {
+    pub fn notify(
+        &mut self,
+        address: &ServerAddress,
+        patience: Duration,
+    ) -> Result<Option<Duration>> {
         let channel = format!("tenure_doctor_{}", clock::unique().simple());
         let mut ears = Link::open(address, Timeouts::default())?;
         ears.listen(&channel)?;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::address::Address;
+use super::address::ServerAddress;
 use super::dial::Dialer;
 use super::error;
 use super::guard::Guard;
@@ -50,7 +50,7 @@ impl Default for Timeouts {
 
 /// One connection to one address, for one thread.
 pub(super) struct Link {
-    address: Address,
+    address: ServerAddress,
     /// The address as shown in errors.
     target: String,
     dialer: Dialer,
@@ -67,7 +67,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects, and checks whether the server can hold a store.
-    pub(super) fn open(address: &Address, timeouts: Timeouts) -> Result<Link> {
+    pub(super) fn open(address: &ServerAddress, timeouts: Timeouts) -> Result<Link> {
         let mut dialer = Dialer::new(address, timeouts)?;
         let target = address.to_string();
         let (session, facts) = connect(&mut dialer, address, true)?;
@@ -207,7 +207,11 @@ impl Link {
     }
 }
 
-fn connect(dialer: &mut Dialer, address: &Address, may_prepare: bool) -> Result<(Session, Facts)> {
+fn connect(
+    dialer: &mut Dialer,
+    address: &ServerAddress,
+    may_prepare: bool,
+) -> Result<(Session, Facts)> {
     let target = &address.to_string();
     let line = dialer.dial(address)?;
     let mut session = Session::new(line.client);

@@ -12,7 +12,7 @@ use crate::inspect::{
     Checked, Current, Filter, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine,
     QueueSettings, Raise, WorkerView, Wrong,
 };
-use crate::job::{JobId, JobRecord, Name, Tenant};
+use crate::job::{JobId, JobRecord, Key, Name, Tenant};
 use crate::store::row as spelling;
 
 pub(super) fn current(
@@ -66,7 +66,7 @@ pub(super) fn jobs(
     filter: &Filter,
     limit: usize,
 ) -> Result<Vec<JobRecord>, postgres::Error> {
-    const PAGE: &str = row::select_record!("tenure.page($1, $2, $3, $4, $5, $6)");
+    const PAGE: &str = row::select_record!("tenure.page($1, $2, $3, $4, $5, $6, $7, $8)");
     // The function takes the number of a waiting job for all queued jobs, ready or waiting.
     let state = filter.state.map(|state| spelling::code(state, true));
     let rows = session.query(
@@ -78,6 +78,8 @@ pub(super) fn jobs(
             (&filter.kind.as_ref().map(Name::as_str), Type::TEXT),
             (&filter.before.map_or(i64::MAX, |id| id.0), Type::INT8),
             (&i32::try_from(limit).unwrap_or(i32::MAX), Type::INT4),
+            (&filter.tag.as_ref().map(Name::as_str), Type::TEXT),
+            (&filter.key.as_ref().map(Key::as_str), Type::TEXT),
         ],
     )?;
     rows.iter().map(row::record).collect()

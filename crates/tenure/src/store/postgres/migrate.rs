@@ -17,7 +17,7 @@ use postgres::types::Type;
 use self::about::About;
 use self::replace::replace;
 use self::texts::{Functions, MIGRATIONS};
-use super::address::Address;
+use super::address::ServerAddress;
 use super::link::{Link, Timeouts};
 use super::schema::Schema;
 use super::session::{Isolation, Session};
@@ -78,7 +78,7 @@ pub struct Migrations {
 
 impl Migrations {
     /// Connects, whatever the schema's state.
-    pub fn connect(address: &Address) -> Result<Migrations> {
+    pub fn connect(address: &ServerAddress) -> Result<Migrations> {
         let link = Link::open(address, Timeouts::default())?;
         Ok(Migrations { link, schema: Schema::new(address.schema()) })
     }
@@ -215,7 +215,7 @@ impl Migrations {
     }
 
     /// The statements that give roles their rights, for a person to run.
-    pub fn grants(address: &Address) -> String {
+    pub fn grants(address: &ServerAddress) -> String {
         grants(&Schema::new(address.schema()))
     }
 

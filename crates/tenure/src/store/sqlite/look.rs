@@ -10,7 +10,7 @@ use crate::clock::millis;
 use crate::inspect::{
     Current, Filter, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
 };
-use crate::job::{JobId, JobRecord, Json, Name, State, Tenant};
+use crate::job::{JobId, JobRecord, Json, Key, Name, State, Tenant};
 use crate::lease::Token;
 
 impl Tx<'_> {
@@ -71,6 +71,8 @@ impl Tx<'_> {
         bind(":queue", &names(&filter.queue))?;
         bind(":tenant", &tenant)?;
         bind(":kind", &names(&filter.kind))?;
+        bind(":tag", &names(&filter.tag))?;
+        bind(":key", &filter.key.as_ref().map(Key::as_str))?;
         bind(":limit", &limit)?;
         statement.raw_query().mapped(row::record).collect()
     }

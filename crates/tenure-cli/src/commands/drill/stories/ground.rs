@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tenure::store::Error;
-use tenure::store::postgres::{Address, Migrations, Roles};
+use tenure::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::Cluster;
 use tenure_drill::servers;
 use tenure_drill::stories::Scene;
@@ -67,7 +67,7 @@ impl Ground {
         let schema = format!("{SCHEMA}{}", tenure::clock::unique().simple());
         let scene = scene(servers::in_schema(&url, &schema));
         let goes_with_its_server = server.is_some();
-        let address = Address::parse(&scene.place)?;
+        let address = ServerAddress::parse(&scene.place)?;
         let made = Schema::make(address, goes_with_its_server)?;
         Ok(Ground {
             scene,
@@ -100,7 +100,7 @@ impl Ground {
 
 /// A story's own schema. Dropping it removes it.
 struct Schema {
-    address: Address,
+    address: ServerAddress,
     /// Whether the server is thrown away too, and may be down by then.
     goes_with_its_server: bool,
 }
@@ -108,7 +108,7 @@ struct Schema {
 impl Schema {
     /// The guard exists before the schema does, so that a half-made schema is removed as well; but
     /// not before the server has answered.
-    fn make(address: Address, goes_with_its_server: bool) -> Result<Schema> {
+    fn make(address: ServerAddress, goes_with_its_server: bool) -> Result<Schema> {
         let mut migrations = Migrations::connect(&address)?;
         let schema = Schema { address, goes_with_its_server };
         migrations.up(Roles::Leave)?;

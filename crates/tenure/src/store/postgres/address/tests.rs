@@ -3,8 +3,8 @@
 use super::*;
 use crate::clock::Chance;
 
-fn read(text: &str) -> Result<Address> {
-    Address::read(text, &|_| None)
+fn read(text: &str) -> Result<ServerAddress> {
+    ServerAddress::read(text, &|_| None)
 }
 
 #[track_caller]
@@ -67,11 +67,12 @@ fn what_is_left_out_comes_from_the_environment_as_with_psql() {
         };
         Some(value.to_owned())
     };
-    let address = Address::read("postgres://", &environment).unwrap();
+    let address = ServerAddress::read("postgres://", &environment).unwrap();
     assert_eq!(address.to_string(), "postgres://env@db.example:6000/shop");
     assert_eq!(address.config().get_password(), Some(b"hush".as_slice()));
     assert_eq!(address.encryption().mode, Mode::VerifyFull);
-    let address = Address::read("postgres://me:own@h:1/d?sslmode=disable", &environment).unwrap();
+    let address =
+        ServerAddress::read("postgres://me:own@h:1/d?sslmode=disable", &environment).unwrap();
     assert_eq!(address.to_string(), "postgres://me@h:1/d");
     assert_eq!(address.config().get_password(), Some(b"own".as_slice()));
     assert_eq!(address.encryption().mode, Mode::Disable);
@@ -106,7 +107,7 @@ fn a_password_is_never_shown_however_it_was_written() {
         let password = format!("{}{}{}{}{}", PIECES[0], pick(), PIECES[1], pick(), PIECES[2]);
         let text = forms[round % forms.len()](&password);
         let environment = |name: &str| (name == "PGPASSWORD").then(|| password.clone());
-        let said = match Address::read(&text, &environment) {
+        let said = match ServerAddress::read(&text, &environment) {
             Ok(address) => {
                 accepted += 1;
                 format!("{address} {address:?} {:?}", address.clone())
@@ -179,7 +180,7 @@ fn with<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 
 #[test]
 fn a_numeric_address_is_the_host_and_the_environment_gives_only_the_rest() {
     let environment = with(&[("PGHOST", "elsewhere"), ("PGUSER", "env"), ("PGPORT", "6000")]);
-    let address = Address::read("hostaddr=10.0.0.7", &environment).unwrap();
+    let address = ServerAddress::read("hostaddr=10.0.0.7", &environment).unwrap();
     assert_eq!(address.to_string(), "postgres://env@10.0.0.7:6000/env");
     assert!(refused("host=a,b hostaddr=10.0.0.1").contains("write one for each"));
     assert!(read("host=a,b hostaddr=10.0.0.1,10.0.0.2").is_ok());
@@ -187,7 +188,7 @@ fn a_numeric_address_is_the_host_and_the_environment_gives_only_the_rest() {
 
 #[test]
 fn an_empty_variable_counts_as_not_set() {
-    let address = Address::read("host=h user=me", &|_| Some(String::new())).unwrap();
+    let address = ServerAddress::read("host=h user=me", &|_| Some(String::new())).unwrap();
     assert_eq!(address.to_string(), "postgres://me@h:5432/me");
 }
 
@@ -196,7 +197,7 @@ fn one_port_is_for_all_hosts_wherever_it_comes_from() {
     let shown = "postgres://me@h1:7,h2:7/d";
     assert_eq!(read("host=h1,h2 port=7 user=me dbname=d").unwrap().to_string(), shown);
     let environment = with(&[("PGPORT", "7")]);
-    let address = Address::read("postgres://me@h1,h2/d", &environment).unwrap();
+    let address = ServerAddress::read("postgres://me@h1,h2/d", &environment).unwrap();
     assert_eq!(address.to_string(), shown);
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use postgres::types::Type;
 
-use super::super::address::Address;
+use super::super::address::ServerAddress;
 use super::super::link::{Link, Timeouts};
 use super::super::schema::Schema;
 use crate::lease::WorkerId;
@@ -13,14 +13,14 @@ use crate::store::Result;
 
 /// The locks that are held, and the connection that holds them.
 pub(super) struct Hands {
-    address: Address,
+    address: ServerAddress,
     /// Opened with the first lock: most tests need none.
     link: Option<Link>,
     held: BTreeSet<WorkerId>,
 }
 
 impl Hands {
-    pub(super) fn new(address: &Address) -> Hands {
+    pub(super) fn new(address: &ServerAddress) -> Hands {
         Hands { address: address.clone(), link: None, held: BTreeSet::new() }
     }
 

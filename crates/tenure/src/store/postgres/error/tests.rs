@@ -109,7 +109,7 @@ fn a_server_that_is_not_there_may_come() {
         format!("host=/nonexistent port={port} user=me"),
         format!("host=nobody.invalid port={port} user=me"),
     ] {
-        let address = Address::read(&address, &|_| None).unwrap();
+        let address = ServerAddress::read(&address, &|_| None).unwrap();
         let error = super::super::link::Link::open(&address, Default::default()).err().unwrap();
         assert!(error.is_transient(), "{error:?}");
         let said = error.to_string();

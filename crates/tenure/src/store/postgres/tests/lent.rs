@@ -2,7 +2,7 @@
 
 use postgres::types::Type;
 
-use super::super::address::Address;
+use super::super::address::ServerAddress;
 use super::super::link::{Link, Timeouts};
 use super::super::migrate::{Migrations, Roles};
 use super::super::schema::Schema;
@@ -14,14 +14,14 @@ use crate::store::{Claim, Registration};
 
 /// The server that the tests may use freely, with further settings. Without one they fail: a test
 /// that passes without having run is worse than none.
-pub(in super::super) fn address(settings: &[(&str, &str)]) -> Address {
+pub(in super::super) fn address(settings: &[(&str, &str)]) -> ServerAddress {
     let given = std::env::var("TENURE_TEST_POSTGRES");
     let mut given = given.expect("set TENURE_TEST_POSTGRES or run cargo xtask test");
     for (key, value) in settings {
         let sign = if given.contains('?') { '&' } else { '?' };
         given.push_str(&format!("{sign}{key}={}", value.replace(' ', "%20").replace('=', "%3D")));
     }
-    Address::parse(&given).unwrap()
+    ServerAddress::parse(&given).unwrap()
 }
 
 /// Settings by which a session looks like one of a pooler: it lacks the mark that we gave it.
@@ -39,11 +39,11 @@ impl Lent {
         lent
     }
 
-    pub(in super::super) fn address(&self) -> Address {
+    pub(in super::super) fn address(&self) -> ServerAddress {
         address(&[("schema", &self.name)])
     }
 
-    pub(in super::super) fn shared_address(&self) -> Address {
+    pub(in super::super) fn shared_address(&self) -> ServerAddress {
         address(&[("schema", &self.name), SHARED])
     }
 

@@ -13,7 +13,7 @@ use tenure::clock::{Chance, Clock, Moment, Timestamp};
 use tenure::drill::Dump;
 use tenure::drill::Patch;
 use tenure::drill::machines::Plan;
-use tenure::job::{Limits, Name};
+use tenure::job::Limits;
 use tenure::lease::WorkerId;
 use tenure::store::Store;
 use tenure::store::sqlite::{Options, Sqlite};
@@ -170,15 +170,9 @@ impl<'a> World<'a> {
         self.born += 1;
         let who = WorkerId::check(format!("worker-{}", self.born)).expect("a name");
         let books = Arc::clone(&self.shared.books);
-        let plan = Plan {
-            worker: who.clone(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: self.scenario().slots,
-            lease: self.scenario().lease,
-            drain: false,
-            observer: Observer::new(move |event| books.lock().expect("one thread").hear(event)),
-        };
+        let mut plan = Plan::new(who.clone());
+        (plan.slots, plan.lease) = (self.scenario().slots, self.scenario().lease);
+        plan.observer = Observer::new(move |event| books.lock().expect("one thread").hear(event));
         let flaw = self.setup.flaw;
         let line = || Faulty {
             store: self.store.share().expect("another connection"),

@@ -12,11 +12,9 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 use tenure::clock::{Moment, monotonic};
 use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
-use tenure::job::Name;
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Address, Options, Postgres};
 use tenure::store::{Attempt, Store, Wake};
-use tenure::telemetry::Observer;
 
 use crate::servers;
 
@@ -60,15 +58,9 @@ impl Fleet {
         let open = || Postgres::open(&address, &Options::default()).expect("it answers");
         let now = Moment::now();
         let member = |_| {
-            let plan = Arc::new(Plan {
-                worker: WorkerId::unique(),
-                queues: vec![Name::default_queue()],
-                kinds: None,
-                slots: 4,
-                lease: Duration::from_secs(30),
-                drain: false,
-                observer: Observer::new(|_| ()),
-            });
+            let mut plan = Plan::new(WorkerId::unique());
+            plan.slots = 4;
+            let plan = Arc::new(plan);
             let desk = Arc::new(Desk::new(plan.slots));
             Member {
                 dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), Nobody, now),

@@ -395,10 +395,6 @@ impl Worker {
             let why = "a worker works from at least one queue".into();
             return Err(Invalid::Value { field: "queues", why }.into());
         }
-        // Wakes a caller that waits for a job of this worker before any other observer runs.
-        let inner = Arc::clone(&self.tenure.0);
-        let observer = Observer::new(move |event| inner.waiters.hear(event));
-        let observer = observer.and_all_of(&self.tenure.0.observer).and_all_of(&self.observer);
         Ok(Plan {
             worker: WorkerId::unique(),
             queues: self.queues.clone(),
@@ -406,7 +402,8 @@ impl Worker {
             slots: self.slots,
             lease: self.lease,
             drain: self.drain,
-            observer,
+            observer: self.tenure.0.observer.clone().and_all_of(&self.observer),
+            waiters: Arc::clone(&self.tenure.0.waiters),
         })
     }
 

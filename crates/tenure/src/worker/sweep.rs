@@ -188,7 +188,6 @@ mod tests {
     use crate::lease::WorkerId;
     use crate::store::sqlite::{Options, Sqlite};
     use crate::store::{Enqueued, Registration};
-    use crate::telemetry::Observer;
 
     fn store() -> (Sqlite, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
@@ -197,15 +196,7 @@ mod tests {
     }
 
     fn sweeper(now: Moment) -> Sweeper {
-        let plan = Plan {
-            worker: WorkerId::unique(),
-            queues: vec![Name::default_queue()],
-            kinds: None,
-            slots: 1,
-            lease: Duration::from_secs(30),
-            drain: false,
-            observer: Observer::new(|_| ()),
-        };
+        let plan = Plan::new(WorkerId::unique());
         Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now)
     }
 

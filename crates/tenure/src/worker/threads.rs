@@ -131,7 +131,6 @@ fn keep(renewer: &mut Renewer, mut store: Box<dyn Store>, desk: &Desk) {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use super::*;
     use crate::job::{Json, Name, NewJob};
@@ -164,17 +163,14 @@ mod tests {
                 let seen = Arc::clone(&succeeded);
                 let observer = Observer::new(move |event| {
                     if let Fact::JobSucceeded { .. } = event.fact {
-                        seen.lock().unwrap().extend(event.job);
+                        seen.lock().unwrap().extend(event.job());
                     }
                 });
                 let plan = Arc::new(Plan {
-                    worker: WorkerId::unique(),
-                    queues: vec![Name::default_queue()],
-                    kinds: None,
                     slots: 8,
-                    lease: Duration::from_secs(30),
                     drain: true,
                     observer,
+                    ..Plan::new(WorkerId::unique())
                 });
                 let desk = Arc::new(Desk::new(plan.slots));
                 let mut connect = || Ok(Box::new(store.share()?) as Box<dyn Store>);

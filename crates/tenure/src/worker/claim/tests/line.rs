@@ -166,13 +166,11 @@ impl Scene {
         let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
         let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
-            worker: WorkerId::unique(),
             queues,
-            kinds: None,
             slots,
-            lease: Duration::from_secs(30),
             drain,
             observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(WorkerId::unique())
         });
         let desk = Arc::new(Desk::new(slots));
         let dispatcher = Dispatcher::new(plan, Arc::clone(&desk), Begun::default(), at(0));

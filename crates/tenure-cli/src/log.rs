@@ -6,7 +6,7 @@ use serde::Serialize;
 use tenure::clock::{Clock, Timestamp};
 use tenure::job::NewJob;
 use tenure::store::Enqueued;
-use tenure::telemetry::{Event, Fact, Level, Observer};
+use tenure::telemetry::{Event, Level, Observer};
 
 use crate::output::harmless;
 
@@ -65,8 +65,7 @@ impl Log {
         let observer = self.observer();
         for (job, answer) in jobs.iter().zip(answers) {
             if let Enqueued::Created(id) = answer {
-                let fact = Fact::enqueued(job);
-                observer.tell(&Event { fact, job: Some(*id), token: None, worker: None });
+                observer.enqueued(*id, job);
             }
         }
     }

@@ -128,8 +128,8 @@ const WIDTH: usize = 100;
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// These fields come first: which attempt, and what it is about.
-        const FIRST: [&str; 7] =
-            ["job", "token", "attempt", "verb", "stale_token", "current_token", "reason"];
+        const FIRST: [&str; 8] =
+            ["job", "token", "kind", "attempt", "verb", "stale_token", "current_token", "reason"];
         /// Omitted: the worker is already shown in front, and all jobs are in one queue of one
         /// tenant.
         const LEFT_OUT: [&str; 8] =

@@ -323,7 +323,7 @@ async fn decide(scene: &Scene, handle: &Handle<String>, result: &str) -> Resolve
 
 async fn parked(scene: &Scene) -> String {
     match scene.heard(|fact| matches!(fact, Fact::JobParked { .. } | Fact::JobDead { .. })).await {
-        Fact::JobParked { reason } => reason,
+        Fact::JobParked { reason, .. } => reason,
         fact => panic!("{fact:?}"),
     }
 }

@@ -81,7 +81,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (tell, mut parkings) = mpsc::unbounded_channel();
     let worker = Worker::new(&tenure).handle(pay).state(bank.clone()).state(None::<Barrier>);
     let worker = worker.observe(move |event| {
-        if let Fact::JobParked { reason } = &event.fact {
+        if let Fact::JobParked { reason, .. } = &event.fact {
             let _ = tell.send(reason.clone()); // the receiver may be gone at the end
         }
     });

@@ -26,7 +26,7 @@ use crate::store::place::Place;
 use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
 use crate::store::{Address, Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
-use crate::telemetry::{Event, Fact, Observer};
+use crate::telemetry::{Event, Observer};
 
 /// A kind of job: the value itself is its args, and its handler returns the output.
 ///
@@ -98,7 +98,7 @@ pub(crate) struct Inner {
     pub(crate) link: Link,
     pub(crate) observer: Observer,
     pub(crate) installation: uuid::Uuid,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 /// The options for opening a store.
@@ -151,7 +151,7 @@ impl Options {
         let (there, how) = (Arc::clone(&place), options.clone());
         let open = Link::open(move || there.connect(&how), |engine| engine.store().identity());
         let (link, Identity { installation, .. }) = open.await?;
-        let waiters = Waiters::default();
+        let waiters = Arc::default();
         Ok(Tenure(Arc::new(Inner { place, options, link, observer, installation, waiters })))
     }
 }
@@ -341,8 +341,7 @@ impl Tenure {
     /// Reports a new job as an event.
     fn tell(&self, job: &NewJob, answer: Enqueued) {
         if let Enqueued::Created(id) = answer {
-            let fact = Fact::enqueued(job);
-            self.0.observer.tell(&Event { fact, job: Some(id), token: None, worker: None });
+            self.0.observer.enqueued(id, job);
         }
     }
 
@@ -362,8 +361,8 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// The callers that wait for a job to end. If it ends in this process, they are woken and need not
-/// poll.
+/// The callers that wait for a job to end. If it ends in this process, a worker wakes them, and they
+/// need not poll. This does not go through events: callers are woken whatever observes them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<(JobId, u64), Arc<Notify>>>);
 
@@ -386,14 +385,10 @@ impl Waiters {
         Waiting { waiters: self, place, woken }
     }
 
-    /// Wakes the callers that wait for this event's job, if the event is its end.
-    pub(crate) fn hear(&self, event: &Event) {
-        if let (Fact::JobSucceeded { .. } | Fact::JobDead { .. } | Fact::JobCancelled, Some(job)) =
-            (&event.fact, event.job)
-        {
-            for wake in self.all().range((job, 0)..=(job, u64::MAX)) {
-                wake.1.notify_one();
-            }
+    /// Wakes the callers that wait for this job: it has ended.
+    pub(crate) fn wake(&self, job: JobId) {
+        for (_, woken) in self.all().range((job, 0)..=(job, u64::MAX)) {
+            woken.notify_one();
         }
     }
 
@@ -407,6 +402,15 @@ impl Waiting<'_> {
     pub(crate) async fn rest(&self, length: Duration) {
         // The result does not matter: the caller checks the job either way.
         let _ = tokio::time::timeout(length, self.woken.notified()).await;
+    }
+}
+
+#[cfg(test)]
+impl Waiting<'_> {
+    /// Whether it was woken since it last rested or was asked.
+    pub(crate) fn is_woken(&self) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::pin!(self.woken.notified()).poll(&mut context).is_ready()
     }
 }
 

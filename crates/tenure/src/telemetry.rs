@@ -1,8 +1,8 @@
 //! All events that Tenure reports, with their names and fields, in one place.
 //!
-//! An event is reported once, where it is known. It carries identity (job, token, worker) and never
-//! a job's args or result. Events go to [`tracing`] under the target `tenure`, and to every
-//! [`Observer`].
+//! An event is reported once, where it is known. An event of a job carries its identity ([`About`])
+//! and the worker, and never a job's args or result. Events go to [`tracing`] under the target
+//! `tenure`, and to every [`Observer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -22,46 +22,78 @@
 //! # }
 //! ```
 
+mod trace;
+
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::clock::Timestamp;
-use crate::job::{JobId, Name, NewJob, State, Tenant};
-use crate::lease::{Fence, Reason, Stale, Token, WorkerId};
+pub(crate) use self::trace::span;
+use crate::clock::{Timestamp, millis};
+use crate::job::{About, JobId, Name, NewJob, State};
+use crate::lease::{Reason, Stale, Token, WorkerId};
 use crate::lifecycle::Verb;
 
-/// An event: what happened to which job, under which token, reported by which worker.
+/// An event: what happened to which attempt of which job, reported by which worker. It serialises as
+/// one flat object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Event {
     /// What happened.
     #[serde(flatten)]
     pub fact: Fact,
-    /// The job.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub job: Option<JobId>,
-    /// The token of the attempt that it is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<Token>,
+    /// The job and its attempt. Only events of a worker itself (`worker_…`, `store_…`) have none.
+    #[serde(flatten, serialize_with = "flat")]
+    pub about: Option<Arc<About>>,
     /// The worker that reports it. For `lease_lapsed` and `holder_vanished` it is the worker that
-    /// took the job back.
+    /// took the job back. A program that enqueues a job is no worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
 }
 
-/// What happened.
+fn flat<S: Serializer>(about: &Option<Arc<About>>, serializer: S) -> Result<S::Ok, S::Error> {
+    about.as_deref().serialize(serializer)
+}
+
+impl Event {
+    /// An event about an attempt of a job, reported by `worker`.
+    pub fn of_job(worker: &WorkerId, about: &Arc<About>, fact: Fact) -> Event {
+        debug_assert!(fact.is_of_job(), "{} has no job", fact.name());
+        Event { fact, about: Some(Arc::clone(about)), worker: Some(worker.clone()) }
+    }
+
+    /// An event about a worker itself.
+    pub fn of_worker(worker: &WorkerId, fact: Fact) -> Event {
+        debug_assert!(!fact.is_of_job(), "{} needs a job", fact.name());
+        Event { fact, about: None, worker: Some(worker.clone()) }
+    }
+
+    /// The event of a new job.
+    pub fn enqueued(id: JobId, job: &NewJob) -> Event {
+        let about = Arc::new(About::new_job(id, job));
+        Event { fact: Fact::JobEnqueued, about: Some(about), worker: None }
+    }
+
+    /// The job, if it is an event of a job.
+    pub fn job(&self) -> Option<JobId> {
+        self.about.as_ref().map(|about| about.job)
+    }
+}
+
+/// What happened. `ran_ms` is how long the attempt has run, measured by the worker that ran it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Fact {
     /// A job was enqueued.
-    JobEnqueued { kind: Name, queue: Name, tenant: Tenant },
-    /// A worker has claimed a job.
-    LeaseAcquired { kind: Name, queue: Name, tenant: Tenant, attempt: u16 },
+    JobEnqueued,
+    /// A worker has claimed a job, this long after the job was due, by the store's clock.
+    LeaseAcquired { wait_ms: i64 },
     /// The job's handler was called.
-    ExecutionStarted { kind: Name, attempt: u16 },
+    ExecutionStarted,
     /// The lease was extended.
     LeaseRenewed { until: Timestamp },
     /// The store refused a write under a stale token.
@@ -71,25 +103,31 @@ pub enum Fact {
         current_token: Token,
         reason: Reason,
         state: State,
+        ran_ms: i64,
     },
     /// A job was taken back because its lease was over.
     LeaseLapsed { from: WorkerId, became: State },
     /// A job was taken back because the process of its worker is gone, whatever its lease says.
     HolderVanished { from: WorkerId, became: State },
     /// The attempt failed, and there will be another.
-    RetryScheduled { after_ms: i64, error: String },
+    RetryScheduled { after_ms: i64, error: String, ran_ms: i64 },
     /// The job runs later; the attempt does not count.
-    JobSnoozed { after_ms: i64 },
+    JobSnoozed { after_ms: i64, ran_ms: i64 },
     /// The worker gave the job back unfinished; the attempt does not count.
-    JobReleased,
+    JobReleased { ran_ms: i64 },
     /// The job waits for a person or a signal.
-    JobParked { reason: String },
+    JobParked { reason: String, ran_ms: i64 },
     /// The job succeeded.
-    JobSucceeded { kind: Name, ran_ms: i64 },
-    /// The job is dead: it will not be tried again.
-    JobDead { reason: String },
+    JobSucceeded { ran_ms: i64 },
+    /// The job is dead: it will not be tried again. `ran_ms` is `None` if the job was taken back
+    /// from another worker: how long that one ran it is not known.
+    JobDead {
+        reason: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ran_ms: Option<i64>,
+    },
     /// The worker has noticed that its job was cancelled.
-    JobCancelled,
+    JobCancelled { ran_ms: i64 },
     /// An earlier attempt may have had this effect, and its outcome is unknown.
     EffectInDoubt { effect: Name, opened_by: Token },
     /// The outcome of an effect is known, but the store has not recorded it.
@@ -134,6 +172,18 @@ pub enum Level {
     Warn,
 }
 
+impl Exit {
+    /// The name, as events spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exit::Drained => "drained",
+            Exit::Stale => "stale",
+            Exit::Shutdown => "shutdown",
+            Exit::Error => "error",
+        }
+    }
+}
+
 impl Fact {
     /// The names of all events, in the order of a job's life.
     pub const NAMES: [&'static str; 22] = [
@@ -164,20 +214,20 @@ impl Fact {
     /// The name, as every layer spells it.
     pub fn name(&self) -> &'static str {
         let at = match self {
-            Fact::JobEnqueued { .. } => 0,
+            Fact::JobEnqueued => 0,
             Fact::LeaseAcquired { .. } => 1,
-            Fact::ExecutionStarted { .. } => 2,
+            Fact::ExecutionStarted => 2,
             Fact::LeaseRenewed { .. } => 3,
             Fact::StaleWriteBlocked { .. } => 4,
             Fact::LeaseLapsed { .. } => 5,
             Fact::HolderVanished { .. } => 6,
             Fact::RetryScheduled { .. } => 7,
             Fact::JobSnoozed { .. } => 8,
-            Fact::JobReleased => 9,
+            Fact::JobReleased { .. } => 9,
             Fact::JobParked { .. } => 10,
             Fact::JobSucceeded { .. } => 11,
             Fact::JobDead { .. } => 12,
-            Fact::JobCancelled => 13,
+            Fact::JobCancelled { .. } => 13,
             Fact::EffectInDoubt { .. } => 14,
             Fact::EffectUnrecorded { .. } => 15,
             Fact::WorkerStarted { .. } => 16,
@@ -209,6 +259,11 @@ impl Fact {
         }
     }
 
+    /// Whether it is about a job; otherwise it is about a worker itself.
+    fn is_of_job(&self) -> bool {
+        !self.name().starts_with("worker_") && !self.name().starts_with("store_")
+    }
+
     /// The worker that has lost the job, if there is one.
     fn from(&self) -> Option<&WorkerId> {
         match self {
@@ -217,23 +272,15 @@ impl Fact {
         }
     }
 
-    /// The event of a new job.
-    pub fn enqueued(job: &NewJob) -> Fact {
-        Fact::JobEnqueued {
-            kind: job.kind.clone(),
-            queue: job.queue.clone(),
-            tenant: job.tenant.clone(),
-        }
-    }
-
-    /// The event of a refused call.
-    pub(crate) fn refused(verb: Verb, stale: &Stale) -> Fact {
+    /// The event of a refused call of an attempt that has run for `ran`.
+    pub(crate) fn refused(verb: Verb, stale: &Stale, ran: Duration) -> Fact {
         Fact::StaleWriteBlocked {
             verb,
             stale_token: stale.shown.token,
             current_token: stale.current,
             reason: stale.reason,
             state: stale.state,
+            ran_ms: millis(ran),
         }
     }
 }
@@ -263,15 +310,26 @@ impl Tally {
     }
 }
 
-/// One line for people: the name, the job and the token, then the other fields as `name=value`.
+/// One line for people: the name, the attempt, then the event's own fields as `name=value`, and the
+/// worker. The queue `default`, an empty tenant and the trace are left out.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<19}", self.fact.name())?;
-        if let Some(job) = self.job {
-            write!(f, " job={job}")?;
-        }
-        if let Some(token) = self.token {
-            write!(f, " token={token}")?;
+        if let Some(about) = &self.about {
+            write!(f, " job={}", about.job)?;
+            if let Some(token) = about.attempt_token() {
+                write!(f, " token={token}")?;
+            }
+            write!(f, " kind={}", about.kind)?;
+            if about.queue != Name::default_queue() {
+                write!(f, " queue={}", about.queue)?;
+            }
+            if !about.tenant.as_str().is_empty() {
+                write!(f, " tenant={}", about.tenant)?;
+            }
+            if about.attempt > 0 {
+                write!(f, " attempt={}", about.attempt)?;
+            }
         }
         let mut fields = serde_json::to_value(&self.fact).unwrap_or_default();
         if let Some(from) = self.fact.from() {
@@ -326,28 +384,44 @@ impl Observer {
         !self.0.is_empty() || !tracing::dispatcher::get_default(is_silent)
     }
 
+    /// Whether an event of this level may reach anything. If it cannot, it need not be made.
+    fn hears(&self, level: Level) -> bool {
+        let level = match level {
+            Level::Debug => tracing::Level::DEBUG,
+            Level::Info => tracing::Level::INFO,
+            Level::Warn => tracing::Level::WARN,
+        };
+        !self.0.is_empty() || level <= tracing::level_filters::LevelFilter::current()
+    }
+
     /// Reports an event. If a function panics, the others are still called, it is called again for
     /// the next event, and the work continues.
     pub fn tell(&self, event: &Event) {
-        let _ = catch_unwind(|| trace(event));
+        let _ = catch_unwind(|| trace::trace(event));
         for observe in &self.0 {
             let _ = catch_unwind(AssertUnwindSafe(|| observe(event)));
         }
     }
 
     /// Reports an event about a job that `worker` holds or held.
-    pub(crate) fn of_job(&self, worker: &WorkerId, fence: Fence, fact: Fact) {
-        self.tell(&Event {
-            fact,
-            job: Some(fence.job),
-            token: Some(fence.token),
-            worker: Some(worker.clone()),
-        });
+    pub(crate) fn of_job(&self, worker: &WorkerId, about: &Arc<About>, fact: Fact) {
+        if self.hears(fact.level()) {
+            self.tell(&Event::of_job(worker, about, fact));
+        }
     }
 
     /// Reports an event about a worker.
     pub(crate) fn of_worker(&self, worker: &WorkerId, fact: Fact) {
-        self.tell(&Event { fact, job: None, token: None, worker: Some(worker.clone()) });
+        if self.hears(fact.level()) {
+            self.tell(&Event::of_worker(worker, fact));
+        }
+    }
+
+    /// Reports a new job.
+    pub fn enqueued(&self, id: JobId, job: &NewJob) {
+        if self.hears(Fact::JobEnqueued.level()) {
+            self.tell(&Event::enqueued(id, job));
+        }
     }
 }
 
@@ -357,116 +431,5 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Passes an event to `tracing`, under the target `tenure`.
-fn trace(event: &Event) {
-    let name = event.fact.name();
-    let (job, token) = (event.job.map(|job| job.0), event.token.map(|token| token.0));
-    let worker = event.worker.as_ref().map(WorkerId::as_str);
-    // The level must be a constant where `tracing` is called.
-    macro_rules! tell {
-        ($tell:ident) => {
-            tracing::$tell!(target: "tenure", event = name, job, token, worker, "{event}")
-        };
-    }
-    match event.fact.level() {
-        Level::Debug => tell!(debug),
-        Level::Info => tell!(info),
-        Level::Warn => tell!(warn),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(text: &str) -> Name {
-        Name::check("name", text).unwrap()
-    }
-
-    fn refusal() -> Event {
-        let fence = Fence { job: JobId(7), token: Token(3) };
-        let stale = Stale::new(fence, Token(4), State::Running);
-        Event {
-            fact: Fact::refused(Verb::Complete, &stale),
-            job: Some(fence.job),
-            token: Some(fence.token),
-            worker: Some(WorkerId::check("0123456789abcdef0123456789abcdef").unwrap()),
-        }
-    }
-
-    #[test]
-    fn an_event_is_one_flat_object_with_its_identity() {
-        assert_eq!(
-            serde_json::to_string(&refusal()).unwrap(),
-            r#"{"event":"stale_write_blocked","verb":"complete","stale_token":"3","current_token":"4","reason":"token_mismatch","state":"running","job":"7","token":"3","worker":"0123456789abcdef0123456789abcdef"}"#
-        );
-    }
-
-    #[test]
-    fn an_event_for_people_is_one_line() {
-        let event = Event {
-            fact: Fact::RetryScheduled { after_ms: 500, error: "no\nway".into() },
-            ..refusal()
-        };
-        assert_eq!(
-            event.to_string(),
-            r#"retry_scheduled     job=7 token=3 after_ms=500 error="no\nway" worker=01234567"#
-        );
-    }
-
-    #[test]
-    fn every_worker_in_a_line_for_people_is_in_its_short_form() {
-        let from = WorkerId::check("fedcba9876543210fedcba9876543210").unwrap();
-        let lapsed = Fact::LeaseLapsed { from: from.clone(), became: State::Queued };
-        let vanished = Fact::HolderVanished { from, became: State::Queued };
-        for (fact, name) in [(lapsed, "lease_lapsed   "), (vanished, "holder_vanished")] {
-            let line = Event { fact, ..refusal() }.to_string();
-            let rest = "job=7 token=3 became=queued from=fedcba98 worker=01234567";
-            assert_eq!(line, format!("{name}     {rest}"));
-        }
-    }
-
-    #[test]
-    fn the_name_is_the_one_that_json_carries() {
-        let worker = WorkerId::check("w").unwrap();
-        let facts = [
-            Fact::JobEnqueued { kind: name("k"), queue: name("q"), tenant: Tenant::default() },
-            Fact::LeaseAcquired {
-                kind: name("k"),
-                queue: name("q"),
-                tenant: Tenant::default(),
-                attempt: 1,
-            },
-            Fact::ExecutionStarted { kind: name("k"), attempt: 1 },
-            Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
-            refusal().fact,
-            Fact::LeaseLapsed { from: worker.clone(), became: State::Queued },
-            Fact::HolderVanished { from: worker, became: State::Queued },
-            Fact::RetryScheduled { after_ms: 1, error: String::new() },
-            Fact::JobSnoozed { after_ms: 1 },
-            Fact::JobReleased,
-            Fact::JobParked { reason: String::new() },
-            Fact::JobSucceeded { kind: name("k"), ran_ms: 1 },
-            Fact::JobDead { reason: String::new() },
-            Fact::JobCancelled,
-            Fact::EffectInDoubt { effect: name("e"), opened_by: Token(1) },
-            Fact::EffectUnrecorded {
-                effect: name("e"),
-                verb: Verb::EffectCommit,
-                given_up: true,
-                error: String::new(),
-            },
-            Fact::WorkerStarted { queues: vec![], kinds: None, concurrency: 1 },
-            Fact::WorkerExit { reason: Exit::Drained, succeeded: 1, retried: 0, dead: 0 },
-            Fact::StoreLost { error: String::new() },
-            Fact::StoreBack,
-            Fact::StoreCaution { problem: String::new() },
-            Fact::StoreForbidden { error: String::new() },
-        ];
-        assert_eq!(facts.len(), Fact::NAMES.len());
-        for fact in facts {
-            let json = serde_json::to_value(&fact).unwrap();
-            assert_eq!(json["event"], fact.name());
-        }
-    }
-}
+mod tests;

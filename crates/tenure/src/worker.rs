@@ -23,6 +23,7 @@ mod threads;
 #[cfg(test)]
 mod troubled;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The machines, for the simulation, which steps them itself.
@@ -41,9 +42,10 @@ use self::desk::{Desk, Loss};
 use self::renew::Renewer;
 pub use self::shutdown::{Running, shutdown_signal};
 use self::sweep::Sweeper;
+use crate::client::Waiters;
 use crate::clock::Moment;
-use crate::job::{Name, State};
-use crate::lease::{Fence, WorkerId};
+use crate::job::{About, JobId, Name, State};
+use crate::lease::WorkerId;
 use crate::store::{Error, Lapse};
 use crate::telemetry::{Fact, Observer};
 
@@ -75,17 +77,35 @@ pub struct Plan {
     pub drain: bool,
     /// What receives the events.
     pub observer: Observer,
+    /// The callers of this process that wait for jobs to end.
+    pub(crate) waiters: Arc<Waiters>,
 }
 
 impl Plan {
-    /// The plan of a worker that runs all kinds of the default queue until it is asked to end.
-    pub fn new(worker: WorkerId, slots: usize, lease: Duration, observer: Observer) -> Plan {
-        let queues = vec![Name::default_queue()];
-        Plan { worker, queues, kinds: None, slots, lease, drain: false, observer }
+    /// The plan of a worker that runs one job at a time, of any kind, from the default queue, and
+    /// whose events nothing receives.
+    pub fn new(worker: WorkerId) -> Plan {
+        Plan {
+            worker,
+            queues: vec![Name::default_queue()],
+            kinds: None,
+            slots: 1,
+            lease: Duration::from_secs(30),
+            drain: false,
+            observer: Observer::default(),
+            waiters: Arc::default(),
+        }
     }
 
-    fn tell(&self, fence: Fence, fact: Fact) {
-        self.observer.of_job(&self.worker, fence, fact);
+    fn tell(&self, about: &Arc<About>, fact: Fact) {
+        self.observer.of_job(&self.worker, about, fact);
+    }
+
+    /// A job is in this state now: wakes the callers that wait for its end, if it has ended.
+    fn wake_waiting(&self, job: JobId, state: State) {
+        if state.has_ended() {
+            self.waiters.wake(job);
+        }
     }
 
     fn tell_started(&self) {
@@ -120,24 +140,23 @@ impl Plan {
     /// Reports a job that was taken back because its lease was over, and its death if that was its
     /// last crash or attempt.
     fn tell_lapsed(&self, lapse: &Lapse) {
-        let Lapse { about, worker, became } = lapse;
-        let fact = Fact::LeaseLapsed { from: worker.clone(), became: *became };
-        self.tell(about.fence(), fact);
-        self.tell_if_dead(lapse, "its lease was over, and it may not be tried again");
+        let fact = Fact::LeaseLapsed { from: lapse.worker.clone(), became: lapse.became };
+        self.tell_taken_back(lapse, fact, "its lease was over, and it may not be tried again");
     }
 
     /// Reports a job that was taken back because its worker's process is gone, and its death if
     /// that was its last crash or attempt.
     fn tell_vanished(&self, lapse: &Lapse) {
-        let Lapse { about, worker, became } = lapse;
-        let fact = Fact::HolderVanished { from: worker.clone(), became: *became };
-        self.tell(about.fence(), fact);
-        self.tell_if_dead(lapse, "its worker vanished, and it may not be tried again");
+        let fact = Fact::HolderVanished { from: lapse.worker.clone(), became: lapse.became };
+        self.tell_taken_back(lapse, fact, "its worker vanished, and it may not be tried again");
     }
 
-    fn tell_if_dead(&self, lapse: &Lapse, reason: &str) {
+    fn tell_taken_back(&self, lapse: &Lapse, fact: Fact, reason: &str) {
+        self.wake_waiting(lapse.about.job, lapse.became);
+        let about = Arc::new(lapse.about.clone());
+        self.tell(&about, fact);
         if lapse.became == State::Dead {
-            self.tell(lapse.about.fence(), Fact::JobDead { reason: reason.to_owned() });
+            self.tell(&about, Fact::JobDead { reason: reason.to_owned(), ran_ms: None });
         }
     }
 }

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::sync::Arc;
+
 use tenure::clock::Timestamp;
-use tenure::job::{Name, State, Tenant};
+use tenure::job::{About, JobId, Name, State, Tenant};
 use tenure::lease::{Reason, Token, WorkerId};
 use tenure::lifecycle::{Verb, attempt_counts};
-use tenure::telemetry::{Exit, Fact, Level};
+use tenure::telemetry::{Event, Exit, Fact, Level};
 
 /// The cells of a page's table rows whose first cell is code.
 fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
@@ -40,12 +42,11 @@ fn the_table_of_verbs_lists_every_verb_and_whether_its_attempt_counts() {
 /// One of each, with all its fields.
 fn facts() -> [Fact; Fact::NAMES.len()] {
     let name = || Name::check("name", "n").unwrap();
-    let tenant = Tenant::default;
     let error = || "no".to_owned();
     [
-        Fact::JobEnqueued { kind: name(), queue: name(), tenant: tenant() },
-        Fact::LeaseAcquired { kind: name(), queue: name(), tenant: tenant(), attempt: 1 },
-        Fact::ExecutionStarted { kind: name(), attempt: 1 },
+        Fact::JobEnqueued,
+        Fact::LeaseAcquired { wait_ms: 1 },
+        Fact::ExecutionStarted,
         Fact::LeaseRenewed { until: Timestamp::from_millis(0) },
         Fact::StaleWriteBlocked {
             verb: Verb::Complete,
@@ -53,16 +54,17 @@ fn facts() -> [Fact; Fact::NAMES.len()] {
             current_token: Token(2),
             reason: Reason::TokenMismatch,
             state: State::Running,
+            ran_ms: 1,
         },
         Fact::LeaseLapsed { from: WorkerId::unique(), became: State::Queued },
         Fact::HolderVanished { from: WorkerId::unique(), became: State::Queued },
-        Fact::RetryScheduled { after_ms: 1, error: error() },
-        Fact::JobSnoozed { after_ms: 1 },
-        Fact::JobReleased,
-        Fact::JobParked { reason: error() },
-        Fact::JobSucceeded { kind: name(), ran_ms: 1 },
-        Fact::JobDead { reason: error() },
-        Fact::JobCancelled,
+        Fact::RetryScheduled { after_ms: 1, error: error(), ran_ms: 1 },
+        Fact::JobSnoozed { after_ms: 1, ran_ms: 1 },
+        Fact::JobReleased { ran_ms: 1 },
+        Fact::JobParked { reason: error(), ran_ms: 1 },
+        Fact::JobSucceeded { ran_ms: 1 },
+        Fact::JobDead { reason: error(), ran_ms: Some(1) },
+        Fact::JobCancelled { ran_ms: 1 },
         Fact::EffectInDoubt { effect: name(), opened_by: Token(1) },
         Fact::EffectUnrecorded {
             effect: name(),
@@ -100,4 +102,27 @@ fn the_table_of_events_lists_every_event_with_its_level_and_its_fields() {
         fields.sort_unstable();
         assert_eq!(told, fields, "{}", fact.name());
     }
+}
+
+#[test]
+fn the_table_of_the_identity_lists_every_field_that_an_event_of_a_job_carries() {
+    let about = About {
+        job: JobId(1),
+        token: Token(1),
+        kind: Name::default_queue(),
+        queue: Name::default_queue(),
+        tenant: Tenant::default(),
+        attempt: 1,
+        trace: Some("t".into()),
+    };
+    let event = Event::of_job(&WorkerId::unique(), &Arc::new(about), Fact::ExecutionStarted);
+    let text = serde_json::to_string(&event).unwrap();
+    let mut expected = text.as_str();
+    for row in rows(EVENTS, "Identity") {
+        let field = format!("\"{}\":", row[0].replace('`', ""));
+        let found = expected.find(&field).unwrap_or_else(|| panic!("{field} is not in {text}"));
+        expected = &expected[found + field.len()..];
+    }
+    let fields = serde_json::to_value(&event).unwrap().as_object().unwrap().len();
+    assert_eq!(rows(EVENTS, "Identity").len(), fields - 1, "all but the name: {text}");
 }

@@ -430,9 +430,8 @@ impl Books {
     pub(super) fn hear(&mut self, event: &Event) {
         *self.events.entry(event.fact.name()).or_default() += 1;
         self.trace.mix(&serde_json::to_string(event).unwrap_or_default());
-        let (Some(job), Some(token), Some(worker)) = (event.job, event.token, &event.worker) else {
-            return;
-        };
+        let (Some(about), Some(worker)) = (&event.about, &event.worker) else { return };
+        let Fence { job, token } = about.fence();
         if let Fact::JobSucceeded { .. } = &event.fact {
             let ghost = self.jobs.get_mut(&job);
             let was_committed = ghost.as_ref().is_none_or(|ghost| ghost.kind.as_str() == ORDER);

@@ -169,12 +169,9 @@ impl<'a> World<'a> {
         self.born += 1;
         let who = WorkerId::check(format!("worker-{}", self.born)).expect("a name");
         let books = Arc::clone(&self.shared.books);
-        let plan = Plan::new(
-            who.clone(),
-            self.scenario().slots,
-            self.scenario().lease,
-            Observer::new(move |event| books.lock().expect("one thread").hear(event)),
-        );
+        let mut plan = Plan::new(who.clone());
+        (plan.slots, plan.lease) = (self.scenario().slots, self.scenario().lease);
+        plan.observer = Observer::new(move |event| books.lock().expect("one thread").hear(event));
         let flaw = self.setup.flaw;
         let line = || Faulty {
             store: self.store.share().expect("another connection"),

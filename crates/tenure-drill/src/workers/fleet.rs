@@ -15,7 +15,6 @@ use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer,
 use tenure::lease::WorkerId;
 use tenure::store::postgres::{Options, Postgres, ServerAddress};
 use tenure::store::{Attempt, Wake, Work};
-use tenure::telemetry::Observer;
 
 use crate::servers;
 
@@ -59,12 +58,9 @@ impl Fleet {
         let open = || Postgres::open(&address, &Options::default()).expect("it answers");
         let now = Moment::now();
         let member = |_| {
-            let plan = Arc::new(Plan::new(
-                WorkerId::unique(),
-                4,
-                Duration::from_secs(30),
-                Observer::new(|_| ()),
-            ));
+            let mut plan = Plan::new(WorkerId::unique());
+            plan.slots = 4;
+            let plan = Arc::new(plan);
             let desk = Arc::new(Desk::new(plan.slots));
             Member {
                 dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), Nobody, now),

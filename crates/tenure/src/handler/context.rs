@@ -7,6 +7,7 @@
 //! of the database. The outcome of an effect is retried for longer: see `outcome.rs`.
 
 mod outcome;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -383,7 +384,7 @@ impl Context {
                 state: State::Running,
                 reason: Reason::LeaseExpired,
             };
-            self.tell(Fact::refused(Verb::Renew, &stale));
+            self.tell(Fact::refused(Verb::Renew, &stale, self.ran()));
             return Err(Fault::retry("the lease was over; the attempt begins anew"));
         }
         let lease = self.0.lease;
@@ -512,7 +513,7 @@ impl Context {
     }
 
     pub(super) fn tell(&self, fact: Fact) {
-        self.0.observer.of_job(&self.0.worker, self.shown(), fact);
+        self.0.observer.of_job(&self.0.worker, &self.0.hold.about, fact);
     }
 
     /// Repeats a call until the store answers, for as long as this worker may hold the job.
@@ -537,35 +538,6 @@ impl Context {
                 Err(error) => return Err(self.failed(error)),
             }
         }
-    }
-
-    /// A right that the worker lacks is not a failure of the job: the worker ends, and gives the
-    /// attempt back.
-    fn failed(&self, error: Error) -> Fault {
-        if error.is_forbidden() {
-            crate::worker::tell_forbidden(&self.0.observer, &self.0.worker, &self.0.desk, &error);
-            self.0.desk.revoke(Moment::now());
-        }
-        error.into()
-    }
-
-    /// The store has refused a write: the job was cancelled, or another worker holds it. A
-    /// cancellation is reported once.
-    pub(crate) fn refused(&self, verb: Verb, stale: &Stale) -> Fault {
-        if stale.state == State::Cancelled {
-            if self.0.desk.lose(self.shown(), Cause::Cancelled) {
-                self.tell(Fact::JobCancelled);
-            }
-            return stopped();
-        }
-        self.tell(Fact::refused(verb, stale));
-        self.0.desk.refused(self.shown());
-        stopped()
-    }
-
-    pub(crate) fn lost(&self) -> Fault {
-        self.0.desk.lose(self.shown(), Cause::Lost);
-        stopped()
     }
 }
 

@@ -396,15 +396,15 @@ impl Worker {
             let why = "a worker works from at least one queue".into();
             return Err(Invalid::Value { field: "queues", why }.into());
         }
-        // Wakes a caller that waits for a job of this worker before any other observer runs.
-        let inner = Arc::clone(&self.tenure.0);
-        let observer = Observer::new(move |event| inner.waiters.hear(event));
-        let observer = observer.and_all_of(&self.tenure.0.observer).and_all_of(&self.observer);
         Ok(Plan {
             queues: self.queues.clone(),
             kinds,
+            slots: self.slots,
+            lease: self.lease,
             drain: self.drain,
-            ..Plan::new(WorkerId::unique(), self.slots, self.lease, observer)
+            observer: self.tenure.0.observer.clone().and_all_of(&self.observer),
+            waiters: Arc::clone(&self.tenure.0.waiters),
+            ..Plan::new(WorkerId::unique())
         })
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::desk::{Desk, Found, Hold, Stage, Unwritten};
 use super::settle::Settler;
 use super::{Next, Plan};
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::job::{BATCH_LIMIT, Name};
 use crate::lifecycle::Outcome;
 use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Work};
@@ -159,10 +159,10 @@ impl<C: Crew> Dispatcher<C> {
         if next == Next::Done {
             self.exit = Some(self.reason(found));
             let leaves_nothing = !self.leaves_something(found);
-            for (fence, effect, Unwritten { verb, error }) in self.desk.close(leaves_nothing) {
+            for (effect, Unwritten { about, verb, error }) in self.desk.close(leaves_nothing) {
                 let error = error.unwrap_or_else(|| "the store has not answered".into());
                 let given_up = true;
-                self.plan.tell(fence, Fact::EffectUnrecorded { effect, verb, given_up, error });
+                self.plan.tell(&about, Fact::EffectUnrecorded { effect, verb, given_up, error });
             }
         }
         next
@@ -372,15 +372,8 @@ impl<C: Crew> Dispatcher<C> {
     fn start(&mut self, attempts: Vec<Attempt>, asked: Moment) {
         for attempt in attempts {
             let Some(hold) = self.desk.hold(&attempt, asked, self.plan.lease) else { continue };
-            self.plan.tell(
-                hold.fence,
-                Fact::LeaseAcquired {
-                    kind: attempt.kind.clone(),
-                    queue: attempt.queue.clone(),
-                    tenant: attempt.tenant.clone(),
-                    attempt: attempt.attempt,
-                },
-            );
+            let wait_ms = millis(attempt.started_at.since(attempt.run_at));
+            self.plan.tell(&hold.about, Fact::LeaseAcquired { wait_ms });
             self.crew.start(attempt, hold);
         }
     }

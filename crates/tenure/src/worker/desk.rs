@@ -6,20 +6,22 @@
 //! the same machines on one thread.
 
 mod failure;
+mod hold;
 mod outcomes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use self::failure::Failure;
 pub(crate) use self::failure::Loss;
+pub use self::hold::Hold;
 use self::outcomes::Outcomes;
 pub(crate) use self::outcomes::Unwritten;
 use crate::clock::{Jitter, Moment};
-use crate::job::{BATCH_LIMIT, Name};
+use crate::job::{About, BATCH_LIMIT, Name};
 use crate::lease::Fence;
 use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
@@ -65,72 +67,19 @@ pub enum Returned {
     Lost,
 }
 
-/// A lease of this process, shared by the handler and the machines.
-#[derive(Debug)]
-pub struct Hold {
-    /// What to present to the store.
-    pub fence: Fence,
-    trust: watch::Sender<Trust>,
-}
-
-/// How long a lease may be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Trust {
-    /// Before this time no other worker can have taken the job, unless it was cancelled.
-    pub(crate) until: Moment,
-    /// Why the handler must stop, if it must.
-    pub(crate) stopped: Option<Cause>,
-}
-
-impl Hold {
-    fn new(fence: Fence, until: Moment) -> Hold {
-        Hold { fence, trust: watch::Sender::new(Trust { until, stopped: None }) }
-    }
-
-    /// Whether its handler must stop.
-    pub fn is_stopped(&self) -> bool {
-        self.trust().stopped.is_some()
-    }
-
-    /// Why its handler must stop, if it must: for simulated handlers.
-    #[cfg(feature = "drill")]
-    pub fn stopped_for(&self) -> Option<Cause> {
-        self.trust().stopped
-    }
-
-    /// Whether a handler may start something under this lease: for simulated handlers.
-    #[cfg(feature = "drill")]
-    pub fn is_trusted(&self, now: Moment) -> bool {
-        now < self.trust().until
-    }
-
-    /// The current trust.
-    pub(crate) fn trust(&self) -> Trust {
-        *self.trust.borrow()
-    }
-
-    /// Notifies of changes of the trust.
-    pub(crate) fn watch(&self) -> watch::Receiver<Trust> {
-        self.trust.subscribe()
-    }
-
-    fn trust_until(&self, until: Moment) {
-        self.trust.send_modify(|trust| trust.until = trust.until.max(until));
-    }
-
-    fn stop(&self, cause: Cause) {
-        self.trust.send_modify(|trust| trust.stopped = trust.stopped.or(Some(cause)));
-    }
-}
-
 /// An attempt that has ended and is not settled yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
-    pub(crate) fence: Fence,
-    pub(crate) kind: Name,
+    pub(crate) about: Arc<About>,
     pub(crate) returned: Returned,
     /// How long it ran.
     pub(crate) ran: Duration,
+}
+
+impl Ended {
+    pub(crate) fn fence(&self) -> Fence {
+        self.about.fence()
+    }
 }
 
 /// The desk of one worker process.
@@ -174,9 +123,7 @@ struct State {
 #[derive(Debug)]
 struct Held {
     hold: Arc<Hold>,
-    kind: Name,
     standing: Standing,
-    started: Moment,
     /// When its lease was last granted, or a little before.
     granted: Moment,
     /// How long its job may run.
@@ -373,8 +320,8 @@ impl Desk {
         let room = BATCH_LIMIT.saturating_sub(ended.len());
         let mut taken = 0;
         waiting.retain(|one| {
-            let waits =
-                unwritten.contains_key(&one.fence) || renewing_now && renewing.contains(&one.fence);
+            let fence = one.fence();
+            let waits = unwritten.contains_key(&fence) || renewing_now && renewing.contains(&fence);
             let take = taken < room && !waits;
             if take {
                 ended.push(one.clone());
@@ -409,12 +356,10 @@ impl Desk {
         }
         let runtime = attempt.max_runtime_ms.and_then(|limit| u64::try_from(limit).ok());
         let runtime = runtime.map(Duration::from_millis);
-        let hold = Arc::new(Hold::new(fence, granted));
+        let hold = Arc::new(Hold::new(attempt.about(), granted));
         let held = Held {
             hold: Arc::clone(&hold),
-            kind: attempt.kind.clone(),
             standing: attempt.standing(),
-            started: granted,
             granted,
             max_runtime: runtime,
             revoke_at: runtime.map(|limit| granted + patience(limit)),
@@ -448,7 +393,7 @@ impl Desk {
     /// The worker has ended. If it leaves nothing behind, it may retire; otherwise other workers
     /// notice the end of its connection. Returns the outcomes of effects that the store has not
     /// confirmed.
-    pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Fence, Name, Unwritten)> {
+    pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Name, Unwritten)> {
         let mut state = self.state();
         state.leaves_nothing = leaves_nothing;
         let unwritten = std::mem::take(&mut state.unwritten);
@@ -481,7 +426,7 @@ impl Desk {
     /// The leases that were granted at `before` or earlier, oldest grant first. They are not
     /// settled until [`Desk::renewed`], unless that takes long: a renewal that arrives after its
     /// own settlement would be refused for nothing.
-    pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Fence> {
+    pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Arc<Hold>> {
         let mut state = self.state();
         let is_stalled = state.is_stalled();
         let State { held, unwritten, .. } = &*state;
@@ -491,9 +436,9 @@ impl Desk {
         };
         let mut due: Vec<&Held> = held.values().filter(due).collect();
         due.sort_by_key(|held| held.granted);
-        let fences: Vec<Fence> = due.iter().map(|held| held.hold.fence).collect();
-        state.renewing = (fences.iter().copied().collect(), now);
-        fences
+        let holds: Vec<Arc<Hold>> = due.iter().map(|held| Arc::clone(&held.hold)).collect();
+        state.renewing = (holds.iter().map(|hold| hold.fence).collect(), now);
+        holds
     }
 
     /// The renewal of `asked` was answered, or failed. The leases in `held` were extended by a call
@@ -540,7 +485,7 @@ impl Desk {
             if held.revoke_at.is_some_and(|at| at <= now) {
                 held.hold.stop(Cause::TimedOut);
                 // Ended at once, without waiting for the handler.
-                let (ran, limit) = (now.since(held.started), held.max_runtime.unwrap_or_default());
+                let (ran, limit) = (held.hold.ran(now), held.max_runtime.unwrap_or_default());
                 let outcome = timed_out(&held.standing, ran, limit);
                 over.push((held.hold.fence, Returned::Settle(outcome)));
             } else if releasing && held.patience_ends.is_none() {
@@ -578,8 +523,8 @@ impl State {
         let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
         let Some(held) = open else { return };
         held.ended = Some(now);
-        let ran = now.since(held.started);
-        self.ended.push(Ended { fence, kind: held.kind.clone(), returned, ran });
+        let about = Arc::clone(&held.hold.about);
+        self.ended.push(Ended { about, returned, ran: held.hold.ran(now) });
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tracing::Instrument;
 
 use super::claim::Crew;
 use super::desk::{Cause, Hold, Returned, Stage};
@@ -12,7 +13,7 @@ use crate::clock::{Chance, Jitter, Moment};
 use crate::handler::{Answer, Caught, Committed, Context, Execution, Surroundings, panicked};
 use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
-use crate::telemetry::Fact;
+use crate::telemetry::{self, Fact};
 
 /// Runs handlers on the tokio runtime that the worker was started on.
 pub(super) struct Tasks {
@@ -73,12 +74,13 @@ pub(crate) async fn execute(
         // Only kinds that can be run are claimed, so this job is for another worker.
         return Returned::Settle(Outcome::Release);
     };
-    let started = Fact::ExecutionStarted { kind: attempt.kind.clone(), attempt: attempt.attempt };
-    around.observer.of_job(&around.worker, hold.fence, started);
+    around.observer.of_job(&around.worker, &hold.about, Fact::ExecutionStarted);
+    let span = telemetry::span(&around.worker, &hold.about);
     let args = attempt.args.clone();
     let cx = Context::new(around, attempt, Arc::clone(&hold));
     // A panic while the args are decoded counts as the handler's, too.
-    let begun = catch_unwind(AssertUnwindSafe(|| handler(&args, cx.clone())));
+    let call = || catch_unwind(AssertUnwindSafe(|| handler(&args, cx.clone())));
+    let begun = span.in_scope(call);
     let answer = match begun.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
         Err(fault) => Err(fault),
         Ok(Execution::Async(run)) => {
@@ -86,21 +88,23 @@ pub(crate) async fn execute(
             tokio::select! {
                 biased;
                 // If the handler is done at the same moment, its answer counts.
-                answer = Caught(run) => answer,
+                answer = Caught(run).instrument(span) => answer,
                 stop = watch.wait_for(|trust| trust.stopped.is_some()) => {
                     return stopped(stop.ok().and_then(|trust| trust.stopped));
                 }
             }
         }
         // It is notified that it must stop, and ends what it started elsewhere before it returns.
-        Ok(Execution::Patient(run)) => Caught(run).await,
-        Ok(Execution::Blocking(run)) => match tokio::task::spawn_blocking(run).await {
-            Ok(answer) => answer,
-            Err(broken) => match broken.try_into_panic() {
-                Ok(panic) => Err(panicked(panic.as_ref())),
-                Err(_) => return Returned::Settle(Outcome::Release),
-            },
-        },
+        Ok(Execution::Patient(run)) => Caught(run).instrument(span).await,
+        Ok(Execution::Blocking(run)) => {
+            match tokio::task::spawn_blocking(move || span.in_scope(run)).await {
+                Ok(answer) => answer,
+                Err(broken) => match broken.try_into_panic() {
+                    Ok(panic) => Err(panicked(panic.as_ref())),
+                    Err(_) => return Returned::Settle(Outcome::Release),
+                },
+            }
+        }
     };
     decide(&standing, &cx, answer, hold.trust().stopped, jitter)
 }
@@ -235,7 +239,7 @@ mod tests {
         let tell = Arc::clone(&told);
         let worker = Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).drain();
         let worker = worker.observe(move |event| {
-            if event.job == Some(job.id()) {
+            if event.job() == Some(job.id()) {
                 tell.lock().unwrap().push(event.fact.name());
             }
         });

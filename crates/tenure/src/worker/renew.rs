@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Cause, Desk, Stage};
+use super::desk::{Cause, Desk, Hold, Stage};
 use super::{Next, Plan};
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::job::{BATCH_LIMIT, State};
 use crate::lease::{Fence, Reason, Stale};
 use crate::lifecycle::Verb;
@@ -107,16 +107,17 @@ impl Renewer {
     fn renew(&mut self, store: &mut dyn Work, now: Moment) -> Result<bool> {
         let renewal = self.plan.renewal();
         let begun = Moment::default() + now.since(Moment::default() + renewal / 2);
-        let fences = self.desk.to_renew(begun, now);
-        let mut answered = Ok(!fences.is_empty());
+        let holds = self.desk.to_renew(begun, now);
+        let mut answered = Ok(!holds.is_empty());
         // There may be more than one call accepts: ended attempts that cannot be settled yet keep
         // their leases beside the running ones.
-        for part in fences.chunks(BATCH_LIMIT) {
+        for holds in holds.chunks(BATCH_LIMIT) {
+            let fences: Vec<Fence> = holds.iter().map(|hold| hold.fence).collect();
             let gone = answered.as_ref().is_err_and(Error::is_transient);
             if gone {
                 // The store is out of reach: another call is pointless.
-                self.desk.renewed(part, &[], now, self.plan.lease);
-            } else if let Err(error) = self.renew_part(store, part, now) {
+                self.desk.renewed(&fences, &[], now, self.plan.lease);
+            } else if let Err(error) = self.renew_part(store, holds, &fences, now) {
                 answered = Err(error);
             }
         }
@@ -124,11 +125,17 @@ impl Renewer {
     }
 
     /// Renews a part that one call accepts.
-    fn renew_part(&self, store: &mut dyn Work, fences: &[Fence], now: Moment) -> Result<()> {
+    fn renew_part(
+        &self,
+        store: &mut dyn Work,
+        holds: &[Arc<Hold>],
+        fences: &[Fence],
+        now: Moment,
+    ) -> Result<()> {
         let answers = store.renew(fences, self.plan.lease);
-        let answered = || fences.iter().zip(answers.iter().flatten());
-        let is_held = |(fence, answer): (&Fence, &Renewed)| {
-            matches!(answer, Renewed::Extended(_)).then_some(*fence)
+        let answered = || holds.iter().zip(answers.iter().flatten());
+        let is_held = |(hold, answer): (&Arc<Hold>, &Renewed)| {
+            matches!(answer, Renewed::Extended(_)).then_some(hold.fence)
         };
         // First of all, because observers take their time.
         self.desk.renewed(
@@ -137,13 +144,13 @@ impl Renewer {
             now,
             self.plan.lease,
         );
-        for (fence, answer) in answered() {
+        for (hold, answer) in answered() {
             match answer {
                 Renewed::Extended(until) => {
-                    self.plan.tell(*fence, Fact::LeaseRenewed { until: *until });
+                    self.plan.tell(&hold.about, Fact::LeaseRenewed { until: *until });
                 }
-                Renewed::Stale(stale) => self.lost(*fence, Some(stale), now),
-                Renewed::NotFound => self.lost(*fence, None, now),
+                Renewed::Stale(stale) => self.lost(hold, Some(stale), now),
+                Renewed::NotFound => self.lost(hold, None, now),
                 // An open transaction has locked the row, so no other worker can take the job: the
                 // next round asks again.
                 Renewed::Busy => {}
@@ -152,19 +159,24 @@ impl Renewer {
         answers.map(drop)
     }
 
-    fn lost(&self, fence: Fence, stale: Option<&Stale>, now: Moment) {
+    fn lost(&self, hold: &Hold, stale: Option<&Stale>, now: Moment) {
         let by_itself = |stale: &Stale| {
             stale.reason == Reason::AlreadySettled && stale.state == State::Succeeded
         };
         if stale.is_some_and(by_itself) {
             // Its handler has completed the job in its own transaction, and continues.
-            return self.desk.committed(fence, now);
+            return self.desk.committed(hold.fence, now);
         }
         let cancelled = stale.is_some_and(|stale| stale.state == State::Cancelled);
         let cause = if cancelled { Cause::Cancelled } else { Cause::Lost };
-        if let (true, Some(stale)) = (self.desk.lose(fence, cause), stale) {
-            let refused = || Fact::refused(Verb::Renew, stale);
-            self.plan.tell(fence, if cancelled { Fact::JobCancelled } else { refused() });
+        if let (true, Some(stale)) = (self.desk.lose(hold.fence, cause), stale) {
+            self.plan.wake_waiting(hold.fence.job, stale.state);
+            let ran = hold.ran(now);
+            let fact = match cause {
+                Cause::Cancelled => Fact::JobCancelled { ran_ms: millis(ran) },
+                _ => Fact::refused(Verb::Renew, stale, ran),
+            };
+            self.plan.tell(&hold.about, fact);
         }
     }
 }
@@ -206,12 +218,7 @@ mod tests {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::open(&file, &options).unwrap();
-        let plan = Arc::new(Plan::new(
-            WorkerId::check("ann").unwrap(),
-            1,
-            Duration::from_secs(30),
-            Observer::new(|_| ()),
-        ));
+        let plan = Arc::new(Plan::new(WorkerId::check("ann").unwrap()));
         // A directory is in the way where its guard file should be.
         let hash: String = Sha256::digest("ann")[..8].iter().map(|b| format!("{b:02x}")).collect();
         std::fs::create_dir(directory.path().join(format!("jobs.db-guard-{hash}"))).unwrap();
@@ -240,12 +247,8 @@ mod tests {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
-        let plan = Arc::new(Plan::new(
-            WorkerId::check("ann").unwrap(),
-            BATCH_LIMIT,
-            Duration::from_secs(30),
-            Observer::new(|_| ()),
-        ));
+        let plan = Plan { slots: BATCH_LIMIT, ..Plan::new(WorkerId::check("ann").unwrap()) };
+        let plan = Arc::new(plan);
         let desk = Arc::new(Desk::new(plan.slots));
         let mut renewer = Renewer::new(Arc::clone(&plan), Arc::clone(&desk));
         let kind = Name::check("kind", "work").unwrap();
@@ -277,21 +280,20 @@ mod tests {
     }
 
     /// Ann holds a job, `meanwhile` happens to it, and her renewer renews. Returns the reported
-    /// events, why her handler was stopped, and how many attempts are left to settle.
+    /// events, why her handler was stopped, and how many attempts are left to settle. A caller that
+    /// waits for the job is woken if the renewer finds that it has ended.
     fn renewed_after(
         meanwhile: impl Fn(&mut Sqlite, &Clock, Fence),
-    ) -> (Vec<&'static str>, Option<Cause>, usize) {
+    ) -> (Vec<Fact>, Option<Cause>, usize) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
         let options = Options { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
-        let told: Arc<Mutex<Vec<&str>>> = Arc::default();
+        let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let seen = Arc::clone(&told);
-        let plan = Arc::new(Plan::new(
-            WorkerId::check("ann").unwrap(),
-            1,
-            Duration::from_secs(30),
-            Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
-        ));
+        let plan = Arc::new(Plan {
+            observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.clone())),
+            ..Plan::new(WorkerId::check("ann").unwrap())
+        });
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let attempt = store.claim(&ask("ann")).unwrap().attempts.remove(0);
@@ -299,10 +301,12 @@ mod tests {
         let start = Moment::after_start(Duration::from_secs(1_000));
         let hold = desk.hold(&attempt, start, plan.lease).unwrap();
         meanwhile(&mut store, &clock, hold.fence);
-        let mut renewer = Renewer::new(plan, Arc::clone(&desk));
+        let waiting = plan.waiters.wait_for(hold.fence.job);
+        let mut renewer = Renewer::new(Arc::clone(&plan), Arc::clone(&desk));
         let later = start + Duration::from_secs(10);
         renewer.step(&mut store, later);
         let stopped = hold.trust().stopped;
+        assert_eq!(waiting.is_woken(), stopped.is_some());
         // Its handler returns as if nothing had happened.
         let done = Returned::Settle(Outcome::Complete { result: None });
         desk.returned(hold.fence, done, later);
@@ -325,7 +329,8 @@ mod tests {
         let cancel = |store: &mut Sqlite, _: &Clock, fence: Fence| {
             store.cancel(&[fence.job]).unwrap();
         };
-        assert_eq!(renewed_after(cancel), (vec!["job_cancelled"], Some(Cause::Cancelled), 0));
+        let cancelled = vec![Fact::JobCancelled { ran_ms: 10_000 }];
+        assert_eq!(renewed_after(cancel), (cancelled, Some(Cause::Cancelled), 0));
     }
 
     #[test]
@@ -336,8 +341,11 @@ mod tests {
             assert!(theirs.job == fence.job && theirs.token > fence.token);
             complete(store, theirs);
         };
-        let blocked = (vec!["stale_write_blocked"], Some(Cause::Lost), 0);
-        assert_eq!(renewed_after(by_another), blocked);
+        let is_blocked = |(told, cause, left): (Vec<Fact>, Option<Cause>, usize)| {
+            let [Fact::StaleWriteBlocked { ran_ms, .. }] = told[..] else { panic!("{told:?}") };
+            assert_eq!((ran_ms, cause, left), (10_000, Some(Cause::Lost), 0));
+        };
+        is_blocked(renewed_after(by_another));
         // Its own completion, in its handler's transaction, is settled as such.
         let by_itself = |store: &mut Sqlite, _: &Clock, fence: Fence| complete(store, fence);
         assert_eq!(renewed_after(by_itself), (vec![], None, 1));
@@ -346,6 +354,6 @@ mod tests {
             let settlement = Settlement::new(fence, Outcome::Bury { reason: "never".into() });
             assert!(matches!(store.settle(&[settlement]).unwrap()[..], [Settled::Applied(_)]));
         };
-        assert_eq!(renewed_after(buried), blocked);
+        is_blocked(renewed_after(buried));
     }
 }

@@ -47,7 +47,7 @@ impl Settler {
         self.pending.retain(|ended| {
             let lost = ended.returned == Returned::Lost;
             if lost {
-                desk.forget(ended.fence);
+                desk.forget(ended.fence());
             }
             !lost
         });
@@ -100,7 +100,7 @@ impl Settler {
         }
         self.look_at_locked = now + PAUSE;
         let asked = self.pending.iter().take(BATCH_LIMIT);
-        let fences: Vec<Fence> = asked.map(|ended| ended.fence).collect();
+        let fences: Vec<Fence> = asked.map(Ended::fence).collect();
         let answers = store.renew(&fences, lease)?;
         let mut answers = answers.iter();
         let (locked, free): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
@@ -150,7 +150,7 @@ impl Settler {
         if room == 0 || now < self.look_up_at {
             return Ok(());
         }
-        let jobs: Vec<JobId> = self.unknown[..room].iter().map(|ended| ended.fence.job).collect();
+        let jobs: Vec<JobId> = self.unknown[..room].iter().map(|ended| ended.about.job).collect();
         let answers = match store.current(&jobs) {
             Ok(answers) => answers,
             Err(error) if error.is_forbidden() => return Err(error),
@@ -169,11 +169,11 @@ impl Settler {
         self.unanswered = 0;
         for (mut ended, current) in self.unknown.drain(..room).zip(answers) {
             match current {
-                Some(current) if current.token != ended.fence.token => {
+                Some(current) if current.token != ended.about.token => {
                     if current.state == State::Cancelled {
-                        plan.tell(ended.fence, Fact::JobCancelled);
+                        tell_cancelled(plan, &ended);
                     }
-                    desk.forget(ended.fence);
+                    desk.forget(ended.fence());
                 }
                 Some(current) if current.state == State::Running => {
                     ended.returned = Returned::Settle(not_committed());
@@ -190,7 +190,7 @@ impl Settler {
     pub(super) fn abandon(&mut self, desk: &Desk) {
         self.has_abandoned |= !self.unknown.is_empty();
         for ended in self.unknown.drain(..) {
-            desk.forget(ended.fence);
+            desk.forget(ended.fence());
         }
     }
 
@@ -203,11 +203,12 @@ impl Settler {
                 // Reported here, because the worker had not noticed the cancellation: a handler
                 // that was stopped for it is not settled.
                 Settled::Stale(stale) if stale.state == State::Cancelled => {
-                    plan.tell(ended.fence, Fact::JobCancelled);
+                    tell_cancelled(plan, &ended);
                 }
                 Settled::Stale(stale) => {
                     self.refused += 1;
-                    plan.tell(ended.fence, Fact::refused(outcome.verb(), stale));
+                    plan.wake_waiting(ended.about.job, stale.state);
+                    plan.tell(&ended.about, Fact::refused(outcome.verb(), stale, ended.ran));
                 }
                 // With history off, a repeated settlement finds no row if the first one was
                 // applied.
@@ -216,7 +217,7 @@ impl Settler {
                 }
                 Settled::NotFound => self.refused += 1,
             }
-            desk.forget(ended.fence);
+            desk.forget(ended.fence());
         }
         self.repeats = 0;
     }
@@ -243,7 +244,7 @@ impl Settler {
 
 fn settlement(ended: &Ended) -> Option<Settlement> {
     match &ended.returned {
-        Returned::Settle(outcome) => Some(Settlement::new(ended.fence, outcome.clone())),
+        Returned::Settle(outcome) => Some(Settlement::new(ended.fence(), outcome.clone())),
         Returned::Committed | Returned::PerhapsCommitted | Returned::Lost => None,
     }
 }
@@ -251,7 +252,12 @@ fn settlement(ended: &Ended) -> Option<Settlement> {
 /// The handler has completed its job itself: reports it as a success.
 fn done(plan: &Plan, desk: &Desk, ended: &Ended) {
     tell(plan, desk, ended, &Outcome::Complete { result: None }, State::Succeeded);
-    desk.forget(ended.fence);
+    desk.forget(ended.fence());
+}
+
+fn tell_cancelled(plan: &Plan, ended: &Ended) {
+    plan.wake_waiting(ended.about.job, State::Cancelled);
+    plan.tell(&ended.about, Fact::JobCancelled { ran_ms: millis(ended.ran) });
 }
 
 /// The outcome of an attempt whose handler returned success, but whose own transaction was never
@@ -266,22 +272,23 @@ fn not_committed() -> Outcome {
 }
 
 fn tell(plan: &Plan, desk: &Desk, ended: &Ended, outcome: &Outcome, state: State) {
-    let note = || outcome.note().unwrap_or_default();
+    let (note, ran_ms) = (|| outcome.note().unwrap_or_default(), millis(ended.ran));
+    let dead = || Fact::JobDead { reason: note(), ran_ms: Some(ran_ms) };
     let fact = match (outcome, state) {
-        (Outcome::Complete { .. }, _) => {
-            Fact::JobSucceeded { kind: ended.kind.clone(), ran_ms: millis(ended.ran) }
-        }
-        (_, State::Dead) => Fact::JobDead { reason: note() },
+        (Outcome::Complete { .. }, _) => Fact::JobSucceeded { ran_ms },
+        (_, State::Dead) => dead(),
         (Outcome::Retry { after, .. }, _) => {
-            Fact::RetryScheduled { after_ms: millis(*after), error: note() }
+            Fact::RetryScheduled { after_ms: millis(*after), error: note(), ran_ms }
         }
-        (Outcome::Snooze { after }, _) => Fact::JobSnoozed { after_ms: millis(*after) },
-        (Outcome::Release, _) => Fact::JobReleased,
-        (Outcome::Park { .. }, _) => Fact::JobParked { reason: note() },
-        (Outcome::Bury { .. }, _) => Fact::JobDead { reason: note() },
+        (Outcome::Snooze { after }, _) => Fact::JobSnoozed { after_ms: millis(*after), ran_ms },
+        (Outcome::Release, _) => Fact::JobReleased { ran_ms },
+        (Outcome::Park { .. }, _) => Fact::JobParked { reason: note(), ran_ms },
+        (Outcome::Bury { .. }, _) => dead(),
     };
     desk.count(&fact);
-    plan.tell(ended.fence, fact);
+    // First of all, because observers take their time.
+    plan.wake_waiting(ended.about.job, state);
+    plan.tell(&ended.about, fact);
 }
 
 #[cfg(test)]

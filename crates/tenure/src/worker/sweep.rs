@@ -188,7 +188,6 @@ mod tests {
     use crate::lease::WorkerId;
     use crate::store::sqlite::{Options, Sqlite};
     use crate::store::{Enqueued, Look, Operate, Registration};
-    use crate::telemetry::Observer;
 
     fn store() -> (Sqlite, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
@@ -197,7 +196,7 @@ mod tests {
     }
 
     fn sweeper(now: Moment) -> Sweeper {
-        let plan = Plan::new(WorkerId::unique(), 1, Duration::from_secs(30), Observer::new(|_| ()));
+        let plan = Plan::new(WorkerId::unique());
         Sweeper::new(Arc::new(plan), Arc::new(Desk::new(1)), now)
     }
 

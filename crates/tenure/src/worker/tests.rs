@@ -41,12 +41,11 @@ impl Bench {
         let store = Troubled::new(Sqlite::in_memory(&options).unwrap());
         let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let tell = Arc::clone(&told);
-        let plan = Plan::new(
-            WorkerId::unique(),
-            4,
-            LEASE,
-            Observer::new(move |event| tell.lock().unwrap().push(event.fact.clone())),
-        );
+        let plan = Plan {
+            slots: 4,
+            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.clone())),
+            ..Plan::new(WorkerId::unique())
+        };
         Bench { clock, store, plan: Arc::new(plan), desk: Arc::new(desk), told }
     }
 
@@ -246,7 +245,9 @@ fn the_dispatcher_learns_how_many_workers_are_woken_with_it() {
 #[test]
 fn a_job_that_lapses_for_the_last_time_is_reported_as_dead() {
     let mut bench = Bench::new();
-    bench.hold(1);
+    let job = bench.hold(1)[0].fence.job;
+    let plan = Arc::clone(&bench.plan);
+    let waiting = plan.waiters.wait_for(job);
     let mut sweeper = bench.sweeper();
     let mut now = at(0);
     // A pulse that never pauses, so that the lease is not prolonged.
@@ -259,7 +260,8 @@ fn a_job_that_lapses_for_the_last_time_is_reported_as_dead() {
     let told = bench.told();
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(matches!(&told[0], Fact::LeaseLapsed { became: State::Dead, .. }), "{told:?}");
-    assert_eq!(told[1], Fact::JobDead { reason });
+    assert_eq!(told[1], Fact::JobDead { reason, ran_ms: None });
+    assert!(waiting.is_woken());
 }
 
 #[cfg(feature = "drill")]

@@ -128,7 +128,6 @@ fn keep(renewer: &mut Renewer, mut store: Box<dyn Work>, desk: &Desk) {
 mod tests {
     use crate::store::{Attempt, Look};
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use super::*;
     use crate::job::{Json, Name, NewJob};
@@ -160,12 +159,14 @@ mod tests {
                 let seen = Arc::clone(&succeeded);
                 let observer = Observer::new(move |event| {
                     if let Fact::JobSucceeded { .. } = event.fact {
-                        seen.lock().unwrap().extend(event.job);
+                        seen.lock().unwrap().extend(event.job());
                     }
                 });
                 let plan = Arc::new(Plan {
+                    slots: 8,
                     drain: true,
-                    ..Plan::new(WorkerId::unique(), 8, Duration::from_secs(30), observer)
+                    observer,
+                    ..Plan::new(WorkerId::unique())
                 });
                 let desk = Arc::new(Desk::new(plan.slots));
                 let mut connect = || Ok(Box::new(store.share()?) as Box<dyn Work>);

@@ -120,7 +120,9 @@ pub(crate) fn work(session: &Session) -> Result<Answer> {
 /// A plain success only shows in the counts; all other events get a line.
 fn is_worth_a_line(event: &Event) -> bool {
     match &event.fact {
-        Fact::JobSucceeded { kind, .. } => kind.as_str() != "quick",
+        Fact::JobSucceeded { .. } => {
+            event.about.as_ref().is_some_and(|about| about.kind.as_str() != "quick")
+        }
         Fact::RetryScheduled { .. }
         | Fact::LeaseLapsed { .. }
         | Fact::HolderVanished { .. }

@@ -52,7 +52,7 @@ struct Writing {
 
 impl Writing {
     fn begin(cx: Context, entry: Entry, tell: oneshot::Sender<Result<Answer, Fault>>) -> Writing {
-        cx.0.desk.outcome_known(entry.fence, &entry.name, entry.act.verb());
+        cx.0.desk.outcome_known(&cx.0.hold, &entry.name, entry.act.verb());
         Writing { cx, entry, tell: Some(tell) }
     }
 

@@ -185,9 +185,12 @@ async fn a_lease_that_was_over_for_a_moment_is_no_fence_though_nobody_took_the_j
     );
     let token = scene.cx.token();
     let (verb, state, reason) = (Verb::Renew, State::Running, Reason::LeaseExpired);
-    let (stale_token, current_token) = (token, token);
-    let expected = Fact::StaleWriteBlocked { verb, stale_token, current_token, reason, state };
-    assert_eq!(scene.told(), [expected]);
+    let told = scene.told();
+    let [Fact::StaleWriteBlocked { ran_ms, .. }] = &told[..] else { panic!("{told:?}") };
+    let (stale_token, current_token, ran_ms) = (token, token, *ran_ms);
+    let expected =
+        Fact::StaleWriteBlocked { verb, stale_token, current_token, reason, state, ran_ms };
+    assert_eq!(told, [expected]);
 }
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use std::sync::Mutex;
 use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::inspect::Filter;
-use crate::job::{Json, Limits, Name, NewJob, State};
-use crate::lease::WorkerId;
+use crate::job::{About, JobId, Json, Limits, Name, NewJob, State, Tenant};
+use crate::lease::{Token, WorkerId};
 use crate::lifecycle::{Outcome, Verb};
 use crate::store::sqlite::{Options, Sqlite};
-use crate::telemetry::Observer;
+use crate::telemetry::{Event, Observer};
 use crate::worker::Renewer;
 use crate::worker::desk::Returned;
 
@@ -56,13 +56,10 @@ impl Bench {
         let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
         let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
+            slots: 2,
             drain,
-            ..Plan::new(
-                WorkerId::unique(),
-                2,
-                Duration::from_secs(30),
-                Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
-            )
+            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(WorkerId::unique())
         });
         let desk = Arc::new(Desk::new(plan.slots));
         let mut line = store.share().unwrap();
@@ -153,6 +150,7 @@ fn nobody_ends_while_a_settlement_waits_for_the_renewal_of_its_job() {
             bench.desk.advance(Stage::Finishing);
         }
         let renewed = bench.desk.to_renew(at(5_000), at(6_000));
+        let renewed: Vec<_> = renewed.iter().map(|hold| hold.fence).collect();
         let done = Returned::Settle(Outcome::Complete { result: None });
         bench.desk.returned(bench.hold.fence, done, at(6_001));
         assert!(!bench.ends(at(6_002)), "the renewal has not been answered yet");
@@ -192,7 +190,7 @@ fn who_leaves_jobs_behind_says_nothing_so_that_others_notice() {
 fn a_worker_waits_for_what_came_of_an_effect_and_says_so_if_it_gives_up() {
     let mut bench = Bench::new(false);
     let charge = Name::check("effect", "charge").unwrap();
-    bench.desk.outcome_known(bench.hold.fence, &charge, Verb::EffectCommit);
+    bench.desk.outcome_known(&bench.hold, &charge, Verb::EffectCommit);
     bench.desk.lose(bench.hold.fence, crate::worker::desk::Cause::Lost);
     bench.desk.advance(Stage::Releasing);
     assert!(!bench.ends(at(1_000)), "nothing is held, but an outcome is on its way");
@@ -221,8 +219,9 @@ fn beside_others(
     let plan = Arc::new(Plan {
         queues,
         kinds: Some(vec![Name::check("kind", "work").unwrap()]),
+        slots: 2,
         drain,
-        ..Plan::new(WorkerId::unique(), 2, Duration::from_secs(30), Observer::new(|_| ()))
+        ..Plan::new(WorkerId::unique())
     });
     let begun = Begun::default();
     let desk = Arc::new(Desk::new(plan.slots));
@@ -287,4 +286,33 @@ fn nobody_ends_while_a_handler_goes_on_after_it_has_completed_its_job() {
         let exit = if drain { Exit::Drained } else { Exit::Shutdown };
         assert_eq!(bench.dispatcher.exit(), Some(exit));
     }
+}
+
+#[test]
+fn a_claim_is_reported_with_the_whole_identity_and_how_long_its_job_was_due() {
+    let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
+    let options = Options { clock: clock.clone(), limits: Limits::default() };
+    let mut store = Sqlite::in_memory(&options).unwrap();
+    let (kind, tenant) = (Name::check("kind", "work").unwrap(), Tenant::check("acme").unwrap());
+    let job = NewJob::new(kind.clone(), Json::check("args", "{}", 10).unwrap());
+    let job = job.tenant(tenant.clone()).trace("00-abc-01").unwrap();
+    store.enqueue(&[job.delay(Duration::from_secs(60))]).unwrap();
+    clock.advance(Duration::from_millis(61_500));
+    let told: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let tell = Arc::clone(&told);
+    let observer = Observer::new(move |event| tell.lock().unwrap().push(event.clone()));
+    let plan = Arc::new(Plan { observer, ..Plan::new(WorkerId::unique()) });
+    let desk = Arc::new(Desk::new(1));
+    Dispatcher::new(Arc::clone(&plan), desk, Begun::default(), at(0)).step(&mut store, at(0));
+    let about = About {
+        job: JobId(1),
+        token: Token(1),
+        kind,
+        queue: Name::default_queue(),
+        tenant,
+        attempt: 1,
+        trace: Some("00-abc-01".into()),
+    };
+    let acquired = Fact::LeaseAcquired { wait_ms: 1_500 };
+    assert_eq!(*told.lock().unwrap(), [Event::of_job(&plan.worker, &Arc::new(about), acquired)]);
 }

@@ -3,9 +3,10 @@
 //! contexts do.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::Desk;
-use crate::job::Name;
+use super::{Desk, Hold};
+use crate::job::{About, Name};
 use crate::lease::Fence;
 use crate::lifecycle::Verb;
 use crate::store::Error;
@@ -13,6 +14,8 @@ use crate::store::Error;
 /// The outcome of an effect that the store has not confirmed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unwritten {
+    /// The attempt, for its events: it may not be held any more.
+    pub(crate) about: Arc<About>,
     pub(crate) verb: Verb,
     /// The store's last error.
     pub(crate) error: Option<String>,
@@ -21,19 +24,16 @@ pub(crate) struct Unwritten {
 /// By attempt and effect.
 pub(super) type Outcomes = BTreeMap<Fence, BTreeMap<Name, Unwritten>>;
 
-pub(super) fn each(unwritten: Outcomes) -> Vec<(Fence, Name, Unwritten)> {
-    let of_attempt = |(fence, outcomes): (Fence, BTreeMap<Name, Unwritten>)| {
-        outcomes.into_iter().map(move |(effect, one)| (fence, effect, one))
-    };
-    unwritten.into_iter().flat_map(of_attempt).collect()
+pub(super) fn each(unwritten: Outcomes) -> Vec<(Name, Unwritten)> {
+    unwritten.into_values().flatten().collect()
 }
 
 impl Desk {
     /// The outcome of an effect is known. Until the store has confirmed it, the attempt is not
     /// settled and its lease is renewed: a settlement would end the right to write the outcome.
-    pub(crate) fn outcome_known(&self, fence: Fence, effect: &Name, verb: Verb) {
-        let unwritten = Unwritten { verb, error: None };
-        self.state().unwritten.entry(fence).or_default().insert(effect.clone(), unwritten);
+    pub(crate) fn outcome_known(&self, hold: &Hold, effect: &Name, verb: Verb) {
+        let unwritten = Unwritten { about: Arc::clone(&hold.about), verb, error: None };
+        self.state().unwritten.entry(hold.fence).or_default().insert(effect.clone(), unwritten);
     }
 
     /// The outcome could not be written this time. Returns whether this is the first failure.

@@ -49,6 +49,11 @@ fn taken(desk: &Desk, now: Moment) -> Vec<Returned> {
     ended.into_iter().map(|ended| ended.returned).collect()
 }
 
+/// The fences of the leases that are to be renewed.
+fn to_renew(desk: &Desk, before: Moment, now: Moment) -> Vec<Fence> {
+    desk.to_renew(before, now).iter().map(|hold| hold.fence).collect()
+}
+
 /// Whether the dispatcher was poked since it last looked.
 fn is_poked(desk: &Desk) -> bool {
     desk.take(&mut Vec::new(), at(0)).poked
@@ -71,18 +76,18 @@ fn what_returned_is_taken_once_and_its_slot_is_free() {
 fn a_lease_is_trusted_to_nine_tenths_and_longer_with_each_renewal() {
     let (desk, hold) = holding(None);
     assert_eq!(hold.trust().until, at(9_000));
-    assert_eq!(desk.to_renew(at(0), at(0)), [hold.fence], "it was granted at that very time");
-    let fences = desk.to_renew(at(3_000), at(3_000));
+    assert_eq!(to_renew(&desk, at(0), at(0)), [hold.fence], "it was granted at that very time");
+    let fences = to_renew(&desk, at(3_000), at(3_000));
     assert_eq!(fences, [hold.fence]);
     desk.renewed(&fences, &fences, at(3_000), LEASE);
     assert_eq!(hold.trust().until, at(12_000));
-    assert_eq!(desk.to_renew(at(2_999), at(4_000)), [], "it was granted later than that");
+    assert_eq!(to_renew(&desk, at(2_999), at(4_000)), [], "it was granted later than that");
 }
 
 #[test]
 fn a_settlement_waits_for_the_renewal_of_its_own_job_but_not_for_long() {
     let (desk, hold) = holding(None);
-    let fences = desk.to_renew(at(3_000), at(3_000));
+    let fences = to_renew(&desk, at(3_000), at(3_000));
     desk.returned(hold.fence, done(), at(3_001));
     assert_eq!(taken(&desk, at(3_002)), [], "it would be settled before it is renewed");
     assert_eq!(desk.take(&mut Vec::new(), at(3_002)).held, 1, "so that nobody ends without it");
@@ -99,8 +104,8 @@ fn a_settlement_waits_for_the_renewal_of_its_own_job_but_not_for_long() {
 fn what_the_store_has_not_heard_of_for_a_while_is_renewed_again() {
     let (desk, hold) = holding(None);
     desk.returned(hold.fence, done(), at(100));
-    assert_eq!(desk.to_renew(at(1_000), at(1_000)), [], "it is being settled");
-    assert_eq!(desk.to_renew(at(1_100), at(1_100)), [hold.fence], "or it should have been");
+    assert_eq!(to_renew(&desk, at(1_000), at(1_000)), [], "it is being settled");
+    assert_eq!(to_renew(&desk, at(1_100), at(1_100)), [hold.fence], "or it should have been");
 }
 
 #[test]
@@ -161,7 +166,7 @@ fn in_the_last_stage_handlers_are_stopped_and_given_back_without_them_if_they_st
     assert_eq!(desk.revoke(at(10)), Some(at(6_010)));
     assert_eq!(hold.trust().stopped, Some(Cause::Shutdown));
     assert_eq!(taken(&desk, at(11)), []);
-    assert_eq!(desk.to_renew(at(11), at(11)), [], "and is on its way back");
+    assert_eq!(to_renew(&desk, at(11), at(11)), [], "and is on its way back");
     desk.revoke(at(6_010));
     assert_eq!(taken(&desk, at(6_010)), [Returned::Settle(Outcome::Release)]);
 }
@@ -170,10 +175,10 @@ fn in_the_last_stage_handlers_are_stopped_and_given_back_without_them_if_they_st
 #[test]
 fn a_worker_that_stands_still_neither_renews_its_lease_nor_doubts_it() {
     let (desk, hold) = holding(None);
-    assert_eq!(desk.to_renew(at(9_000), at(9_000)), [hold.fence]);
+    assert_eq!(to_renew(&desk, at(9_000), at(9_000)), [hold.fence]);
     assert_eq!(hold.trust().until, at(9_000));
     let (desk, hold) = holding_at(Desk::stalled(2), None);
-    assert_eq!(desk.to_renew(at(9_000), at(9_000)), []);
+    assert_eq!(to_renew(&desk, at(9_000), at(9_000)), []);
     assert!(desk.is_stalled(), "so that it does not take back the jobs of others, either");
     assert!(hold.trust().until > at(365 * 24 * 60 * 60 * 1_000));
 }
@@ -182,13 +187,13 @@ fn a_worker_that_stands_still_neither_renews_its_lease_nor_doubts_it() {
 fn a_settlement_waits_until_what_came_of_its_effects_is_written() {
     let (desk, hold) = holding(None);
     let charge = Name::check("effect", "charge").unwrap();
-    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
+    desk.outcome_known(&hold, &charge, Verb::EffectCommit);
     desk.advance(Stage::Releasing);
     desk.revoke(at(1));
     assert!(hold.is_stopped());
     desk.returned(hold.fence, Returned::Settle(Outcome::Release), at(5));
     assert_eq!(taken(&desk, at(5)), [], "to give the job back would end the right to write it");
-    assert_eq!(desk.to_renew(at(5), at(6)), [hold.fence], "its lease is kept meanwhile");
+    assert_eq!(to_renew(&desk, at(5), at(6)), [hold.fence], "its lease is kept meanwhile");
     desk.renewed(&[hold.fence], &[hold.fence], at(5), LEASE);
     assert!(desk.outcome_answered(hold.fence, &charge).is_some());
     assert_eq!(taken(&desk, at(7)), [Returned::Settle(Outcome::Release)]);
@@ -215,8 +220,8 @@ fn a_job_that_is_stopped_after_its_max_runtime_says_whether_that_was_over() {
 fn a_settlement_waits_for_all_effects_of_its_own_job() {
     let (desk, hold) = holding(None);
     let [charge, mail] = ["charge", "mail"].map(|name| Name::check("effect", name).unwrap());
-    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
-    desk.outcome_known(hold.fence, &mail, Verb::EffectCommit);
+    desk.outcome_known(&hold, &charge, Verb::EffectCommit);
+    desk.outcome_known(&hold, &mail, Verb::EffectCommit);
     desk.returned(hold.fence, done(), at(5));
     assert!(desk.outcome_answered(hold.fence, &charge).is_some());
     assert_eq!(taken(&desk, at(5)), [], "the other one is on its way");
@@ -228,7 +233,7 @@ fn a_settlement_waits_for_all_effects_of_its_own_job() {
 fn who_waits_for_the_outcomes_of_effects_is_woken_when_the_last_one_is_written() {
     let (desk, hold) = holding(None);
     let charge = Name::check("effect", "charge").unwrap();
-    desk.outcome_known(hold.fence, &charge, Verb::EffectCommit);
+    desk.outcome_known(&hold, &charge, Verb::EffectCommit);
     let mut answered = pin!(desk.outcomes_answered());
     let mut cx = Context::from_waker(Waker::noop());
     assert!(answered.as_mut().poll(&mut cx).is_pending());
@@ -240,7 +245,7 @@ fn who_waits_for_the_outcomes_of_effects_is_woken_when_the_last_one_is_written()
 fn a_renewal_holds_up_no_settlement_of_another_job() {
     let (desk, holds) = holding_some(Desk::new(2), None, 2);
     desk.renewed(&[], &[holds[0].fence], at(2_000), LEASE);
-    assert_eq!(desk.to_renew(at(1_000), at(3_000)), [holds[1].fence]);
+    assert_eq!(to_renew(&desk, at(1_000), at(3_000)), [holds[1].fence]);
     desk.returned(holds[0].fence, done(), at(3_001));
     assert_eq!(taken(&desk, at(3_001)), [done()]);
 }
@@ -288,7 +293,7 @@ fn the_dispatcher_is_poked_by_what_it_has_to_do_and_by_nothing_else() {
     assert!(is_poked(&desk));
 
     desk.to_renew(at(0), at(100));
-    desk.outcome_known(fences[2], &charge, Verb::EffectCommit);
+    desk.outcome_known(&holds[2], &charge, Verb::EffectCommit);
     assert!(!is_poked(&desk));
     desk.outcome_answered(fences[2], &charge);
     assert!(is_poked(&desk), "its settlement may have waited for that");

@@ -1,12 +1,14 @@
 //! The settler alone, with a store that fails on demand.
 
+mod told;
+
 use std::sync::Mutex;
 use std::time::Instant;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::inspect::Current;
-use crate::job::{Invalid, Json, Limits, Name, NewJob};
+use crate::job::{About, Invalid, Json, Limits, Name, NewJob, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::{Answer, Entry};
 use crate::store::sealed::Sealed;
@@ -17,13 +19,26 @@ use crate::store::{
 };
 use crate::telemetry::Observer;
 
+/// The first attempt of this job.
 fn ended(job: i64) -> Ended {
-    Ended {
-        fence: Fence { job: JobId(job), token: Token(1) },
+    ended_as(
+        Fence { job: JobId(job), token: Token(1) },
+        Returned::Settle(Outcome::Complete { result: None }),
+    )
+}
+
+/// An attempt that ran for 7 ms and ended in this way.
+fn ended_as(fence: Fence, returned: Returned) -> Ended {
+    let about = About {
+        job: fence.job,
+        token: fence.token,
         kind: Name::check("kind", "work").unwrap(),
-        returned: Returned::Settle(Outcome::Complete { result: None }),
-        ran: Duration::ZERO,
-    }
+        queue: Name::default_queue(),
+        tenant: Tenant::default(),
+        attempt: 1,
+        trace: None,
+    };
+    Ended { about: Arc::new(about), returned, ran: Duration::from_millis(7) }
 }
 
 #[test]
@@ -63,12 +78,10 @@ impl Bench {
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let told: Arc<Mutex<Vec<&str>>> = Arc::default();
         let seen = Arc::clone(&told);
-        let plan = Plan::new(
-            WorkerId::check("ann").unwrap(),
-            1,
-            LEASE,
-            Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
-        );
+        let plan = Plan {
+            observer: Observer::new(move |event| seen.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(WorkerId::check("ann").unwrap())
+        };
         Bench { clock, store, told, plan: Arc::new(plan), desk: Desk::new(1) }
     }
 
@@ -86,7 +99,7 @@ impl Bench {
     /// Lets Ann's settler settle an attempt that ended in this way, and returns the reported
     /// events.
     fn settle(&mut self, fence: Fence, returned: Returned) -> Vec<&'static str> {
-        let ended = vec![Ended { fence, returned, ..ended(fence.job.0) }];
+        let ended = vec![ended_as(fence, returned)];
         let mut settler = match ended[0].returned {
             Returned::PerhapsCommitted => Settler { unknown: ended, ..Settler::default() },
             _ => Settler { pending: ended, ..Settler::default() },
@@ -365,7 +378,7 @@ fn a_question_that_the_store_does_not_answer_is_repeated_after_a_pause_and_told_
         bench.desk.returned(fences[0], Returned::PerhapsCommitted, at(round));
         settler.gather(&bench.desk, at(round));
         if round > 0 {
-            settler.unknown.push(Ended { fence: fences[0], ..ended(fences[0].job.0) });
+            settler.unknown.push(ended_as(fences[0], Returned::PerhapsCommitted));
         }
         store.fails = vec![busy(), busy(), busy()];
         let mut asks = |now| look_up(&mut settler, &mut store, &bench, at(round + now));

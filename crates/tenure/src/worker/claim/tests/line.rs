@@ -145,13 +145,10 @@ impl Scene {
         let tell = Arc::clone(&told);
         let plan = Arc::new(Plan {
             queues,
+            slots,
             drain,
-            ..Plan::new(
-                WorkerId::unique(),
-                slots,
-                Duration::from_secs(30),
-                Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
-            )
+            observer: Observer::new(move |event| tell.lock().unwrap().push(event.fact.name())),
+            ..Plan::new(WorkerId::unique())
         });
         let desk = Arc::new(Desk::new(slots));
         let dispatcher = Dispatcher::new(plan, Arc::clone(&desk), Begun::default(), at(0));

@@ -1,0 +1,79 @@
+//! One lease of a worker process: which attempt it is for, and how long it may be trusted. Nothing
+//! here reads the time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::Cause;
+use crate::clock::Moment;
+use crate::job::About;
+use crate::lease::Fence;
+
+/// A lease of this process, shared by the handler and the machines.
+#[derive(Debug)]
+pub struct Hold {
+    /// What to present to the store.
+    pub fence: Fence,
+    /// The attempt, for its events.
+    pub(crate) about: Arc<About>,
+    started: Moment,
+    trust: watch::Sender<Trust>,
+}
+
+/// How long a lease may be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trust {
+    /// Before this time no other worker can have taken the job, unless it was cancelled.
+    pub(crate) until: Moment,
+    /// Why the handler must stop, if it must.
+    pub(crate) stopped: Option<Cause>,
+}
+
+impl Hold {
+    pub(super) fn new(about: About, started: Moment) -> Hold {
+        let trust = watch::Sender::new(Trust { until: started, stopped: None });
+        Hold { fence: about.fence(), about: Arc::new(about), started, trust }
+    }
+
+    /// How long the attempt has run.
+    pub(crate) fn ran(&self, now: Moment) -> Duration {
+        now.since(self.started)
+    }
+
+    /// Whether its handler must stop.
+    pub fn is_stopped(&self) -> bool {
+        self.trust().stopped.is_some()
+    }
+
+    /// Why its handler must stop, if it must: for simulated handlers.
+    #[cfg(feature = "drill")]
+    pub fn stopped_for(&self) -> Option<Cause> {
+        self.trust().stopped
+    }
+
+    /// Whether a handler may start something under this lease: for simulated handlers.
+    #[cfg(feature = "drill")]
+    pub fn is_trusted(&self, now: Moment) -> bool {
+        now < self.trust().until
+    }
+
+    /// The current trust.
+    pub(crate) fn trust(&self) -> Trust {
+        *self.trust.borrow()
+    }
+
+    /// Notifies of changes of the trust.
+    pub(crate) fn watch(&self) -> watch::Receiver<Trust> {
+        self.trust.subscribe()
+    }
+
+    pub(super) fn trust_until(&self, until: Moment) {
+        self.trust.send_modify(|trust| trust.until = trust.until.max(until));
+    }
+
+    pub(super) fn stop(&self, cause: Cause) {
+        self.trust.send_modify(|trust| trust.stopped = trust.stopped.or(Some(cause)));
+    }
+}

@@ -361,8 +361,8 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// The callers that wait for a job to end. If it ends in this process, a worker wakes them, and they
-/// need not poll. This does not go through events: callers are woken whatever observes them.
+/// The callers that wait for a job to end. If it ends in this process, a worker wakes them, and
+/// they need not poll. This does not go through events: callers are woken whatever observes them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<(JobId, u64), Arc<Notify>>>);
 

@@ -37,8 +37,8 @@ use crate::job::{About, JobId, Name, NewJob, State};
 use crate::lease::{Reason, Stale, Token, WorkerId};
 use crate::lifecycle::Verb;
 
-/// An event: what happened to which attempt of which job, reported by which worker. It serialises as
-/// one flat object.
+/// An event: what happened to which attempt of which job, reported by which worker. It serialises
+/// as one flat object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Event {

@@ -201,8 +201,8 @@ impl Subscriber for Recorder {
     fn exit(&self, _: &Id) {}
 }
 
-/// The text that stands for a value: numbers are strings in JSON if they may be large, and lists are
-/// joined for `tracing`.
+/// The text that stands for a value: numbers are strings in JSON if they may be large, and lists
+/// are joined for `tracing`.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,5 +1,5 @@
-//! How `tracing` sees events and attempts: with real fields, under the target `tenure`. Nothing here
-//! decides what is an event.
+//! How `tracing` sees events and attempts: with real fields, under the target `tenure`. Nothing
+//! here decides what is an event.
 
 use tracing::Span;
 

@@ -106,7 +106,9 @@ async fn an_outcome_that_the_runtime_never_wrote_is_told() {
 async fn an_outcome_that_is_refused_stops_the_handler_and_is_told_once() {
     let scene = Scene::new().await;
     let refused = stale(&scene, State::Running);
+    let waiting = scene.cx.tenure().0.waiters.wait_for(scene.cx.job());
     let told = write(&scene, vec![Ok(Answer::Stale(refused))]).await;
+    assert!(!waiting.is_woken(), "it runs elsewhere");
     assert!(matches!(told, Some(Err(Fault::Retry { .. }))), "{told:?}");
     let told = scene.told();
     let [Fact::StaleWriteBlocked { verb, current_token, .. }] = told[..] else {
@@ -120,7 +122,9 @@ async fn an_outcome_that_is_refused_stops_the_handler_and_is_told_once() {
 async fn an_outcome_whose_job_was_cancelled_or_is_gone_is_told_as_lost() {
     let scene = Scene::new().await;
     let refused = stale(&scene, State::Cancelled);
+    let waiting = scene.cx.tenure().0.waiters.wait_for(scene.cx.job());
     let told = write(&scene, vec![Ok(Answer::Stale(refused))]).await;
+    assert!(waiting.is_woken(), "it has ended");
     assert!(matches!(told, Some(Err(Fault::Retry { .. }))), "{told:?}");
     let told = scene.told();
     assert_eq!(told[0], unrecorded("the job was cancelled", true));

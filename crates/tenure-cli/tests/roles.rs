@@ -122,7 +122,7 @@ async fn greet(job: Greet, cx: Context) -> Result<String, Fault> {
     let greeting = cx.step("write", || async { Ok(format!("Hello, {}!", job.name)) }).await?;
     let sent: String = cx.effect("send", |fx| async move { Ok(fx.key()) }).resend().await?;
     cx.progress(0.5, "sent").await?;
-    cx.fence().await?;
+    cx.assert_held().await?;
     cx.tenure().enqueue(Ship { order: 7 }).key("ship-7").await?;
     assert!(sent.ends_with("/send"), "{sent}");
     Ok(greeting)
@@ -225,7 +225,7 @@ fn an_enqueuer_opens_the_store_enqueues_and_waits_and_may_do_no_more() {
         // Only a reader may see the whole job, and only the owner may cancel it.
         assert!(tenure.job(handle.id()).await.unwrap_err().is_forbidden());
         assert!(handle.cancel().await.unwrap_err().is_forbidden());
-        let missing = tenure.handle::<Ship>(JobId(404)).wait().await.unwrap_err();
+        let missing = tenure.find::<Ship>(JobId(404)).wait().await.unwrap_err();
         assert!(matches!(missing, JobError::NotFound { .. }), "{missing}");
         let error = self::worker(&tenure, &owner).run().await.unwrap_err();
         assert!(error.is_forbidden(), "{error}");

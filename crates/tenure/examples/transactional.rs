@@ -70,7 +70,7 @@ mod on_sqlite {
     /// The update and the end of the job are one commit. A handler that has lost the job to another
     /// worker makes neither.
     async fn ship(job: Ship, cx: Context) -> Result<i64, Fault> {
-        cx.commit(move |tx| {
+        sqlite::complete(&cx, move |tx| {
             tx.execute("UPDATE orders SET shipped = shipped + 1 WHERE id = ?1", [job.order])?;
             Ok(job.order)
         })

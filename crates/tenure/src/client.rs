@@ -287,7 +287,7 @@ impl Tenure {
 
     /// A handle on a job that was enqueued elsewhere. If the job is of another type, its result
     /// will not decode.
-    pub fn handle<J: Job>(&self, id: JobId) -> Handle<J::Output> {
+    pub fn find<J: Job>(&self, id: JobId) -> Handle<J::Output> {
         Handle::new(self, id, false)
     }
 

@@ -98,7 +98,7 @@ pub async fn complete(
     let result = Json::of("result", output, cx.result_limit());
     let result = result.map_err(|invalid| Fault::fatal(format!("it ran, but {invalid}")))?;
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
-    let done = raw::complete(client, schema, cx.shown(), Some(&result)).await;
+    let done = raw::complete(client, schema, cx.fence(), Some(&result)).await;
     heard(cx, Verb::Complete, done).await?;
     cx.set_committed(Committed::Perhaps);
     Ok(())
@@ -109,7 +109,7 @@ pub async fn complete(
 /// then nothing is locked, and the lease may be renewed.
 pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
-    heard(cx, Verb::Renew, raw::fence(client, schema, cx.shown()).await).await
+    heard(cx, Verb::Renew, raw::fence(client, schema, cx.fence()).await).await
 }
 
 /// Locks the handler's job until the end of the transaction: no other worker can take it, and its
@@ -118,7 +118,7 @@ pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Faul
 /// it begins, or the handler waits for itself until its `max_runtime` is over.
 pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
-    heard(cx, Verb::Renew, raw::hold(client, schema, cx.shown()).await).await
+    heard(cx, Verb::Renew, raw::hold(client, schema, cx.fence()).await).await
 }
 
 /// Turns the database's answer into a fault for the handler. A refusal rolls back its own line in
@@ -127,7 +127,7 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
     match answer {
         Ok(()) => Ok(()),
         Err(Error::Stale(stale)) => {
-            let fence = cx.shown();
+            let fence = cx.fence();
             let record = move |engine: &mut Engine| match engine {
                 Engine::Postgres(store) => store.refused(fence, verb),
                 Engine::Sqlite(_) => Ok(()),
@@ -148,7 +148,8 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
 
 fn schema(tenure: &Tenure) -> Result<&str, store::Error> {
     tenure.0.place.schema().ok_or_else(|| {
-        let why = "this store is in SQLite; use tenure::sqlite::transaction and Context::commit";
+        let why =
+            "this store is in SQLite; use tenure::sqlite::transaction and tenure::sqlite::complete";
         Invalid::Value { field: "transaction", why: why.into() }.into()
     })
 }

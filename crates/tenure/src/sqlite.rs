@@ -33,7 +33,7 @@
 //!
 //! /// Its handler marks the order and ends the job; if it has lost the job, it does neither.
 //! async fn ship(job: Ship, cx: Context) -> Result<i64, Fault> {
-//!     cx.commit(move |tx| {
+//!     sqlite::complete(&cx, move |tx| {
 //!         tx.execute("UPDATE orders SET shipped = 1 WHERE id = ?1", [job.order])?;
 //!         Ok(job.order)
 //!     })
@@ -129,37 +129,35 @@ impl From<Error> for Undone {
     }
 }
 
-impl Context {
-    /// Completes the job, together with what `work` writes to tables of your own, in one commit;
-    /// the return value of `work` is the job's result. If another worker holds the job by now,
-    /// nothing is written. For a store in SQLite; on PostgreSQL use `tenure::postgres::complete`.
-    /// The [module](self) has an example.
-    pub async fn commit<T, F>(&self, work: F) -> Result<T, Fault>
-    where
-        T: Serialize + Send + 'static,
-        F: FnOnce(&Transaction<'_>) -> Result<T, Fault> + Send + 'static,
-    {
-        let (fence, limit) = (self.shown(), self.result_limit());
-        let both = move |tx: &Transaction<'_>| {
-            let output = work(tx).map_err(Undone::Fault)?;
-            let result = Json::of("result", &output, limit)
-                .map_err(|invalid| Undone::Fault(Fault::fatal(invalid)))?;
-            let done = Outcome::Complete { result: Some(result) };
-            match tx.settle(&Settlement::new(fence, done))? {
-                Settled::Applied(_) => Ok(output),
-                refused => Err(Undone::Refused(refused)),
-            }
-        };
-        match transaction(self.tenure(), both).await {
-            Ok(output) => {
-                self.set_committed(Committed::Yes);
-                Ok(output)
-            }
-            Err(Undone::Fault(fault)) => Err(fault),
-            Err(Undone::Refused(Settled::Stale(stale))) => {
-                Err(self.refused(crate::lifecycle::Verb::Complete, &stale))
-            }
-            Err(Undone::Refused(_)) => Err(self.lost()),
+/// Completes the handler's job, together with what `work` writes to tables of your own, in one
+/// commit; the return value of `work` is the job's result. If another worker holds the job by now,
+/// nothing is written. On PostgreSQL use `tenure::postgres::complete`. The [module](self) has an
+/// example.
+pub async fn complete<T, F>(cx: &Context, work: F) -> Result<T, Fault>
+where
+    T: Serialize + Send + 'static,
+    F: FnOnce(&Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+{
+    let (fence, limit) = (cx.fence(), cx.result_limit());
+    let both = move |tx: &Transaction<'_>| {
+        let output = work(tx).map_err(Undone::Fault)?;
+        let result = Json::of("result", &output, limit)
+            .map_err(|invalid| Undone::Fault(Fault::fatal(invalid)))?;
+        let done = Outcome::Complete { result: Some(result) };
+        match tx.settle(&Settlement::new(fence, done))? {
+            Settled::Applied(_) => Ok(output),
+            refused => Err(Undone::Refused(refused)),
         }
+    };
+    match transaction(cx.tenure(), both).await {
+        Ok(output) => {
+            cx.set_committed(Committed::Yes);
+            Ok(output)
+        }
+        Err(Undone::Fault(fault)) => Err(fault),
+        Err(Undone::Refused(Settled::Stale(stale))) => {
+            Err(cx.refused(crate::lifecycle::Verb::Complete, &stale))
+        }
+        Err(Undone::Refused(_)) => Err(cx.lost()),
     }
 }

@@ -117,7 +117,7 @@ async fn what_a_handler_has_committed_itself_is_not_settled_again() {
     let sandbox = Sandbox::new().await.unwrap();
     let job = sandbox.tenure().enqueue_kind("commit", &()).await.unwrap();
     let worker = Worker::new(sandbox.tenure()).handle_any(|_, cx| async move {
-        cx.commit(|_| Ok(7)).await?;
+        tenure::sqlite::complete(&cx, |_| Ok(7)).await?;
         Err(Fault::fatal("what fails after the commit does not count"))
     });
     assert_eq!(sandbox.run_due(&worker).await.unwrap().succeeded, 1);
@@ -130,10 +130,10 @@ async fn what_a_handler_has_committed_itself_is_not_settled_again() {
 async fn a_holder_that_asks_still_has_its_job_and_one_that_was_cancelled_does_not() {
     let sandbox = Sandbox::new().await.unwrap();
     let cx = sandbox.context(&Tell).await.unwrap();
-    assert_eq!(cx.fence().await.unwrap(), cx.token());
+    assert_eq!(cx.assert_held().await.unwrap(), cx.token());
     assert!(!cx.lease_lost() && !cx.is_cancelled());
     sandbox.tenure().cancel(cx.job()).await.unwrap();
-    assert!(cx.fence().await.is_err());
+    assert!(cx.assert_held().await.is_err());
     assert!(cx.is_cancelled());
 }
 

@@ -196,7 +196,7 @@ impl Faulty {
     }
 
     /// Completes a job together with a row of the handler's own, in one transaction, as
-    /// `Context::commit` does.
+    /// `tenure::sqlite::complete` does.
     pub(super) fn commit(&mut self, fence: Fence) -> Result<Settled> {
         let done = Settlement::new(fence, Outcome::Complete { result: None });
         self.through(

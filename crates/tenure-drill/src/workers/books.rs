@@ -41,7 +41,7 @@ impl Books {
                     tx.execute(&enter, [job, token])?;
                     Ok(())
                 };
-                cx.commit(enter).await
+                tenure::sqlite::complete(cx, enter).await
             }
             Books::Server(server, client) => {
                 let mut client = client.lock().await;

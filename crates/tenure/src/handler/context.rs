@@ -113,7 +113,7 @@ impl Context {
     }
 
     /// The job and the token, as fenced calls present them.
-    pub fn shown(&self) -> Fence {
+    pub fn fence(&self) -> Fence {
         self.0.hold.fence
     }
 
@@ -358,7 +358,7 @@ impl Context {
     /// # impl Job for Launch { const KIND: &'static str = "launch"; type Output = (); }
     /// # async fn ignite(_: tenure::lease::Token) {}
     /// async fn launch(_: Launch, cx: Context) -> Result<(), Fault> {
-    ///     let token = cx.fence().await?; // we still hold it, and for a whole lease from now
+    ///     let token = cx.assert_held().await?; // we still hold it, and for a whole lease from now
     ///     ignite(token).await;
     ///     Ok(())
     /// }
@@ -371,8 +371,8 @@ impl Context {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn fence(&self) -> Result<Token, Fault> {
-        let fence = self.shown();
+    pub async fn assert_held(&self) -> Result<Token, Fault> {
+        let fence = self.fence();
         let trust = self.0.hold.trust();
         if trust.stopped.is_some() {
             return Err(stopped());
@@ -442,7 +442,7 @@ impl Context {
             }
             *told = Some(now);
         }
-        let fence = self.shown();
+        let fence = self.fence();
         let report = Report { fence, progress: Progress::new(fraction, note.as_ref()) };
         let answers = self
             .insist(|| {
@@ -470,7 +470,7 @@ impl Context {
 
     pub(crate) fn set_committed(&self, how: Committed) {
         if how == Committed::Yes {
-            self.0.desk.committed(self.shown(), Moment::now());
+            self.0.desk.committed(self.fence(), Moment::now());
         }
         *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(how);
     }
@@ -504,7 +504,7 @@ impl Context {
 
     pub(super) async fn ledger(&self, name: &Name, act: Act) -> Result<Answer, Fault> {
         let verb = act.verb();
-        let entry = Entry { fence: self.shown(), name: name.clone(), act };
+        let entry = Entry { fence: self.fence(), name: name.clone(), act };
         match self.insist(|| self.0.tenure.0.link.ledger(entry.clone())).await? {
             Answer::Stale(stale) => Err(self.refused(verb, &stale)),
             Answer::NotFound => Err(self.lost()),

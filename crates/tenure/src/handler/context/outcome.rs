@@ -26,7 +26,7 @@ impl Context {
     /// does not wait for a store that fails; the task continues to write without it.
     pub(in crate::handler) async fn outcome(&self, name: &Name, act: Act) -> Result<Answer, Fault> {
         let (tell, told) = oneshot::channel();
-        let entry = Entry { fence: self.shown(), name: name.clone(), act };
+        let entry = Entry { fence: self.fence(), name: name.clone(), act };
         // There is no await from here to the spawn, so the handler cannot be dropped in between.
         let writing = Writing::begin(self.clone(), entry, tell);
         let tenure = self.0.tenure.clone();

@@ -30,18 +30,18 @@ impl Context {
             self.0.tenure.0.waiters.wake(self.job());
         }
         if stale.state == State::Cancelled {
-            if self.0.desk.lose(self.shown(), Cause::Cancelled) {
+            if self.0.desk.lose(self.fence(), Cause::Cancelled) {
                 self.tell(Fact::JobCancelled { ran_ms: millis(self.ran()) });
             }
             return stopped();
         }
         self.tell(Fact::refused(verb, stale, self.ran()));
-        self.0.desk.refused(self.shown());
+        self.0.desk.refused(self.fence());
         stopped()
     }
 
     pub(crate) fn lost(&self) -> Fault {
-        self.0.desk.lose(self.shown(), Cause::Lost);
+        self.0.desk.lose(self.fence(), Cause::Lost);
         stopped()
     }
 

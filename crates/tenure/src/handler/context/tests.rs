@@ -155,7 +155,7 @@ async fn nothing_is_begun_by_a_handler_whose_job_is_lost() {
     });
     assert!(step.await.is_err() && !is_begun.get());
     // The store, which was not asked, would still let it.
-    assert!(scene.cx.fence().await.is_err());
+    assert!(scene.cx.assert_held().await.is_err());
     assert!(scene.cx.progress(0.5, "half").await.is_err());
     let found = scene.cx.tenure().job(scene.cx.job()).await.unwrap().unwrap();
     assert_eq!((found.job.state, found.job.progress), (State::Running, None));
@@ -171,7 +171,7 @@ async fn a_handler_waits_with_what_it_begins_until_its_lease_is_certain_again() 
     }));
     let waits = std::future::poll_fn(|task| Poll::Ready(step.as_mut().poll(task).is_pending()));
     assert!(waits.await && !is_begun.get());
-    let fences = [scene.cx.shown()];
+    let fences = [scene.cx.fence()];
     scene.desk.renewed(&fences, &fences, Moment::now(), LEASE_LIMIT);
     assert_eq!(step.await, Ok(7));
 }
@@ -179,7 +179,7 @@ async fn a_handler_waits_with_what_it_begins_until_its_lease_is_certain_again() 
 #[tokio::test]
 async fn a_lease_that_was_over_for_a_moment_is_no_fence_though_nobody_took_the_job() {
     let scene = Scene::trusted_for(Duration::ZERO).await;
-    let refused = scene.cx.fence().await;
+    let refused = scene.cx.assert_held().await;
     assert!(
         matches!(&refused, Err(Fault::Retry { error }) if error.contains("the lease was over"))
     );

@@ -85,7 +85,7 @@ async fn a_handler_that_has_committed_may_go_on_and_its_success_is_told() {
     let worker = Worker::new(&tenure).lease(Duration::from_secs(1)).drain();
     let worker = worker.observe(move |event| told.send(event.fact.name()).unwrap_or(()));
     let worker = worker.handle_any(|_, cx| async move {
-        cx.commit(|_| Ok(7)).await?;
+        crate::sqlite::complete(&cx, |_| Ok(7)).await?;
         // Longer than several renewals, which would be refused.
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!cx.is_cancelled());

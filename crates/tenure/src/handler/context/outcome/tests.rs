@@ -21,7 +21,7 @@ async fn write(scene: &Scene, answers: Vec<StoreResult<Answer>>) -> Option<Resul
     };
     writing.until_answered(ask).await;
     assert_eq!(answers.borrow().len(), 0, "it was not asked often enough");
-    let nothing_is_left = scene.desk.outcome_answered(scene.cx.shown(), &charge()).is_none();
+    let nothing_is_left = scene.desk.outcome_answered(scene.cx.fence(), &charge()).is_none();
     assert!(nothing_is_left, "the settlement of the attempt still waits");
     told.await.ok()
 }
@@ -29,7 +29,7 @@ async fn write(scene: &Scene, answers: Vec<StoreResult<Answer>>) -> Option<Resul
 fn begun(scene: &Scene) -> (Writing, oneshot::Receiver<Result<Answer, Fault>>) {
     let (tell, told) = oneshot::channel();
     let act = Act::Commit { result: Json::check("result", "7", 10).unwrap() };
-    let entry = Entry { fence: scene.cx.shown(), name: charge(), act };
+    let entry = Entry { fence: scene.cx.fence(), name: charge(), act };
     (Writing::begin(scene.cx.clone(), entry, tell), told)
 }
 
@@ -43,7 +43,7 @@ fn unrecorded(error: &str, given_up: bool) -> Fact {
 }
 
 fn stale(scene: &Scene, state: State) -> Stale {
-    let shown = scene.cx.shown();
+    let shown = scene.cx.fence();
     Stale::new(shown, Token(shown.token.0 + 1), state)
 }
 

@@ -115,13 +115,14 @@ fn random_job(chance: &mut Chance) -> NewJob {
     };
     let json = Json::check("args", args, usize::MAX).expect("valid JSON");
     let mut job = NewJob::new(kind, json).queue(random_queue(chance)).tenant(random_tenant(chance));
-    job = job.priority(one_of(chance, &[0, 0, 0, -1, 5]));
+    let priority = one_of(chance, &[0, 0, 0, -1, 5]);
+    job = job.priority(priority);
     if chance.below(4) == 0 {
         job = job.delay(one_of(chance, &[1_u64, 900, 30_000]).into_duration());
     }
     if is_keyed {
         let window = one_of(chance, &[5_000_u64, 86_400_000]).into_duration();
-        job = job.key(random_key(chance).window(window));
+        job = job.key(key(one_of(chance, &["k1", "k2", "k3", "k4"])).window(window));
     }
     if chance.below(3) == 0 {
         let few = one_of(chance, &[1, 2, 9]);
@@ -140,10 +141,13 @@ fn random_job(chance: &mut Chance) -> NewJob {
             &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::list(&[10, 20_000])],
         ));
     }
-    if chance.below(4) == 0 {
-        job = job.tags(vec![random_tag(chance)]).expect("a valid tag");
-    }
-    job
+    // By a number that is drawn already: one more draw would change what the seeds come to.
+    let tags = match priority {
+        0 => vec![],
+        5 => vec![name("red")],
+        _ => vec![name("blue"), name("red")],
+    };
+    job.tags(tags).expect("a few tags")
 }
 
 fn random_claim(chance: &mut Chance) -> Claim {
@@ -202,16 +206,12 @@ fn random_change(chance: &mut Chance) -> QueueChange {
     QueueChange { pause, keep, keep_dead }
 }
 
-fn random_key(chance: &mut Chance) -> Key {
-    Key::check(one_of(chance, &["k1", "k2", "k3", "k4"])).expect("a valid key")
-}
-
-fn random_tag(chance: &mut Chance) -> Name {
-    name(one_of(chance, &["red", "blue"]))
+fn key(text: &str) -> Key {
+    Key::check(text).expect("a valid key")
 }
 
 fn random_filter(chance: &mut Chance) -> Filter {
-    Filter {
+    let filter = Filter {
         state: one_of(
             chance,
             &[
@@ -225,9 +225,15 @@ fn random_filter(chance: &mut Chance) -> Filter {
         queue: (chance.below(3) == 0).then(|| random_queue(chance)),
         tenant: (chance.below(3) == 0).then(|| random_tenant(chance)),
         kind: (chance.below(3) == 0).then(|| random_kind(chance)),
-        tag: (chance.below(6) == 0).then(|| random_tag(chance)),
-        key: (chance.below(6) == 0).then(|| random_key(chance)),
         before: (chance.below(2) == 0).then(|| JobId(1 + chance.below(60) as i64)),
+        ..Filter::default()
+    };
+    // By a number that is drawn already, as the tags of a job.
+    match filter.before {
+        Some(JobId(id)) if id % 4 == 0 => Filter { tag: Some(name("red")), ..filter },
+        Some(JobId(id)) if id % 4 == 1 => Filter { tag: Some(name("blue")), ..filter },
+        Some(JobId(id)) if id % 4 == 2 => Filter { key: Some(key("k1")), ..filter },
+        _ => filter,
     }
 }
 

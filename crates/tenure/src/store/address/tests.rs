@@ -1,3 +1,5 @@
+//! What a person may write for a store, and what is refused.
+
 use std::os::unix::ffi::OsStrExt;
 
 use super::*;

@@ -218,7 +218,7 @@ fn a_crash_forgets_no_claim_that_was_answered_whatever_the_role_says() {
 #[test]
 fn a_claim_that_does_not_wait_for_the_disk_is_forgotten() {
     const LAZY: [Patch; 1] = [Patch {
-        file: "verbs/record",
+        file: "base/installation",
         find: "PERFORM set_config('synchronous_commit', 'on', true) FROM tenure.meta m WHERE m.durability = 'on';",
         replace: "NULL;",
     }];
@@ -306,7 +306,7 @@ fn a_crash_that_loses_what_was_not_on_disk_begins_no_epoch() {
 #[test]
 fn a_worker_that_has_seen_what_was_not_on_disk_accuses_a_server_that_only_crashed() {
     const HASTY: [Patch; 1] = [Patch {
-        file: "verbs/record",
+        file: "base/epochs",
         find: "pg_current_wal_flush_lsn()",
         replace: "pg_current_wal_insert_lsn()",
     }];
@@ -377,7 +377,7 @@ fn a_second_failover_to_a_replica_that_never_saw_the_first_repeats_no_number() {
 #[test]
 fn an_epoch_alone_is_not_enough_for_two_replicas() {
     const UNSALTED: [Patch; 1] = [Patch {
-        file: "verbs/record",
+        file: "base/epochs",
         find: "RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;",
         replace: "RETURN 0;",
     }];
@@ -415,7 +415,7 @@ fn a_dump_that_is_restored_a_second_time_repeats_no_number() {
 #[test]
 fn a_timeline_that_is_read_from_the_checkpoint_is_not_enough() {
     const LAGS: [Patch; 1] = [Patch {
-        file: "verbs/record",
+        file: "base/epochs",
         find: "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint",
         replace: "(SELECT c.timeline_id FROM pg_control_checkpoint() c)::bigint",
     }];

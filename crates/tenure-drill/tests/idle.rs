@@ -75,7 +75,7 @@ fn jobs_of_other_queues_cause_no_claim() {
     assert_eq!(store.leases(10).unwrap().len(), 1, "but a job of their own wakes them");
     let seconds = i64::try_from(begun.elapsed().as_secs()).unwrap() + 1;
     drop((fleet, store));
-    let claims = of(&calls.all(), "claim_many");
+    let claims = of(&calls.all(), "settle_and_claim");
     println!("5 workers, 50 jobs of another queue, {seconds} s: {claims} claims");
     // Each worker claims a few times when it starts and after a job of its own, and then once a
     // second.
@@ -100,7 +100,7 @@ fn one_worker_looks_for_all_while_a_lease_is_out() {
     assert!((4..=4 * seconds + 4).contains(&count("vanished")), "{}", count("vanished"));
     // At first each worker asks, then they share 40 beats and 33 claims a second.
     assert!(count("beat") <= 40 * seconds + 50 * 6, "{}", count("beat"));
-    assert!(count("claim_many") <= 33 * seconds + 50 * 14, "{}", count("claim_many"));
+    assert!(count("settle_and_claim") <= 33 * seconds + 50 * 14, "{}", count("settle_and_claim"));
 }
 
 /// Idle workers poll for jobs that no notification announces, less often the larger the fleet is.
@@ -117,7 +117,7 @@ fn three_hundred_idle_workers_look_as_often_as_thirty() {
     drop(fleet);
     let calls = calls.all();
     println!("300 idle workers, {seconds} s and the beginning: {calls:?}");
-    let claims = of(&calls, "claim_many");
+    let claims = of(&calls, "settle_and_claim");
     // A dozen from each worker at first, and then 33 a second.
     assert!(claims <= 300 * 12 + 33 * seconds, "{claims} claims in {seconds} s");
     assert_eq!((of(&calls, "overdue"), of(&calls, "vanished")), (0, 0), "no lease is out");

@@ -418,7 +418,11 @@ fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     println!("1,000 idle workers: {share:.1} % of a core; from the beginning: {calls:?}");
     let seconds = i64::try_from(lasted.as_secs()).unwrap() + 60;
     let count = |function: &str| calls.get(function).copied().unwrap_or(0);
-    assert!(count("claim_many") <= 1_000 * 12 + 34 * seconds, "{}", count("claim_many"));
+    assert!(
+        count("settle_and_claim") <= 1_000 * 12 + 34 * seconds,
+        "{}",
+        count("settle_and_claim")
+    );
     assert!(count("beat") <= 1_000 * 3 + 65 * seconds, "{}", count("beat"));
     assert!(count("prune") <= 4 * seconds, "{}", count("prune"));
     assert_eq!(count("overdue"), 0, "no lease is out");

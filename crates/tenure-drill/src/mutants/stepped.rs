@@ -103,8 +103,8 @@ const MUTANTS: [Mutant; 16] = [
             ),
             patch(
                 "verbs/claim",
-                "LIMIT lapse_limit FOR UPDATE SKIP LOCKED",
-                "LIMIT lapse_limit FOR NO KEY UPDATE SKIP LOCKED",
+                "ORDER BY r.lease_until, r.id LIMIT p_limit FOR UPDATE SKIP LOCKED",
+                "ORDER BY r.lease_until, r.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED",
             ),
             patch(
                 "verbs/claim",
@@ -197,7 +197,7 @@ const MUTANTS: [Mutant; 16] = [
         broken: &[Invariant::I6],
         case: ("unclocked", &["late-claim", "claim"]),
         patches: &[patch(
-            "verbs/record",
+            "base/time",
             "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);",
             "floor(extract(epoch FROM now()) * 1000)::bigint);",
         )],
@@ -242,8 +242,8 @@ const MUTANTS: [Mutant; 16] = [
         case: ("over", &["fence-write-settle", "claim"]),
         patches: &[patch(
             "verbs/settle",
-            "IF fenced AND verdict = 'settled' THEN",
-            "IF fenced THEN",
+            "IF verdict = 'settled' AND current_setting('tenure_session.fenced', true) = 'yes' THEN",
+            "IF current_setting('tenure_session.fenced', true) = 'yes' THEN",
         )],
         is_inside: false,
     },

@@ -9,8 +9,8 @@
 use super::bench::Bench;
 
 /// The functions that read or write tables. Functions that only compute need no place to pause.
-const TOUCHING: &str = "claim_many walk pick lapse_many lapse_one take_back put_back end_job note settle_many settle_one \
-    answer_late refuse is_kept current heard renew_many enqueue_many take_keys cancel_many \
+const TOUCHING: &str = "settle_and_claim walk pick lapse_over lapse_many lapse_one take_back put_back end_job note \
+    settle_completions settle_others settle_one answer_late refuse is_kept current heard renew_many enqueue_many take_keys cancel_many \
     find forget requeue_many resume_many purge_many prune vanished refused take_crash_back promote progress_many hold_many \
     ledger_many ledger_one ledger_late ledger_heard resolve_effect raise_epoch floor_kept register \
     check_fence";

@@ -162,7 +162,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
             "token = token + 1 + 0 * :epoch",
         )],
         postgres: &[patch(
-            "verbs/record",
+            "base/epochs",
             "ELSE (tenure.raised(m.epoch, p_at) << 40) + tenure.salt() END",
             "ELSE m.floor END",
         )],

@@ -92,12 +92,12 @@ pub(super) const MUTANTS: [Mutant; 10] = [
             ),
             patch(
                 "verbs/claim",
-                "AND r.lease_until >= known.running_from AND r.lease_until <= late) THEN",
-                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late) THEN",
+                "AND r.lease_until >= known.running_from AND r.lease_until <= late), s.alone,",
+                "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late), s.alone,",
             ),
             patch(
                 "verbs/claim",
-                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n               AND tenure",
+                "AND r.lease_until >= p_from AND r.lease_until <= late\n               AND tenure",
                 "AND r.lease_until - 1000 * (r.worker = 'bob')::int <= late\n               AND tenure",
             ),
         ],
@@ -128,7 +128,7 @@ pub(super) const MUTANTS: [Mutant; 10] = [
             ),
             patch(
                 "verbs/claim",
-                "AND r.lease_until >= known.running_from AND r.lease_until <= late\n               AND tenure",
+                "AND r.lease_until >= p_from AND r.lease_until <= late\n               AND tenure",
                 "AND r.lease_until <= late AND r.attempt < r.max_attempts\n               AND tenure",
             ),
         ],
@@ -155,7 +155,7 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         broken: &[Invariant::I8],
         scope: "guard",
         sqlite: &[patch("record", "(leased_at >= :since AND", "(leased_at != -:since AND")],
-        postgres: &[patch("verbs/record", "WHEN leased_at >= started AND (", "WHEN (")],
+        postgres: &[patch("base/time", "WHEN leased_at >= started AND (", "WHEN (")],
     },
     Mutant {
         name: "no pardon after a stall",
@@ -164,7 +164,7 @@ pub(super) const MUTANTS: [Mutant; 10] = [
         scope: "stall",
         sqlite: &[patch("record", "(leased_at >= :broke OR", "(leased_at != -:broke OR")],
         postgres: &[patch(
-            "verbs/record",
+            "base/time",
             "(leased_at >= broke OR leased_at < broke_before) THEN",
             "true THEN",
         )],

@@ -58,7 +58,7 @@ pub(super) const MUTANTS: [Mutant; 4] = [
         scope: "effects",
         sqlite: &[patch("settle", "lane = :lane,", "lane = :lane | ((:crashes > crashes) << 61),")],
         postgres: &[patch(
-            "verbs/record",
+            "base/numbers",
             "crashes >= CASE WHEN max_crashes > 3 THEN 2 ELSE 1 END",
             "crashes >= 1",
         )],

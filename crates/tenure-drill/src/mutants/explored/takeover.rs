@@ -26,13 +26,8 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         postgres: &[
             patch(
                 "verbs/claim",
-                "WHERE j.state = 0 AND j.lane >= s.low AND j.lane < s.high",
-                "WHERE j.state IN (0, 2) AND j.lane >= s.low AND j.lane < s.high",
-            ),
-            patch(
-                "verbs/claim",
-                "WHERE j.state = 0 AND j.lane > w.lane\n",
-                "WHERE j.state IN (0, 2) AND j.lane > w.lane\n",
+                "WHERE j.state = 0 AND j.lane >= l.low AND j.lane < l.high",
+                "WHERE j.state IN (0, 2) AND j.lane >= l.low AND j.lane < l.high",
             ),
             patch(
                 "verbs/claim",
@@ -51,14 +46,15 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         postgres: &[
             patch(
                 "verbs/claim",
-                "              FROM unnest(jobs, spots) WITH ORDINALITY p(id, spot, place)\n             WHERE j.ctid = p.spot AND j.id + 0 = p.id\n               AND j.state + 0 = 0",
+                "              FROM unnest(picked.jobs, picked.spots) WITH ORDINALITY p(id, spot, place)\n             WHERE j.ctid = p.spot AND j.id + 0 = p.id\n               AND j.state + 0 = 0",
                 "             WHERE j.state = 0 AND j.id IN (SELECT q.id FROM tenure.jobs q WHERE q.state = 0\n                                             ORDER BY q.id LIMIT room FOR UPDATE SKIP LOCKED)",
             ),
             patch("verbs/claim", "taken + p.place::int", "taken + 1"),
             patch(
-                "verbs/claim",
-                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    lapse_limit",
-                "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off\nSET enable_hashagg = off SET enable_sort = off SET enable_material = off\nAS $$\n#variable_conflict use_column\nDECLARE\n    lapse_limit",
+                "plans",
+                "'SET enable_hashjoin = off SET enable_mergejoin = off'), ('{enqueue_many",
+                "'SET enable_hashjoin = off SET enable_mergejoin = off SET enable_hashagg = off '
+                 'SET enable_sort = off SET enable_material = off'), ('{enqueue_many",
             ),
         ],
     },
@@ -75,7 +71,7 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         postgres: &[
             patch("verbs/claim", "attempt = j.attempt + 1,", "attempt = j.attempt,"),
             patch(
-                "verbs/record",
+                "base/moves",
                 "attempt = p_attempt,",
                 "attempt = p_attempt + (j.crashes = p_crashes)::int,",
             ),

@@ -394,9 +394,14 @@ fn try_sql(case: &sql_api::Case) -> Option<String> {
     })
 }
 
-/// The chapter of the suites that is about the mutant's file.
+/// The chapter of the suites that is about the mutant's file. What all verbs rest on is tested with
+/// the record.
 fn chapter_of(mutant: &Mutant) -> &'static str {
-    mutant.file.rsplit('/').next().unwrap_or_default()
+    match mutant.file.split_once('/') {
+        Some(("base", _)) => "record",
+        Some((_, name)) => name,
+        None => mutant.file,
+    }
 }
 
 /// A random sequence beside the model, or a scope of the explorer. It is deterministic.

@@ -13,9 +13,10 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT c.job, c.token, c.kind, c.queue, c.tenant, c.args, c.attempt, tenure.at(c.lease_until)
-      FROM tenure.claim_many(claim.worker, claim.queues, claim.kinds, claim.n, tenure.ms('lease', claim.lease),
-                             -- A place on the ring by chance, so that callers without a memory are fair all the same.
-                             floor(random() * (1::bigint << 46))::bigint) c
+      FROM tenure.settle_and_claim('{}', '{}', '{}', '{}', '{}', '{}', claim.worker, claim.queues, claim.kinds, claim.n,
+               tenure.ms('lease', claim.lease),
+               -- A place on the ring by chance, so that callers without a memory are fair all the same.
+               floor(random() * (1::bigint << 46))::bigint) c
      WHERE c.what = 'claimed' ORDER BY c.place;
 END $$;
 

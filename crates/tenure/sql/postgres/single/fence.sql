@@ -50,7 +50,7 @@ DO $$ BEGIN
     END IF;
 END $$;
 
--- A settlement proves the fences of its own transaction. settle_many calls it, and only where there are some.
+-- A settlement proves the fences of its own transaction. The functions that settle call it, and only where there are some.
 CREATE OR REPLACE FUNCTION tenure.prove_fences(p_jobs bigint[], p_tokens bigint[]) RETURNS void
 LANGUAGE plpgsql
 AS $$

@@ -4,9 +4,7 @@
 -- window and no more, by primary keys. STABLE, so that all of it sees one moment: jobs move between the tables.
 CREATE OR REPLACE FUNCTION tenure.check(p_from bigint, p_limit int)
 RETURNS TABLE (job bigint, rule text, what text, looked int, next bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

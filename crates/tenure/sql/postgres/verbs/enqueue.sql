@@ -16,9 +16,7 @@ CREATE OR REPLACE FUNCTION tenure.enqueue_many(p_kinds text[], p_args json[], p_
     p_tenants text[] DEFAULT NULL, p_keys text[] DEFAULT NULL, p_fingerprints bytea[] DEFAULT NULL,
     p_options json[] DEFAULT NULL, p_extras json[] DEFAULT NULL, p_args_limit int DEFAULT 262144)
 RETURNS TABLE (n int, verdict text, job bigint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -10,9 +10,7 @@
 -- seen tells how far the server has come. The caller hands it in with its next call, as p_seen: see tenure.witnessed.
 CREATE OR REPLACE FUNCTION tenure.beat(p_seen text DEFAULT NULL, OUT leads boolean, OUT leases_are_out boolean, OUT workers int,
     OUT seen text)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -56,9 +54,7 @@ END $$;
 -- since others may have stood still with it. It is a look without locks; what it finds is checked again before anything
 -- is written.
 CREATE OR REPLACE FUNCTION tenure.overdue(p_limit int, p_grace_ms bigint DEFAULT 0) RETURNS TABLE (job bigint, token bigint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -88,9 +84,7 @@ $$ SELECT was.id, was.token, was.worker, became, was.kind, was.queue, was.tenant
 
 CREATE OR REPLACE FUNCTION tenure.lapse_many(p_jobs bigint[], p_tokens bigint[])
 RETURNS TABLE (n int, verdict text, lapsed tenure.lapse_row)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -268,9 +262,7 @@ END $$;
 -- Looks at the locks of all workers, and takes back up to p_limit jobs of those that are gone, whatever their leases say.
 -- One look is not enough to tell. It never waits: a job that an open transaction has locked is left for the next call.
 CREATE OR REPLACE FUNCTION tenure.vanished(p_limit int) RETURNS SETOF tenure.lapse_row
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

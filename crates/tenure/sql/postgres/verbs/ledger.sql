@@ -9,9 +9,7 @@
 CREATE OR REPLACE FUNCTION tenure.ledger_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_names text[],
     p_results json[], p_notes text[])
 RETURNS TABLE (n int, verdict text, result json, token bigint, since bigint, standing smallint, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -186,8 +184,7 @@ END $$;
 -- not_in_doubt with where the effect stands, running, succeeded, no_such_effect or not_found.
 CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
     OUT verdict text, OUT state smallint, OUT standing smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -239,7 +236,6 @@ CREATE OR REPLACE FUNCTION tenure.effects_page(p_in_doubt boolean, p_job bigint,
 RETURNS TABLE (job bigint, effect text, standing smallint, token bigint, opened_at bigint, ended_at bigint, result json,
                note text, in_doubt boolean, state smallint, kind text, tenant text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

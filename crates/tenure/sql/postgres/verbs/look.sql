@@ -3,8 +3,7 @@
 -- The token and the state of each job, and nothing else: for a worker whose handler may have completed a job itself. No row
 -- for a job that is not there, or no longer.
 CREATE OR REPLACE FUNCTION tenure.current_many(p_jobs bigint[]) RETURNS TABLE (n int, token bigint, state smallint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -42,7 +41,6 @@ END $$;
 -- still arrive, so the same question may have another answer a moment later.
 CREATE OR REPLACE FUNCTION tenure.held(p_worker text, p_request bigint DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
 AS $$
 BEGIN
     RETURN QUERY SELECT r.* FROM tenure.record r
@@ -55,7 +53,6 @@ DROP FUNCTION IF EXISTS tenure.page(smallint, text, text, text, bigint, int);
 CREATE OR REPLACE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text, p_before bigint,
     p_limit int, p_tag text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     ids bigint[] := '{}';
@@ -145,7 +142,6 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.leases(p_limit int)
 RETURNS TABLE (job bigint, kind text, token bigint, worker text, started_at bigint, lease_until bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -27,9 +27,7 @@ END $$;
 
 -- Ends jobs that have not ended. A running job's holder learns of it at its next call.
 CREATE OR REPLACE FUNCTION tenure.cancel_many(p_jobs bigint[]) RETURNS TABLE (n int, verdict text, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -61,9 +59,7 @@ END $$;
 -- a token it is repeatable: only the job as it was seen is queued again.
 CREATE OR REPLACE FUNCTION tenure.requeue_many(p_jobs bigint[], p_if_tokens bigint[])
 RETURNS TABLE (n int, verdict text, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -105,9 +101,7 @@ END $$;
 
 -- Queues parked jobs again.
 CREATE OR REPLACE FUNCTION tenure.resume_many(p_jobs bigint[]) RETURNS TABLE (n int, verdict text, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -144,9 +138,7 @@ END $$;
 -- Deletes ended jobs and all that is known of them.
 CREATE OR REPLACE FUNCTION tenure.purge_many(p_jobs bigint[], p_if_tokens bigint[])
 RETURNS TABLE (n int, verdict text, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -255,9 +247,7 @@ END $$;
 -- oldest first, and up to as many expired keys; and workers that cannot be looked at and have not been heard of for a
 -- day. Locked rows are skipped, and an effect in doubt keeps its job.
 CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

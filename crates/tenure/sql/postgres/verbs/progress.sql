@@ -3,9 +3,7 @@
 -- of one job the last counts. What is out of bounds is brought into them, since nothing depends on it.
 CREATE OR REPLACE FUNCTION tenure.progress_many(p_jobs bigint[], p_tokens bigint[], p_permille smallint[], p_notes text[])
 RETURNS TABLE (n int, verdict text, token bigint, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

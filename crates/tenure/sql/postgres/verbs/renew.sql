@@ -3,9 +3,7 @@
 -- neither extended nor stale. Since claim and lapse skip it too, no worker can take it meanwhile.
 CREATE OR REPLACE FUNCTION tenure.renew_many(p_jobs bigint[], p_tokens bigint[], p_lease_ms bigint)
 RETURNS TABLE (n int, verdict text, lease_until bigint, token bigint, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

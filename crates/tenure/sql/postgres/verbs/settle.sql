@@ -5,32 +5,48 @@
 CREATE OR REPLACE FUNCTION tenure.settle_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[])
 RETURNS TABLE (n int, verdict text, became smallint, token bigint, state smallint)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    t         bigint;
-    e         bigint;
-    size      int := cardinality(p_jobs);
-    distinct_ boolean;   -- no job is there twice
-    plain     boolean;   -- and all are completions
-    fenced    boolean := coalesce(current_setting('tenure_session.fenced', true) = 'yes', false);
-    forgetful text[];    -- queues whose succeeded jobs are deleted at once
-    doubtful  bigint[];  -- jobs that are kept all the same, since an effect of theirs is in doubt
-    heard     int[];
-    forgotten bigint[];
-    shown     record;
+    settled record;
 BEGIN
-    IF size = 0 THEN
+    IF cardinality(p_jobs) = 0 THEN
         RETURN;
     END IF;
+    settled := tenure.settle_completions(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results);
+    RETURN QUERY SELECT h.n, 'settled', 4::smallint /* succeeded */, NULL::bigint, NULL::smallint
+                   FROM unnest(settled.applied) h(n);
+    IF cardinality(settled.applied) < cardinality(p_jobs) THEN
+        RETURN QUERY SELECT r.n, r.verdict, r.became, r.token, r.state
+                       FROM tenure.settle_others(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results,
+                                                 settled.applied, settled.t) r;
+    END IF;
+END $$;
+
+-- Checks a batch of settlements, locks its jobs, and completes those that are to be completed. Answers the places in the
+-- batch of those that were, and the time of it all. The rest is for tenure.settle_others.
+CREATE OR REPLACE FUNCTION tenure.settle_completions(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
+    p_notes text[], p_results json[], OUT applied int[], OUT t bigint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    size      int := cardinality(p_jobs);
+    distinct_ boolean := true;   -- no job is there twice
+    plain     boolean;           -- and all are completions
+    -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.
+    forgets   boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+    forgotten bigint[];          -- jobs whose queue deletes them as they succeed
+BEGIN
     PERFORM tenure.check_batch(size, cardinality(p_tokens), cardinality(p_verbs), cardinality(p_after_ms),
         cardinality(p_notes), cardinality(p_results)), tenure.check_results(p_results);
-    p_notes := tenure.shortened(p_notes);
-    SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
-      FROM unnest(p_jobs, p_verbs) u(id, verb);
+    IF size = 1 THEN
+        plain := p_verbs[1] = 'complete';
+    ELSE
+        SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
+          FROM unnest(p_jobs, p_verbs) u(id, verb);
+    END IF;
     -- Refusals leave lines in the timeline, and a line is waited for like a lock. In the order of jobs there is no circle; but
     -- those of one job come in the order of the batch, so batches with a job in them more than once come one by one.
     IF NOT distinct_ THEN
@@ -38,74 +54,76 @@ BEGIN
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     t := tenure.clock_ms();
-    SELECT coalesce(array_agg(q.queue), '{}') INTO forgetful FROM tenure.queues q WHERE q.keep_ms = 0;
-    -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        forgetful := '{}';
-    END IF;
-    doubtful := '{}';
-    IF forgetful <> '{}' THEN
-        SELECT coalesce(array_agg(l.job_id), '{}') INTO doubtful
-          FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (p_jobs);
-    END IF;
-
+    applied := '{}';
     IF NOT (distinct_ AND plain) THEN
         PERFORM 1 FROM (SELECT DISTINCT u.id, u.token FROM unnest(p_jobs, p_tokens) u(id, token) ORDER BY u.id, u.token) s
           CROSS JOIN LATERAL (SELECT 1 FROM tenure.jobs j WHERE j.id = s.id AND j.token = s.token AND j.state + 0 = 2 /* running */
                                  FOR UPDATE) l;
     END IF;
-    IF distinct_ THEN
-        WITH shown AS MATERIALIZED (
-            SELECT u.id, u.token, u.result, u.n
-              FROM unnest(p_jobs, p_tokens, p_verbs, p_results) WITH ORDINALITY u(id, token, verb, result, n)
-             WHERE u.verb = 'complete' ORDER BY u.id),
-        ended AS (
-            -- A list of one, since only by it the planner cannot come to walk the whole table instead: it would,
-            -- for as long as it believes that the table is as small as it once was.
-            DELETE FROM tenure.jobs j USING shown s
-             WHERE j.id = ANY (ARRAY[s.id])
-               AND j.token = s.token AND j.state + 0 = 2 /* running */
-            RETURNING s.n, s.result, j.id, j.queue, j AS was),
-        kept AS (
-            INSERT INTO tenure.done
-            SELECT d.* FROM ended e
-             CROSS JOIN LATERAL tenure.as_ended(e.was, 4::smallint /* succeeded */, (e.was).token, (e.was).crashes, t, e.result, NULL) d
-             WHERE e.queue <> ALL (forgetful) OR e.id = ANY (doubtful))
-        SELECT array_agg(e.n), array_agg(e.id) FILTER (WHERE e.queue = ANY (forgetful) AND e.id <> ALL (doubtful))
-          INTO heard, forgotten
-          FROM ended e;
-        IF forgotten IS NOT NULL THEN
-            -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the first
-            -- look must not go with its job.
-            IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (forgotten)) THEN
-                RAISE EXCEPTION 'an effect was opened at the moment at which its job was completed'
-                    USING ERRCODE = 'serialization_failure', HINT = 'Send it again.';
-            END IF;
-            PERFORM tenure.forget(forgotten);
-        END IF;
-        -- Only what was settled here proves a fence: a stale settlement, which is a mere value to its caller, must
-        -- not open the way for the writes beside it.
-        IF fenced THEN
-            PERFORM tenure.prove_fences(array_agg(u.id), array_agg(u.token))
-               FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) WHERE u.n = ANY (heard);
-        END IF;
-        RETURN QUERY SELECT h.n, 'settled', 4::smallint /* succeeded */, NULL::bigint, NULL::smallint FROM unnest(heard) h(n);
-        IF cardinality(heard) = size THEN
-            RETURN;
-        END IF;
+    IF NOT distinct_ THEN
+        RETURN;
     END IF;
+    WITH shown AS MATERIALIZED (
+        SELECT u.id, u.token, u.result, u.n
+          FROM unnest(p_jobs, p_tokens, p_verbs, p_results) WITH ORDINALITY u(id, token, verb, result, n)
+         WHERE u.verb = 'complete' ORDER BY u.id),
+    ended AS (
+        DELETE FROM tenure.jobs j USING shown s
+         WHERE j.id = ANY (ARRAY[s.id])
+           AND j.token = s.token AND j.state + 0 = 2 /* running */
+        RETURNING s.n, s.result, j.id, j AS was,
+                  -- A job with an effect in doubt is kept all the same.
+                  forgets AND j.queue IN (SELECT q.queue FROM tenure.queues q WHERE q.keep_ms = 0)
+                  AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = j.id AND l.state = 0 /* open */) AS goes),
+    kept AS (
+        INSERT INTO tenure.done
+        SELECT d.* FROM ended e
+         CROSS JOIN LATERAL tenure.as_ended(e.was, 4::smallint /* succeeded */, (e.was).token, (e.was).crashes, t, e.result, NULL) d
+         WHERE NOT e.goes)
+    SELECT coalesce(array_agg(e.n), '{}'), array_agg(e.id) FILTER (WHERE e.goes) INTO applied, forgotten FROM ended e;
+    IF forgotten IS NOT NULL THEN
+        -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the statement above
+        -- began must not go with its job.
+        IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (forgotten)) THEN
+            RAISE EXCEPTION 'an effect was opened at the moment at which its job was completed'
+                USING ERRCODE = 'serialization_failure', HINT = 'Send it again.';
+        END IF;
+        PERFORM tenure.forget(forgotten);
+    END IF;
+    -- Only what was settled here proves a fence: a stale settlement, which is a mere value to its caller, must
+    -- not open the way for the writes beside it.
+    IF current_setting('tenure_session.fenced', true) = 'yes' THEN
+        PERFORM tenure.prove_fences(array_agg(u.id), array_agg(u.token))
+           FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) WHERE u.n = ANY (applied);
+    END IF;
+END $$;
 
-    e := tenure.floor_of_now(t);
+-- Settles what tenure.settle_completions has left, one after the other: what is no completion, and what did not pass the
+-- fence.
+CREATE OR REPLACE FUNCTION tenure.settle_others(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
+    p_notes text[], p_results json[], p_applied int[], t bigint)
+RETURNS TABLE (n int, verdict text, became smallint, token bigint, state smallint)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    e         bigint := tenure.floor_of_now(t);
+    forgetful text[] := '{}';   -- queues whose succeeded jobs are deleted at once
+    shown     record;
+BEGIN
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        forgetful := ARRAY(SELECT q.queue FROM tenure.queues q WHERE q.keep_ms = 0);
+    END IF;
     FOR shown IN
         SELECT u.id, u.token, u.verb, u.after_ms, u.note, u.result, u.n::int AS n
-          FROM unnest(p_jobs, p_tokens, p_verbs, p_after_ms, p_notes, p_results) WITH ORDINALITY
+          FROM unnest(p_jobs, p_tokens, p_verbs, p_after_ms, tenure.shortened(p_notes), p_results) WITH ORDINALITY
                u(id, token, verb, after_ms, note, result, n)
-         WHERE heard IS NULL OR u.n <> ALL (heard) ORDER BY u.id, u.n
+         WHERE u.n <> ALL (p_applied) ORDER BY u.id, u.n
     LOOP
         n := shown.n;
         SELECT s.verdict, s.became, s.token, s.state INTO verdict, became, token, state
           FROM tenure.settle_one(shown.id, shown.token, shown.verb, shown.after_ms, shown.note, shown.result, t, e, forgetful) s;
-        IF fenced AND verdict = 'settled' THEN
+        IF verdict = 'settled' AND current_setting('tenure_session.fenced', true) = 'yes' THEN
             PERFORM tenure.prove_fences(ARRAY[shown.id], ARRAY[shown.token]);
         END IF;
         RETURN NEXT;
@@ -134,7 +152,7 @@ BEGIN
         PERFORM tenure.invalid('after', 'a delay is not negative', 'Use 0 for at once.');
     END IF;
     -- The running job that this token owns. Here, and nowhere else but in the statement for completions,
-    -- it is decided who may settle. settle_many has locked it.
+    -- it is decided who may settle. settle_completions has locked it.
     SELECT j.* INTO was
       FROM tenure.jobs j
      WHERE j.id = p_job
@@ -211,9 +229,7 @@ END $$;
 -- Locks the running jobs that these tokens own, in the order of their ids, and answers which they are:
 -- for a caller that has more to write before it settles them in the same transaction.
 CREATE OR REPLACE FUNCTION tenure.hold_many(p_jobs bigint[], p_tokens bigint[]) RETURNS TABLE (n int)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -14,30 +14,13 @@ use crate::job::Name;
 use crate::lease::WorkerId;
 use crate::store::{Attempt, Claim, Claimed, Cursor, Settled, Settlement};
 
-/// The columns that a claim returns.
-macro_rules! select_claimed {
-    ($from:literal) => {
-        concat!(
-            "SELECT what, place, job, token, verdict, became, state, worker, kind, args, queue, tenant, attempt, ",
-            "max_attempts, crashes, max_crashes, retry, max_runtime, run_at, started_at, enqueued_at, lease_until, ",
-            "key, extras, cursor, due_ms, marks FROM ",
-            $from
-        )
-    };
-}
-
 pub(super) fn claim(
     session: &mut Session,
     schema: &Schema,
     ask: &Claim,
     marks: &mut Option<String>,
 ) -> Result<Claimed, postgres::Error> {
-    const CLAIM: &str = select_claimed!(
-        "tenure.claim_many($1, $2, $3, $4, $5, $6, $7, $8, p_round => $9, p_request => $10)"
-    );
-    let asked = Asked::new(ask);
-    let rows = session.query(&schema.apply(CLAIM), &asked.params(marks))?;
-    read(&rows, ask, marks).map(|(_, claimed)| claimed)
+    settle_and_claim(session, schema, &[], ask, marks, false).map(|(_, claimed)| claimed)
 }
 
 pub(super) fn settle_and_claim(
@@ -48,10 +31,11 @@ pub(super) fn settle_and_claim(
     marks: &mut Option<String>,
     is_in_transaction: bool,
 ) -> Result<(Vec<Settled>, Claimed), postgres::Error> {
-    const BOTH: &str = select_claimed!(
-        "tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-         p_round => $15, p_request => $16, p_in_transaction => $17)"
-    );
+    const BOTH: &str = "SELECT what, place, job, token, verdict, became, state, worker, kind, args, \
+        queue, tenant, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, run_at, \
+        started_at, enqueued_at, lease_until, key, extras, cursor, due_ms, marks \
+        FROM tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+        p_round => $15, p_request => $16, p_in_transaction => $17)";
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));

@@ -111,14 +111,15 @@ impl Migrations {
         texts::FUNCTIONS.to_vec()
     }
 
-    /// Puts the functions of one file in the place of those that are there.
+    /// Puts the functions of one file in the place of those that are there, under the same settings.
     #[cfg(feature = "drill")]
     pub(super) fn replace(&mut self, text: &str) -> Result<()> {
         let Migrations { link, schema } = self;
         link.run("replace functions", |session| {
             session.transaction(Isolation::ReadCommitted, |session| {
                 session.batch("SET LOCAL search_path = pg_catalog, pg_temp")?;
-                session.batch(&schema.apply(text))
+                session.batch(&schema.apply(text))?;
+                session.batch(&schema.apply(texts::PLANS))
             })
         })
     }

@@ -72,8 +72,9 @@ fn a_request_that_makes_no_sense_names_what_is_wrong_with_it() {
 #[test]
 fn every_field_that_the_functions_name_is_known() {
     let sql = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/postgres");
-    let files =
-        ["verbs", "single"].into_iter().flat_map(|name| std::fs::read_dir(sql.join(name)).unwrap());
+    let files = ["base", "verbs", "single"]
+        .into_iter()
+        .flat_map(|name| std::fs::read_dir(sql.join(name)).unwrap());
     let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
     let text = texts.collect::<Vec<_>>().concat();
     let mut named: Vec<&str> = ["invalid", "check_names", "check_json", "ms"]

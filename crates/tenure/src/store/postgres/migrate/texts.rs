@@ -16,11 +16,16 @@ macro_rules! sql {
 }
 
 /// The functions, in an order in which each finds what it is made of.
-pub(super) const FUNCTIONS: [(&str, &str); 18] = sql! {
-    "verbs/record" "verbs/enqueue" "verbs/lapse" "verbs/claim" "verbs/renew" "verbs/progress" "verbs/settle" "verbs/ledger"
+pub(super) const FUNCTIONS: [(&str, &str); 25] = sql! {
+    "base/installation" "base/time" "base/checks" "base/numbers" "base/epochs" "verbs/record" "base/moves" "verbs/enqueue" "verbs/lapse" "verbs/claim" "verbs/renew" "verbs/progress" "verbs/settle" "verbs/ledger"
     "verbs/operate" "verbs/look" "verbs/check" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/ledger"
     "single/operate" "single/views"
+    "plans"
 };
+
+/// The settings of the functions. A function that is replaced loses them.
+#[cfg(feature = "drill")]
+pub(super) const PLANS: &str = FUNCTIONS[FUNCTIONS.len() - 1].1;
 
 /// One line for each state of the functions that others may have installed: its number, and the checksum. The last line is what
 /// this binary has.

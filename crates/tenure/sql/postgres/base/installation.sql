@@ -1,0 +1,51 @@
+-- What was installed, and what its promises rest on.
+--
+-- Functions that people or workers call are SECURITY DEFINER with a fixed search_path, so that a
+-- role needs EXECUTE and no right on any table. The helpers in this directory run inside those and
+-- are called from nowhere else.
+
+-- Makes a composite type, or leaves it if it has these columns already. One that has others is dropped together with the
+-- functions that use it; all of them are made again by the files that follow.
+CREATE OR REPLACE FUNCTION tenure.put_type(p_name text, p_columns text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    type_ regclass := to_regclass('tenure.' || quote_ident(p_name));
+BEGIN
+    IF p_columns = (SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum)
+                      FROM pg_attribute a WHERE a.attrelid = type_) THEN
+        RETURN;
+    ELSIF type_ IS NOT NULL THEN
+        EXECUTE format('DROP TYPE %s CASCADE', type_);
+    END IF;
+    EXECUTE format('CREATE TYPE tenure.%I AS (%s)', p_name, p_columns);
+END $$;
+
+-- What was installed here, for those who may not read tables: the migrations, and as number 0 the
+-- functions, with their release beside the name.
+CREATE OR REPLACE FUNCTION tenure.history()
+RETURNS TABLE (version bigint, name text, checksum text, min_client bigint, applied_at bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT m.version, m.name, m.checksum, m.min_client, m.applied_at FROM tenure.migrations m
+   UNION ALL
+   SELECT 0, concat('functions ', m.functions_release), m.functions, m.functions_client, m.functions_at FROM tenure.meta m
+    WHERE m.functions IS NOT NULL
+    ORDER BY 1 $$;
+
+-- What answers for a token, an outcome or a job must be on disk when it is acknowledged: if a crash of the server forgot it, the
+-- same token would go to another worker. So a function that promises something raises synchronous_commit for its transaction
+-- where the session or its role says off, unless the installation has said off. It never lowers it: local and all that is above
+-- wait for this server's disk. Each function asks for the setting itself, since that is much cheaper than this call.
+CREATE OR REPLACE FUNCTION tenure.be_durable() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true) FROM tenure.meta m WHERE m.durability = 'on';
+END $$;
+
+-- What the promises of this installation rest on: what it has said about commits, and whether a commit of this session is on
+-- disk before it is acknowledged; and by what it would notice that the database has gone back in time.
+CREATE OR REPLACE FUNCTION tenure.terms(OUT durability text, OUT is_synced boolean, OUT tells_timeline boolean, OUT tells_system boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT m.durability,
+          current_setting('fsync')::boolean AND (m.durability = 'on' OR current_setting('synchronous_commit') <> 'off'),
+          m.wal_timeline <> 0, m.system <> 0
+     FROM tenure.meta m $$;

@@ -31,7 +31,8 @@
 //! # Ok::<(), tenure::store::Error>(())
 //! ```
 //!
-//! The modules, in reading order:
+//! What a program needs is at the root of the crate. The modules are for programs that work below
+//! [`Tenure`], such as tools and tests of engines. In reading order:
 //!
 //! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
 //! 2. how it is stored: [`store`], the port, and then its engines
@@ -62,11 +63,16 @@ pub mod telemetry;
 pub mod testing;
 pub mod worker;
 
-pub use self::client::{Handle, Job, JobError, Tenure};
-pub use self::handler::Context;
+pub use self::client::{Enqueue, Handle, Job, JobError, Tenure};
+pub use self::clock::Timestamp;
+pub use self::handler::{AnyJob, Context, Effect, EffectCall};
+pub use self::inspect::{JobDetail, TimelineEntry};
+pub use self::job::{JobId, Json, Key, Name, Progress, RetryPolicy, State, Tenant};
+pub use self::lease::{Fence, Token, WorkerId};
 pub use self::lifecycle::Fault;
-pub use self::store::Address;
-pub use self::worker::{Worker, shutdown_signal};
+pub use self::store::{Address, Error, Result};
+pub use self::telemetry::{Event, Exit, Fact, Level, Observer};
+pub use self::worker::{Running, Worker, shutdown_signal};
 
 /// The examples of the README are tests.
 #[cfg(doctest)]

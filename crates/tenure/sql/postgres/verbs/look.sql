@@ -47,9 +47,7 @@ BEGIN
                   WHERE r.state = 2 /* running */ AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
 END $$;
 
--- A page of jobs, newest first. Queued (1) is ready or waiting. A release that had no p_tag and p_key may have left its function
--- behind; its binaries call this one.
-DROP FUNCTION IF EXISTS tenure.page(smallint, text, text, text, bigint, int);
+-- A page of jobs, newest first. Queued (1) is ready or waiting.
 CREATE OR REPLACE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text, p_before bigint,
     p_limit int, p_tag text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

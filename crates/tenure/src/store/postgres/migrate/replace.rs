@@ -2,7 +2,7 @@
 //!
 //! `CREATE OR REPLACE` refuses a function whose answer has changed, and leaves one in place whose
 //! parameters have changed, beside the new one. So what cannot be replaced is dropped first, and
-//! what the new release does not have is dropped at the end. The right to call a function stays
+//! what the new release does not have is dropped afterwards. The right to call a function stays
 //! with its name.
 
 use postgres::error::SqlState;
@@ -17,6 +17,9 @@ type Done = Result<(), postgres::Error>;
 /// Runs these files where functions of another release are installed.
 pub(super) fn replace(session: &mut Session, schema: &Schema, files: &[String]) -> Done {
     let older = Older::find(session, schema)?;
+    // The last file is `plans`, which names functions without their parameters: by then only one of
+    // each name may be left.
+    let Some((plans, files)) = files.split_last() else { return Ok(()) };
     for text in files {
         // Most files only replace bodies.
         if !try_batch(session, schema, text)? {
@@ -26,6 +29,7 @@ pub(super) fn replace(session: &mut Session, schema: &Schema, files: &[String]) 
         }
     }
     older.drop_named(session, schema, &texts::function_names())?;
+    session.batch(&schema.apply(plans))?;
     older.grant(session, schema)
 }
 

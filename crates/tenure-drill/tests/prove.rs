@@ -14,7 +14,7 @@ use tenure::job::{JobId, Json, Name, NewJob, State};
 use tenure::lease::WorkerId;
 use tenure::lifecycle::Outcome;
 use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::{Claim, Cursor, Renewed, Settled, Settlement, Store};
+use tenure::store::{Claim, Operate, Renewed, Settled, Settlement, Work};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
 use tenure_drill::disk;

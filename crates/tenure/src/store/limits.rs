@@ -28,7 +28,7 @@ pub const PASS_LIMIT: usize = 100;
 pub const SUSPICION: Duration = Duration::from_secs(60);
 
 /// How long a worker's lock must have been free before its process counts as gone. This is the
-/// default and the minimum; [`Store::set_guard_gap`](super::Store::set_guard_gap) sets a longer
+/// default and the minimum; [`Operate::set_guard_gap`](super::Operate::set_guard_gap) sets a longer
 /// gap. A broken connection reconnects within this time.
 ///
 /// The gap is a trade-off. A worker whose connections are cut for longer than the gap loses its

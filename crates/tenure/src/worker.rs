@@ -1,7 +1,7 @@
 //! How jobs run: a worker claims them, keeps their leases, calls their handlers and settles the
 //! attempts.
 //!
-//! The work is done by machines that are stepped: the dispatcher ([`claim`](self), with its
+//! The work is done by machines that are stepped: the dispatcher ([`dispatch`](self), with its
 //! settler), the renewer and the sweeper. `step` does what is due and returns when to call it
 //! again. In production each machine has its own thread; in a simulation one thread steps them all,
 //! in an order derived from a seed.
@@ -12,8 +12,8 @@
 )]
 
 mod build;
-mod claim;
 pub(crate) mod desk;
+mod dispatch;
 pub(crate) mod execute;
 mod renew;
 mod settle;
@@ -29,16 +29,16 @@ use std::time::Duration;
 /// The machines, for the simulation, which steps them itself.
 #[cfg(feature = "drill")]
 pub(crate) mod machines {
-    pub use super::claim::{Crew, Dispatcher};
     pub use super::desk::{Cause, Desk, Hold, Returned, Stage};
+    pub use super::dispatch::{Crew, Dispatcher};
     pub use super::renew::Renewer;
     pub use super::sweep::Sweeper;
     pub use super::{Next, Plan};
 }
 
 pub use self::build::Worker;
-use self::claim::{Crew, Dispatcher};
 use self::desk::{Desk, Loss};
+use self::dispatch::{Crew, Dispatcher};
 use self::renew::Renewer;
 pub use self::shutdown::{Running, shutdown_signal};
 use self::sweep::Sweeper;

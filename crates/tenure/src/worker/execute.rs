@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::Instrument;
 
-use super::claim::Crew;
 use super::desk::{Cause, Hold, Returned, Stage};
+use super::dispatch::Crew;
 use crate::clock::{Chance, Jitter, Moment};
 use crate::handler::{Answer, Caught, Committed, Context, Execution, Surroundings, panicked};
 use crate::lifecycle::{self, Fault, Outcome, Standing};

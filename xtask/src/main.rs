@@ -95,8 +95,8 @@ fn test() -> Vec<Step> {
                 .env("RUSTDOCFLAGS", "-Dwarnings"),
         ),
         Step::cargo(
-            "the library without features",
-            Cargo::new("check -p tenure --no-default-features"),
+            "the library on PostgreSQL alone",
+            Cargo::new("check -p tenure --no-default-features --features postgres"),
         ),
         Step::cargo(
             "the command line without the drill",

@@ -4,10 +4,9 @@
 use std::fmt;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tenure::clock::Timestamp;
-use tenure::inspect::Filter;
-use tenure::job::{Invalid, JobId, Key, Name, State, Tenant};
-use tenure::ledger::effect_name;
+use tenure::engine::job::{Invalid, JobId, Key, Name, State, Tenant};
+use tenure::engine::ledger::effect_name;
+use tenure::{Filter, Timestamp};
 
 /// Invalid input, and what would be valid.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use tenure::clock::{Clock, Timestamp};
-use tenure::job::NewJob;
-use tenure::store::Enqueued;
-use tenure::telemetry::{Event, Level, Observer};
+use tenure::engine::clock::{Clock, Timestamp};
+use tenure::engine::job::NewJob;
+use tenure::engine::store::Enqueued;
+use tenure::engine::telemetry::{Event, Level, Observer};
 
 use crate::output::harmless;
 

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use tenure::job::Invalid;
-use tenure::store::{Error, Store};
+use tenure::engine::job::Invalid;
+use tenure::engine::store::{Error, Store};
 
 #[cfg(feature = "drill")]
 use self::commands::drill;

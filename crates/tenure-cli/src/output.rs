@@ -122,7 +122,7 @@ pub(crate) fn usage(error: &clap::Error) {
 /// A progress bar for long work, drawn on stderr if a person is there to see it. `None`: the total
 /// is unknown.
 pub(crate) fn progress(total: Option<u64>, doing: &'static str) -> ProgressBar {
-    const LONG: u64 = tenure::job::BATCH_LIMIT as u64;
+    const LONG: u64 = tenure::engine::job::BATCH_LIMIT as u64;
     if !io::stderr().is_terminal() || total.is_some_and(|total| total <= LONG) {
         return ProgressBar::hidden();
     }

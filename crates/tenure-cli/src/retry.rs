@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::job::{RETRY_LIMIT, RetryPolicy};
+use tenure::engine::job::{RETRY_LIMIT, RetryPolicy};
 
 use crate::time::{duration, exact_millis, positive_duration};
 

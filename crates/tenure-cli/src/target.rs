@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use tenure::Address;
-use tenure::inspect::Due;
-use tenure::store::Store;
-use tenure::store::migrate::Status;
-use tenure::store::postgres::{Brought, Contents, Durability, Newer, Roles, ServerAddress};
+use tenure::engine::inspect::Due;
+use tenure::engine::store::Store;
+use tenure::engine::store::migrate::Status;
+use tenure::engine::store::postgres::{Brought, Contents, Durability, Newer, Roles, ServerAddress};
 
 use crate::args::BadInput;
 use crate::commands::doctor::Examined;

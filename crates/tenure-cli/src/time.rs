@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::clock::{Clock, Timestamp};
+use tenure::engine::clock::{Clock, Timestamp};
 
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];

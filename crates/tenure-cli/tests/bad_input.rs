@@ -303,7 +303,7 @@ fn an_operation_on_several_jobs_does_what_is_possible_and_says_what_is_not(shell
 }
 
 fn deleting_all_dead_jobs_is_asked_for_twice(shell: &Shell) {
-    shell.settled(tenure::lifecycle::Outcome::Bury { reason: "no".into() });
+    shell.settled(tenure::engine::lifecycle::Outcome::Bury { reason: "no".into() });
     for which in [&["--all"][..], &["--queue", "default"]] {
         let purge = [&["dead", "purge"], which].concat();
         shell.run(&purge).refused(2, "delete 1 dead job for good");

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use shell::{Ran, Shell, claim, claim_for, on_both_engines, settle_next};
-use tenure::job::{BATCH_LIMIT, JobId, Json, Limits, Progress, State};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Attempt, Report, Reported, Settled, Settlement, Store};
+use tenure::engine::job::{BATCH_LIMIT, JobId, Json, Limits, Progress, State};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Attempt, Report, Reported, Settled, Settlement, Store};
 
 on_both_engines!(
     enqueue_prints_the_id_alone,

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use shell::{Shell, claim, claim_for, ledger, on_both_engines, settle_next};
-use tenure::job::{JobId, Name};
-use tenure::lease::{WorkerId, epoch_of};
-use tenure::ledger::Act;
-use tenure::lifecycle::Outcome;
-use tenure::store::{Registration, Settlement};
+use tenure::engine::job::{JobId, Name};
+use tenure::engine::lease::{WorkerId, epoch_of};
+use tenure::engine::ledger::Act;
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Registration, Settlement};
 
 on_both_engines!(
     doctor_says_that_all_is_well_or_what_to_do,

@@ -7,11 +7,11 @@ mod shell;
 
 use serde_json::json;
 use shell::{Shell, claim, ledger, on_both_engines};
-use tenure::job::{JobId, Json, State};
-use tenure::lease::Fence;
-use tenure::ledger::{Act, Answer, Resolution};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Settlement, Store};
+use tenure::Fence;
+use tenure::engine::job::{JobId, Json, State};
+use tenure::engine::ledger::{Act, Answer, Resolution};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Settlement, Store};
 
 on_both_engines!(
     effects_are_listed_with_where_they_stand,

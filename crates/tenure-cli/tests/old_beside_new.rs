@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shell::{Shell, on_both_engines};
-use tenure::job::{JobId, State};
+use tenure::engine::job::{JobId, State};
 use tenure::postgres::{complete, tokio_postgres};
-use tenure::telemetry::Exit;
-use tenure::{Context, Fault, Job, Tenure, Worker};
+use tenure::{Context, Exit, Fault, Job, Tenure, Worker};
 use tokio::runtime::Runtime;
 
 on_both_engines!(

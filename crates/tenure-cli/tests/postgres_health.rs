@@ -8,7 +8,7 @@ mod shell;
 use std::time::Duration;
 
 use shell::Shell;
-use tenure::store::postgres::{Holder, Options, Postgres, ServerAddress};
+use tenure::engine::store::postgres::{Holder, Options, Postgres, ServerAddress};
 
 fn open(url: &str) -> (Postgres, ServerAddress) {
     let address = ServerAddress::parse(url).unwrap();

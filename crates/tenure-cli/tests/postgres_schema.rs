@@ -7,8 +7,8 @@ mod shell;
 
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{Options, Postgres, ServerAddress};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{Options, Postgres, ServerAddress};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 

@@ -13,7 +13,7 @@ use process::Process;
 use rustix::process::Signal;
 use serde_json::json;
 use shell::{Ran, Shell, on_both_engines};
-use tenure::job::RetryPolicy;
+use tenure::RetryPolicy;
 use tenure_cluster::{Binaries, Cluster, Settings};
 
 on_both_engines!(

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use shell::{Shell, on_both_engines};
-use tenure::inspect::Rule;
+use tenure::engine::inspect::Rule;
 use tenure_drill::damage::{self, DAMAGES, Damage};
 
 on_both_engines!(everything_that_must_not_be_is_found);

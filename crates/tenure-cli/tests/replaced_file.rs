@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use shell::{Ran, Shell};
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 
 /// Longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(20);

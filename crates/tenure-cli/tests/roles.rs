@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shell::{Ran, Shell};
-use tenure::job::{JobId, State};
+use tenure::engine::job::{JobId, State};
+use tenure::engine::telemetry::{Exit, Fact};
 use tenure::postgres::{self, tokio_postgres};
-use tenure::store::Error;
-use tenure::telemetry::{Exit, Fact};
-use tenure::{Context, Fault, Job, JobError, Tenure, Worker};
+use tenure::{Context, Error, Fault, Job, JobError, Tenure, Worker};
 use tokio::runtime::Runtime;
 
 /// Longer than a busy machine needs.

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 use shell::{Ran, Shell, on_both_engines};
-use tenure::lifecycle::Outcome;
+use tenure::engine::lifecycle::Outcome;
 
 on_both_engines!(
     a_reader_that_has_gone_is_no_reason_to_panic,

@@ -17,11 +17,11 @@ use process::Process;
 use rustix::process::Signal;
 use serde_json::Value;
 use shell::{Shell, on_both_engines};
-use tenure::clock::monotonic;
-use tenure::inspect::JobDetail;
-use tenure::job::{JobId, Json, Name, NewJob, RetryPolicy, State};
-use tenure::lifecycle::Verb;
-use tenure::store::Enqueued;
+use tenure::JobDetail;
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{JobId, Json, Name, NewJob, RetryPolicy, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::Enqueued;
 
 on_both_engines!(
     a_command_gets_its_job_and_its_json_is_the_result,

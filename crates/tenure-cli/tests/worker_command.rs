@@ -63,7 +63,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn done(result: Option<&str>) -> Finished {
-    let json = |text: &str| tenure::job::Json::check("result", text, LIMIT).unwrap();
+    let json = |text: &str| tenure::Json::check("result", text, LIMIT).unwrap();
     Finished::Done { result: result.map(json) }
 }
 

@@ -29,14 +29,14 @@ use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::{Clock, Timestamp};
+use tenure::TimelineEntry;
 use tenure::drill::{Dump, Explorable};
-use tenure::inspect::TimelineEntry;
-use tenure::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tenant};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, Entry, effect_name};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Attempt, Claim, Claimed, Enqueued, Lapsed, Look, Settled, Settlement};
+use tenure::engine::clock::{Clock, Timestamp};
+use tenure::engine::job::{JobId, JobRecord, Json, Key, Limits, Name, NewJob, State, Tenant};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, Entry, effect_name};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{Attempt, Claim, Claimed, Enqueued, Lapsed, Look, Settled, Settlement};
 
 use crate::engines::Engine;
 

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use tenure::inspect::Rule;
-use tenure::job::{Key, Name, NewJob};
-use tenure::lease::{Fence, Token};
-use tenure::ledger::{Act, Entry, effect_name};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Settlement, Store};
+use tenure::engine::inspect::Rule;
+use tenure::engine::job::{Key, Name, NewJob};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::ledger::{Act, Entry, effect_name};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Settlement, Store};
 
 use crate::conformance::{ask, complete, job, json, retry};
 
@@ -253,7 +253,7 @@ pub fn look_through(damage: Option<&Damage>, mut check: impl FnMut(Option<i64>, 
 /// The same through the [`Store`] port.
 pub(crate) fn look_through_store(damage: Option<&Damage>, store: &mut dyn Store) {
     look_through(damage, |from, size| {
-        let checked = store.check(from.map(tenure::job::JobId), size).expect("check answers");
+        let checked = store.check(from.map(tenure::JobId), size).expect("check answers");
         let wrong = checked.wrong.into_iter();
         let told = wrong.map(|wrong| (wrong.job.0, wrong.rule.name().to_owned(), wrong.what));
         (told.collect(), checked.next.map(|next| next.0))

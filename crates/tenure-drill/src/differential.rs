@@ -11,14 +11,14 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::{Chance, Clock};
 use tenure::drill::{Dump, Explorable};
-use tenure::inspect::{Checked, EffectFilter, Filter};
-use tenure::job::{JobId, Limits, Name, NewJob, Progress};
-use tenure::lease::{Fence, Token, WorkerId};
-use tenure::ledger::{Act, Entry, Resolution};
-use tenure::lifecycle::Outcome;
-use tenure::store::{
+use tenure::engine::clock::{Chance, Clock};
+use tenure::engine::inspect::{Checked, EffectFilter, Filter};
+use tenure::engine::job::{JobId, Limits, Name, NewJob, Progress};
+use tenure::engine::lease::{Fence, Token, WorkerId};
+use tenure::engine::ledger::{Act, Entry, Resolution};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{
     AsSeen, Claim, Cursor, GUARD_GAP, Look, QueueChange, Registration, Report, Settlement,
 };
 
@@ -235,8 +235,9 @@ pub(crate) fn compare(model: &Dump, engine: &Dump) -> String {
     part("next id", &(model.epoch, model.next_id), &(engine.epoch, engine.next_id));
     let (jobs, theirs) = (&model.jobs, &engine.jobs);
     if jobs.len() != theirs.len() {
-        let ids =
-            |jobs: &[tenure::job::JobRecord]| jobs.iter().map(|job| job.id.0).collect::<Vec<_>>();
+        let ids = |jobs: &[tenure::engine::job::JobRecord]| {
+            jobs.iter().map(|job| job.id.0).collect::<Vec<_>>()
+        };
         part("jobs", &ids(jobs), &ids(theirs));
     }
     jobs.iter().zip(theirs).for_each(|(ours, theirs)| part("job", ours, theirs));
@@ -282,7 +283,7 @@ impl Seat {
     }
 }
 
-fn ask(store: &mut dyn Look, query: &Query) -> tenure::store::Result<String> {
+fn ask(store: &mut dyn Look, query: &Query) -> tenure::Result<String> {
     Ok(match query {
         Query::Effects(in_doubt, limit) => {
             format!("{:?}", store.effects(&effects_filter(*in_doubt), *limit)?)
@@ -510,7 +511,7 @@ impl Player {
         format!("{:?}", self.store().load(&state))
     }
 
-    fn remember(&mut self, claimed: &tenure::store::Claimed) {
+    fn remember(&mut self, claimed: &tenure::engine::store::Claimed) {
         self.cursor = claimed.cursor;
         self.fences.extend(claimed.attempts.iter().map(|attempt| attempt.lease.fence()));
     }

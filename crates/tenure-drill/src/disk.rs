@@ -19,8 +19,8 @@ mod tape;
 use std::fmt;
 
 use serde::Serialize;
-use tenure::clock::Chance;
-use tenure::store::sqlite::Sqlite;
+use tenure::engine::clock::Chance;
+use tenure::engine::store::sqlite::Sqlite;
 
 pub(crate) use self::replaced::{Looks, replace};
 pub use self::strangers::Encounters;

@@ -1,10 +1,10 @@
 //! The engines, and a fresh store of each with a clock that the caller moves.
 
-use tenure::clock::{Clock, Timestamp};
+use tenure::Limits;
 use tenure::drill::Explorable;
-use tenure::job::Limits;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Result, postgres};
+use tenure::engine::clock::{Clock, Timestamp};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Result, postgres};
 
 use crate::model::Model;
 use crate::servers;
@@ -54,7 +54,7 @@ impl Engine {
             Engine::Model => Box::new(Model::new(clock.clone(), options.limits)),
             Engine::SqliteInMemory => Box::new(Sqlite::in_memory(&options)?),
             Engine::SqliteFile => {
-                let file = format!("{}.db", tenure::clock::unique().simple());
+                let file = format!("{}.db", tenure::engine::clock::unique().simple());
                 Box::new(Sqlite::open(directory.join(file), &options)?)
             }
             Engine::Postgres => {

@@ -24,8 +24,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tenure::clock::{Clock, millis, monotonic};
 use tenure::drill::Explorable;
+use tenure::engine::clock::{Clock, millis, monotonic};
 
 pub use self::actors::Ending;
 pub use self::invariants::{EXPLORED, Tally};
@@ -181,7 +181,7 @@ fn violation(found: Found, replay: Option<String>) -> Violation {
     Violation { invariant, what, schedule, states, replay }
 }
 
-fn unopened(error: &tenure::store::Error) -> Violation {
+fn unopened(error: &tenure::Error) -> Violation {
     let what = error.to_string();
     Violation { invariant: Invariant::Lockstep, what, schedule: vec![], states: 0, replay: None }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::clock::monotonic;
-use tenure::lease::{Fence, Token};
-use tenure::store::{Lapse, Lapsed, Result, Store};
+use tenure::engine::clock::monotonic;
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::store::{Lapse, Lapsed, Result, Store};
 
 use crate::speakers::{PATIENCE, Speaker};
 
@@ -47,7 +47,7 @@ impl Holder {
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["guarded", verdict] => holder.guarded = verdict == "ByLock",
                 ["held", job, token] => holder.held.push(Fence {
-                    job: tenure::job::JobId::parse(job).expect("a job"),
+                    job: tenure::JobId::parse(job).expect("a job"),
                     token: Token::parse(token).expect("a token"),
                 }),
                 ["ready", _] => break,

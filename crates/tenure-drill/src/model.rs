@@ -16,14 +16,14 @@ mod timeline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tenure::clock::{Clock, Timestamp, millis};
 use tenure::drill::{self, KeyRecord, KeyScope, WorkerRecord};
-use tenure::inspect::{QueueSettings, Raise, TimelineEntry};
-use tenure::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
-use tenure::lease::{Fence, Stale, WorkerId, first_of};
-use tenure::ledger::{Effect, Step};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{
+use tenure::engine::clock::{Clock, Timestamp, millis};
+use tenure::engine::inspect::{QueueSettings, Raise, TimelineEntry};
+use tenure::engine::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
+use tenure::engine::lease::{Fence, Stale, WorkerId, first_of};
+use tenure::engine::ledger::{Effect, Step};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{
     Attempt, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, GUARD_GAP, LAPSE_LIMIT, PASS_LIMIT,
     PROMOTE_LIMIT, Renewed, Result, Settled, Settlement,
 };

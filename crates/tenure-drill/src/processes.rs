@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
-use tenure::store::{Look, Result};
+use tenure::engine::store::{Look, Result};
 
-use tenure::inspect::Filter;
-use tenure::store::sqlite::{Options, Sqlite};
+use tenure::Filter;
+use tenure::engine::store::sqlite::{Options, Sqlite};
 
 /// A process that enqueues as fast as it can, and what it has reported so far.
 #[derive(Debug)]

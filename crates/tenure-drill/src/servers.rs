@@ -10,11 +10,11 @@ use std::error::Error as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use postgres::{Client, NoTls};
-use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
-use tenure::store::migrate::Standing;
-use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
-use tenure::store::{Error, Result};
+use tenure::engine::clock::Clock;
+use tenure::engine::store::migrate::Standing;
+use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::{Error, Result};
 
 use crate::engines::START;
 

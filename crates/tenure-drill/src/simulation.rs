@@ -30,8 +30,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use tenure::State;
 use tenure::drill::Patch;
-use tenure::job::State;
 
 pub use self::faults::Kind;
 pub use self::faulty::When;

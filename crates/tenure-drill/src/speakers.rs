@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 
 /// The timeout of every wait. Longer than a busy machine needs, and running into it is always an
 /// error.

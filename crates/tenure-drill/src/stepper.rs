@@ -24,8 +24,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::clock::monotonic;
 use tenure::drill::Patch;
+use tenure::engine::clock::monotonic;
 
 use self::bench::Bench;
 pub use self::cases::{Case, cases, chosen as chosen_cases, find, inside as inside_cases, planted};

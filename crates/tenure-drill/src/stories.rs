@@ -22,10 +22,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tenure::Address;
-use tenure::job::JobId;
-use tenure::lease::Token;
-use tenure::store::{Error, Result};
+use tenure::engine::store::{Error, Result};
+use tenure::{Address, JobId, Token};
 
 use self::stage::Stage;
 use crate::workers::Program;

@@ -21,13 +21,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tenure::clock::monotonic;
-use tenure::inspect::{EffectFilter, EffectView, Wrong};
-use tenure::job::{JobId, Json, Name, NewJob, State};
-use tenure::lease::Token;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Store};
-use tenure::{Address, Job};
+use tenure::engine::clock::monotonic;
+use tenure::engine::inspect::{EffectFilter, EffectView, Wrong};
+use tenure::engine::job::{JobId, Json, Name, NewJob, State};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Enqueued, Store};
+use tenure::{Address, Job, Token};
 
 use crate::servers;
 use crate::speakers::{PATIENCE, Speaker};
@@ -361,7 +360,7 @@ impl Bench {
 }
 
 /// A connection to the store at this place.
-pub fn open(place: &str) -> tenure::store::Result<Box<dyn Store>> {
+pub fn open(place: &str) -> tenure::Result<Box<dyn Store>> {
     place.parse::<Address>()?.open()
 }
 

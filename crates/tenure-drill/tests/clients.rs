@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
-use tenure::Tenure;
-use tenure::inspect::Filter;
-use tenure::job::JobId;
-use tenure::store::{Enqueued, Error, Incomplete, Verdict};
+use tenure::engine::store::{Enqueued, Error, Incomplete, Verdict};
+use tenure::{Filter, JobId, Tenure};
 use tenure_drill::servers;
 
 /// Makes two tests of each claim, one for each engine.

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rusqlite::ffi;
-use tenure::clock::Clock;
-use tenure::job::{Json, Name, NewJob, Tenant};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Outcome;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Settlement, Work};
+use tenure::WorkerId;
+use tenure::engine::clock::Clock;
+use tenure::engine::job::{Json, Name, NewJob, Tenant};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Settlement, Work};
 use tenure_drill::engines::START;
 
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,8 @@
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
 use postgres::Client;
-use tenure::clock::Clock;
-use tenure::store::postgres::Options;
+use tenure::engine::clock::Clock;
+use tenure::engine::store::postgres::Options;
 use tenure_drill::engines::START;
 use tenure_drill::servers;
 

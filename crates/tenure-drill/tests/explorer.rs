@@ -7,7 +7,7 @@ mod page;
 
 use std::sync::Mutex;
 
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 use tenure_drill::explorer::{EXPLORED, Engines, Report, SCOPES, Scope, Tally, Ways, explore};
 use tenure_drill::mutants::{self, Fate, Level, Stock};
 use tenure_drill::verdict::Invariant;

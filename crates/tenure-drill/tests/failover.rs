@@ -7,12 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use tenure::drill::Patch;
-use tenure::job::{JobId, Json, Name, NewJob};
-use tenure::lease::{Fence, WorkerId};
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Enqueued, Look, Settled, Settlement, Store, Work};
+use tenure::engine::job::{JobId, Json, Name, NewJob};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Enqueued, Look, Settled, Settlement, Store, Work};
 use tenure_cluster::{Binaries, Cluster, Settings};
 
 fn put(store: &mut dyn Store) -> JobId {
@@ -28,8 +28,8 @@ fn take(store: &mut dyn Store) -> Fence {
     let ask = Claim::new(WorkerId::unique(), 1, Duration::from_millis(1));
     // A lease of a millisecond is over at once, but the server's clock may need a moment to reach
     // that time.
-    let until = tenure::clock::monotonic() + Duration::from_secs(30);
-    while tenure::clock::monotonic() < until {
+    let until = tenure::engine::clock::monotonic() + Duration::from_secs(30);
+    while tenure::engine::clock::monotonic() < until {
         if let Some(attempt) = store.claim(&ask).unwrap().attempts.first() {
             return attempt.lease.fence();
         }
@@ -231,9 +231,9 @@ fn a_claim_that_does_not_wait_for_the_disk_is_forgotten() {
 
 /// A worker's sweeper asks again until the server answers.
 fn beat(worker: &mut Postgres) {
-    let until = tenure::clock::monotonic() + Duration::from_secs(30);
+    let until = tenure::engine::clock::monotonic() + Duration::from_secs(30);
     while let Err(error) = worker.beat() {
-        assert!(tenure::clock::monotonic() < until, "{error}");
+        assert!(tenure::engine::clock::monotonic() < until, "{error}");
     }
 }
 

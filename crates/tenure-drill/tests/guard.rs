@@ -9,11 +9,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::job::{Json, Name, NewJob};
-use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Look, Store};
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Enqueued, Look, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::holders::{Holder, sweep};
 

@@ -16,12 +16,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
-use tenure::clock::monotonic;
-use tenure::job::{JobRecord, RetryPolicy, State};
-use tenure::lifecycle::Verb;
-use tenure::telemetry::Exit;
-use tenure::worker::Running;
-use tenure::{Context, Fault, Handle, Job, Tenure, Worker};
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{JobRecord, RetryPolicy, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::{Context, Exit, Fault, Handle, Job, Running, Tenure, Worker};
 use tenure_drill::workers::Bench;
 use tenure_drill::workers::books::{self, Books};
 use tokio::sync::Notify;
@@ -75,7 +73,7 @@ fn a_handler_that_sends_its_own_transaction_again_writes_once_and_its_job_has_su
     let (tell, told) = mpsc::channel();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let found = runtime.block_on(within(async {
-        let observe = move |event: &tenure::telemetry::Event| {
+        let observe = move |event: &tenure::Event| {
             let _ = tell.send(event.fact.name());
         };
         let tenure = Tenure::options().observe(observe).open(&place).await.unwrap();

@@ -7,12 +7,12 @@
 )]
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tenure::store::{Claim, Look, Work};
+use tenure::engine::store::{Claim, Look, Work};
 
-use tenure::clock::monotonic;
-use tenure::job::{Json, Name, NewJob};
-use tenure::lease::WorkerId;
-use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
+use tenure::WorkerId;
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::fleet::{Calls, Fleet};
 

@@ -7,11 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::job::State;
 use tenure::postgres::tokio_postgres::{self, Client, NoTls, Transaction};
-use tenure::store::Error;
-use tenure::telemetry::Exit;
-use tenure::{Context, Fault, Tenure, Worker, postgres};
+use tenure::{Context, Error, Exit, Fault, State, Tenure, Worker, postgres};
 use tenure_drill::servers;
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;

@@ -8,15 +8,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::inspect::EffectFilter;
-use tenure::job::{Json, Name, NewJob, State};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, EffectKey, Entry, Resolution, effect_name};
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Resolved, Settled, Settlement, Store};
+use tenure::EffectFilter;
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{Json, Name, NewJob, State};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, EffectKey, Entry, Resolution, effect_name};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Resolved, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::holders::{Holder, sweep};
 

@@ -6,10 +6,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::lease::WorkerId;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Wake, Work};
+use tenure::WorkerId;
+use tenure::engine::clock::monotonic;
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Wake, Work};
 use tenure_drill::processes::{Writer, contend};
 
 fn writer() -> &'static Path {

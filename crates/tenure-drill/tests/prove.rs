@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::job::{JobId, Json, Name, NewJob, State};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::{Claim, Operate, Renewed, Settled, Settlement, Work};
+use tenure::WorkerId;
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{JobId, Json, Name, NewJob, State};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
+use tenure::engine::store::{Claim, Operate, Renewed, Settled, Settlement, Work};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::differential::run;
 use tenure_drill::disk;

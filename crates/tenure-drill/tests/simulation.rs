@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
-use tenure::job::State;
+use tenure::State;
 use tenure_drill::mutants::{self, Level};
 use tenure_drill::simulation::{
     Rare, Scenario, Sometimes, fail_each, golden, run, run_crowded, run_fickle, run_poisoned,

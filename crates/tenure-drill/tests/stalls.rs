@@ -15,9 +15,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::job::{JobId, State};
-use tenure::store::postgres::{Migrations, Roles, ServerAddress};
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{JobId, State};
+use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::workers::kinds::Hold;
 use tenure_drill::workers::{Bench, Event, Setup, Worker, job};

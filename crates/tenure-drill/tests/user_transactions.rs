@@ -5,17 +5,18 @@
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::time::Duration;
-use tenure::store::{Enqueued, Look, Work};
+use tenure::engine::store::{Enqueued, Look, Work};
 
-use tenure::clock::{Clock, Timestamp};
-use tenure::inspect::Filter;
-use tenure::job::{
+use tenure::Filter;
+use tenure::engine::clock::{Clock, Timestamp};
+use tenure::engine::job::{
     Fingerprint, JobId, JobRecord, Json, Key, Limits, Name, NewJob, RetryPolicy, State, Tenant,
 };
-use tenure::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::raw as own;
+use tenure::engine::store::postgres::{Options, Postgres};
 use tenure::postgres::tokio_postgres::{self, Client, IsolationLevel, NoTls};
-use tenure::postgres::{Error, Refusal, raw as own};
-use tenure::store::postgres::{Options, Postgres};
+use tenure::postgres::{Error, Refusal};
 use tenure_drill::engines::{OTHER_SCHEMA, START};
 use tenure_drill::servers;
 use tenure_drill::sessions::Lab;

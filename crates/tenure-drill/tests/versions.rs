@@ -7,13 +7,13 @@
 use std::path::{Path, PathBuf};
 
 use postgres::Client;
-use tenure::clock::{Clock, unique};
-use tenure::job::{Limits, State};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{Migrations, Postgres, Roles, ServerAddress};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Look, Settled, Settlement, Store};
+use tenure::WorkerId;
+use tenure::engine::clock::{Clock, unique};
+use tenure::engine::job::{Limits, State};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{Migrations, Postgres, Roles, ServerAddress};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Look, Settled, Settlement, Store};
 use tenure_drill::servers;
 
 /// The files of an engine's versions with this ending, oldest first. There must be one.
@@ -102,7 +102,7 @@ fn difference<'a>(one: &'a [String], other: &[String]) -> Vec<&'a String> {
 fn work_off(store: &mut dyn Store) -> usize {
     let ask = Claim::new(WorkerId::unique(), 100, std::time::Duration::from_secs(30));
     let attempts = store.claim(&ask).unwrap().attempts;
-    let end = |attempt: &tenure::store::Attempt| {
+    let end = |attempt: &tenure::engine::store::Attempt| {
         Settlement::new(attempt.lease.fence(), Outcome::Complete { result: None })
     };
     let settled = store.settle(&attempts.iter().map(end).collect::<Vec<_>>()).unwrap();
@@ -124,7 +124,8 @@ fn an_installation_of_an_earlier_release_becomes_what_a_new_one_is() {
         let (was, is) = (old.catalog(), new.catalog());
         assert_eq!((difference(&was, &is), difference(&is, &was)), (vec![], vec![]), "{file:?}");
         let mut store =
-            Postgres::open(&old.address(), &tenure::store::postgres::Options::default()).unwrap();
+            Postgres::open(&old.address(), &tenure::engine::store::postgres::Options::default())
+                .unwrap();
         assert_eq!(work_off(&mut store), 1, "its jobs are still there");
         assert!(store.check(None, 100).unwrap().wrong.is_empty());
     }

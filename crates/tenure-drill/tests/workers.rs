@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::job::{JobId, Name, State};
-use tenure::ledger::Standing;
-use tenure::store::postgres::{Migrations, Roles, ServerAddress};
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{JobId, Name, State};
+use tenure::engine::ledger::Standing;
+use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::servers;
 use tenure_drill::workers::attack::attack;

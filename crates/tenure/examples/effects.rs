@@ -13,12 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 use serde::{Deserialize, Serialize};
-use tenure::inspect::EffectFilter;
-use tenure::job::{Json, Limits};
-use tenure::ledger::{EffectKey, Resolution};
-use tenure::store::Store;
-use tenure::telemetry::Fact;
-use tenure::{Context, Fault, Job, Tenure, Worker};
+use tenure::engine::ledger::EffectKey;
+use tenure::engine::store::Store;
+use tenure::{Context, EffectFilter, Fact, Fault, Job, Json, Limits, Resolution, Tenure, Worker};
 use tokio::sync::{Barrier, mpsc};
 
 #[derive(Serialize, Deserialize)]

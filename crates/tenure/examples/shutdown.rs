@@ -9,8 +9,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::job::State;
-use tenure::{Context, Fault, Handle, Job, Tenure, Worker, shutdown_signal};
+use tenure::{Context, Fault, Handle, Job, State, Tenure, Worker, shutdown_signal};
 
 #[derive(Serialize, Deserialize)]
 struct Print {

@@ -5,8 +5,7 @@
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use serde::{Deserialize, Serialize};
-use tenure::job::RetryPolicy;
-use tenure::{Context, Fault, Job, Tenure, Worker};
+use tenure::{Context, Fault, Job, RetryPolicy, Tenure, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Publish {

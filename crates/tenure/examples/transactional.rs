@@ -11,9 +11,7 @@
 use std::error::Error;
 
 use serde::{Deserialize, Serialize};
-use tenure::inspect::Filter;
-use tenure::job::State;
-use tenure::{Address, Job, Tenure};
+use tenure::{Address, Filter, Job, State, Tenure};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -50,17 +48,16 @@ async fn waiting(tenure: &Tenure) -> Result<usize> {
 
 /// The closure runs on the store's own connection.
 mod on_sqlite {
-    use tenure::sqlite::{self, Transaction};
-    use tenure::{Context, Fault, Tenure, Worker};
+    use tenure::{Context, Fault, Tenure, Worker, sqlite};
 
     use super::{Result, Ship, waiting};
 
-    async fn place_order(tenure: &Tenure, item: &'static str, stock: u32) -> Result<i64> {
+    async fn place_order(tenure: &Tenure, item: &'static str, stock: u32) -> tenure::Result<i64> {
         let jobs = tenure.clone();
         sqlite::transaction(tenure, move |tx| {
             tx.execute("INSERT INTO orders (item) VALUES (?1)", [item])?;
             let order = tx.last_insert_rowid();
-            tx.enqueue(&[jobs.enqueue(Ship { order }).build()?])?;
+            sqlite::enqueue(tx, jobs.enqueue(Ship { order }))?;
             // An error undoes the order, and the job with it.
             if stock > 0 { Ok(order) } else { Err(format!("no {item} in stock").into()) }
         })
@@ -80,7 +77,7 @@ mod on_sqlite {
     pub(super) async fn shop(tenure: &Tenure) -> Result<()> {
         const ORDERS: &str = "CREATE TABLE IF NOT EXISTS orders
             (id INTEGER PRIMARY KEY, item TEXT NOT NULL, shipped INTEGER NOT NULL DEFAULT 0)";
-        sqlite::transaction(tenure, |tx| -> Result<()> { Ok(tx.execute_batch(ORDERS)?) }).await?;
+        sqlite::transaction(tenure, |tx| Ok(tx.execute_batch(ORDERS)?)).await?;
 
         let lamp = place_order(tenure, "lamp", 3).await?;
         println!("a lamp: orders {}, jobs {}", orders(tenure).await?, waiting(tenure).await?);
@@ -93,15 +90,15 @@ mod on_sqlite {
         Ok(())
     }
 
-    async fn orders(tenure: &Tenure) -> Result<i64> {
+    async fn orders(tenure: &Tenure) -> tenure::Result<i64> {
         let sql = "SELECT count(*) FROM orders";
         sqlite::transaction(tenure, |tx| Ok(tx.query_row(sql, [], |row| row.get(0))?)).await
     }
 
-    async fn shipped(tenure: &Tenure, order: i64) -> Result<i64> {
+    async fn shipped(tenure: &Tenure, order: i64) -> tenure::Result<i64> {
         let sql = "SELECT shipped FROM orders WHERE id = ?1";
-        let look = move |tx: &Transaction<'_>| Ok(tx.query_row(sql, [order], |row| row.get(0))?);
-        sqlite::transaction(tenure, look).await
+        sqlite::transaction(tenure, move |tx| Ok(tx.query_row(sql, [order], |row| row.get(0))?))
+            .await
     }
 }
 

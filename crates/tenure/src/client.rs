@@ -22,8 +22,8 @@ pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
 use crate::job::{BATCH_LIMIT, JobId, Limits, Name, NewJob, RetryPolicy};
+use crate::store::Options as StoreOptions;
 use crate::store::place::Place;
-use crate::store::sqlite::Options as StoreOptions;
 use crate::store::thread::Link;
 use crate::store::{Address, Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
 use crate::telemetry::{Event, Observer};
@@ -32,8 +32,7 @@ use crate::telemetry::{Event, Observer};
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
-/// use tenure::Job;
-/// use tenure::job::RetryPolicy;
+/// use tenure::{Job, RetryPolicy};
 ///
 /// #[derive(Serialize, Deserialize)]
 /// struct SendEmail {
@@ -105,9 +104,8 @@ pub(crate) struct Inner {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tenure::store::Error> {
-/// use tenure::Tenure;
-/// use tenure::job::Limits;
+/// # async fn main() -> Result<(), tenure::Error> {
+/// use tenure::{Limits, Tenure};
 ///
 /// let limits = Limits { args: 1024, ..Limits::default() };
 /// let tenure = Tenure::options().limits(limits).open("sqlite::memory:").await?;
@@ -184,7 +182,7 @@ impl Tenure {
     /// # struct Report { month: u8 }
     /// # impl Job for Report { const KIND: &'static str = "report"; type Output = (); }
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let tenure = Tenure::open("sqlite::memory:").await?;
     /// let first = tenure.enqueue(Report { month: 7 }).key("report-7").await?;
     /// let again = tenure.enqueue(Report { month: 7 }).key("report-7").await?;
@@ -210,7 +208,7 @@ impl Tenure {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
     /// let handle = tenure.enqueue_kind("resize", &serde_json::json!({ "width": 80 })).await?;
     /// # Ok(())
@@ -241,7 +239,7 @@ impl Tenure {
     /// # struct Report { month: u8 }
     /// # impl Job for Report { const KIND: &'static str = "report"; type Output = (); }
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let tenure = Tenure::open("sqlite::memory:").await?;
     /// let year = (1..=12).map(|month| tenure.enqueue(Report { month }).priority(month.into()));
     /// let handles = tenure.enqueue_many(year).await?;
@@ -296,9 +294,9 @@ impl Tenure {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
-    /// use tenure::job::State;
+    /// use tenure::State;
     ///
     /// let id = tenure.enqueue_kind("hello", &()).await?.id();
     /// tenure.cancel(id).await?;
@@ -317,7 +315,7 @@ impl Tenure {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tenure::store::Error> {
+    /// # async fn main() -> Result<(), tenure::Error> {
     /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;
     /// let overview = tenure.with_store(|store| store.overview()).await?;
     /// assert!(overview.lines.is_empty());

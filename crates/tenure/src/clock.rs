@@ -105,7 +105,7 @@ impl Clock {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tenure::clock::{Clock, Timestamp};
+    /// use tenure::engine::clock::{Clock, Timestamp};
     ///
     /// let clock = Clock::manual(Timestamp::from_millis(1_000));
     /// clock.advance(Duration::from_secs(2));

@@ -97,7 +97,7 @@ impl Name {
     /// Checks a name. `field` is what the error calls it.
     ///
     /// ```
-    /// use tenure::job::Name;
+    /// use tenure::Name;
     ///
     /// assert!(Name::check("queue", "mail.bulk").is_ok());
     /// assert!(Name::check("queue", "'; DROP TABLE jobs").is_err());
@@ -155,7 +155,7 @@ impl Tenant {
     }
 }
 
-/// How long to wait before another try. [`crate::lifecycle`] computes the delays.
+/// How long to wait before another try.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RetryPolicy {
@@ -189,7 +189,7 @@ impl RetryPolicy {
     /// A list of delays in milliseconds, used in turn, as a constant.
     ///
     /// ```
-    /// use tenure::job::RetryPolicy;
+    /// use tenure::RetryPolicy;
     ///
     /// const RETRY: RetryPolicy = RetryPolicy::list(&[1_000, 5_000, 60_000]);
     /// ```

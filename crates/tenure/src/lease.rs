@@ -195,11 +195,11 @@ impl WorkerId {
     /// and stays whole.
     ///
     /// ```
-    /// use tenure::lease::WorkerId;
+    /// use tenure::WorkerId;
     ///
     /// assert_eq!(WorkerId::unique().short().len(), 8);
     /// assert_eq!(WorkerId::check("host-7.worker-12")?.short(), "host-7.worker-12");
-    /// # Ok::<(), tenure::job::Invalid>(())
+    /// # Ok::<(), tenure::engine::job::Invalid>(())
     /// ```
     pub fn short(&self) -> &str {
         let is_ours = self.0.len() == 32 && self.0.bytes().all(|c| c.is_ascii_hexdigit());

@@ -1,74 +1,90 @@
 //! Background jobs that survive crashes: embedded on SQLite with nothing to install, or on
 //! PostgreSQL for many machines.
 //!
-//! A worker stalls, a second one takes its job over, and then the first wakes up. What happens to
-//! its writes? Here they are refused, by the database, and the refusal is visible:
+//! ```rust,no_run
+//! use serde::{Deserialize, Serialize};
+//! use tenure::{Context, Fault, Job, Tenure, Worker};
 //!
+//! #[derive(Serialize, Deserialize)]
+//! struct Greet {
+//!     name: String,
+//! }
+//!
+//! impl Job for Greet {
+//!     const KIND: &'static str = "greet";
+//!     type Output = String;
+//! }
+//!
+//! async fn greet(job: Greet, cx: Context) -> Result<String, Fault> {
+//!     // Remembered under its name: an attempt after this one does not do it again.
+//!     let greeting = cx.step("write", || async { Ok(format!("Hello, {}!", job.name)) }).await?;
+//!     Ok(greeting)
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let tenure = Tenure::open("tenure.db").await?; // or "postgres://…"
+//!     let ann = tenure.enqueue(Greet { name: "Ann".into() }).key("greet-ann").await?;
+//!
+//!     // Shows what happens, and ends when nothing is due. A service has a subscriber of `tracing` instead
+//!     // of .observe, and .run_until(tenure::shutdown_signal()) instead of .drain().run().
+//!     let worker = Worker::new(&tenure).handle(greet).observe(|event| eprintln!("{event}"));
+//!     worker.drain().run().await?;
+//!
+//!     println!("job {} says: {}", ann.id(), ann.wait().await?);
+//!     Ok(())
+//! }
 //! ```
-//! use std::time::Duration;
-//! use tenure::clock::{Clock, Timestamp};
-//! use tenure::job::{Json, Limits, Name, NewJob};
-//! use tenure::lease::WorkerId;
-//! use tenure::lifecycle::Outcome;
-//! use tenure::store::sqlite::{Options, Sqlite};
-//! use tenure::store::{Claim, Settled, Settlement, Work};
 //!
-//! let clock = Clock::manual(Timestamp::from_millis(0));
-//! let mut store = Sqlite::in_memory(&Options { clock: clock.clone(), ..Options::default() })?;
-//! let kind = Name::check("kind", "hello")?;
-//! store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", Limits::default().args)?)])?;
-//!
-//! let ask = |worker| Claim::new(worker, 1, Duration::from_secs(30));
-//! let first = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
-//! clock.advance(Duration::from_secs(31)); // the first worker stalls, and its lease is over
-//! let second = store.claim(&ask(WorkerId::unique()))?.attempts.remove(0);
-//!
-//! let done = Outcome::Complete { result: None };
-//! let late = store.settle(&[Settlement::new(first.lease.fence(), done.clone())])?;
-//! assert!(matches!(late[0], Settled::Stale(stale) if stale.current == second.lease.token()));
-//! let heard = store.settle(&[Settlement::new(second.lease.fence(), done)])?;
-//! assert!(matches!(heard[0], Settled::Applied(_)));
-//! # Ok::<(), tenure::store::Error>(())
-//! ```
-//!
-//! What a program needs is at the root of the crate. The modules are for programs that work below
-//! [`Tenure`], such as tools and tests of engines. In reading order:
-//!
-//! 1. what a job is: [`job`], [`lease`], [`ledger`], [`lifecycle`], [`clock`]
-//! 2. how it is stored: [`store`], the port, and then its engines
-//! 3. how it is enqueued: [`client`]
-//! 4. how it runs: [`handler`], then [`worker`]
-//! 5. how it is seen and tested: [`inspect`], [`json`], [`telemetry`], [`testing`]
-//! 6. jobs and your own rows in one commit: [`sqlite`], and `postgres` with the feature of that
-//!    name
+//! What a program needs is at the root of the crate. Jobs and your own rows in one commit are in
+//! [`sqlite`], and in `postgres` with the feature of that name. [`testing`] is for tests of handlers,
+//! and [`json`] for programs that read jobs as JSON. Programs that work below [`Tenure`] find the
+//! rest in [`engine`].
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "sqlite"),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "PostgreSQL's functions decide there what the engine of SQLite decides in Rust"
+    )
+)]
 
-pub mod client;
-pub mod clock;
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+compile_error!(
+    "tenure needs an engine: the feature `sqlite`, which is on by default, or `postgres`"
+);
+
+mod client;
+mod clock;
 #[cfg(feature = "drill")]
 pub mod drill;
-pub mod handler;
-pub mod inspect;
-pub mod job;
+pub mod engine;
+mod handler;
+mod inspect;
+mod job;
 pub mod json;
-pub mod lease;
-pub mod ledger;
-pub mod lifecycle;
+mod lease;
+mod ledger;
+mod lifecycle;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
-pub mod store;
-pub mod telemetry;
+mod store;
+mod telemetry;
+#[cfg(feature = "sqlite")]
 pub mod testing;
-pub mod worker;
+mod worker;
 
 pub use self::client::{Enqueue, Handle, Job, JobError, Tenure};
 pub use self::clock::Timestamp;
 pub use self::handler::{AnyJob, Context, Effect, EffectCall};
-pub use self::inspect::{JobDetail, TimelineEntry};
-pub use self::job::{JobId, Json, Key, Name, Progress, RetryPolicy, State, Tenant};
+pub use self::inspect::{EffectFilter, Filter, JobDetail, TimelineEntry};
+pub use self::job::{JobId, Json, Key, Limits, Name, Progress, RetryPolicy, State, Tenant};
 pub use self::lease::{Fence, Token, WorkerId};
+pub use self::ledger::Resolution;
 pub use self::lifecycle::Fault;
 pub use self::store::{Address, Error, Result};
 pub use self::telemetry::{Event, Exit, Fact, Level, Observer};

@@ -246,8 +246,8 @@ impl Next {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::job::{RetryPolicy, State};
-/// use tenure::lifecycle::{Next, Outcome, Standing, after_settling};
+/// use tenure::engine::job::{RetryPolicy, State};
+/// use tenure::engine::lifecycle::{Next, Outcome, Standing, after_settling};
 ///
 /// let last = Standing { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 5, retry: RetryPolicy::default() };
 /// let failed = Outcome::Retry { after: Duration::from_secs(1), error: "timeout".into() };

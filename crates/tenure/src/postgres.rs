@@ -52,7 +52,7 @@
 //! snapshot would end it with SQLSTATE 40001, which means *try again* and never that the job is
 //! lost.
 
-pub mod raw;
+pub(crate) mod raw;
 
 use serde::Serialize;
 pub use tokio_postgres;
@@ -130,6 +130,7 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
             let fence = cx.fence();
             let record = move |engine: &mut Engine| match engine {
                 Engine::Postgres(store) => store.refused(fence, verb),
+                #[cfg(feature = "sqlite")]
                 Engine::Sqlite(_) => Ok(()),
             };
             // The write was refused even if the refusal cannot be recorded.

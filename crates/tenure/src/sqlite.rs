@@ -7,7 +7,6 @@
 //!
 //! ```
 //! # use serde::{Deserialize, Serialize};
-//! # use std::error::Error;
 //! use tenure::{Context, Fault, Job, Tenure, Worker, sqlite};
 //!
 //! #[derive(Serialize, Deserialize)]
@@ -21,7 +20,7 @@
 //! }
 //!
 //! /// An order, and the job that ships it.
-//! async fn place_order(tenure: &Tenure) -> Result<(), Box<dyn Error + Send + Sync>> {
+//! async fn place_order(tenure: &Tenure) -> tenure::Result<()> {
 //!     let ship = tenure.enqueue(Ship { order: 1 }).key("ship-1");
 //!     sqlite::transaction(tenure, move |tx| {
 //!         tx.execute("INSERT INTO orders (id, shipped) VALUES (1, 0)", [])?;
@@ -41,17 +40,17 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let directory = tempfile::tempdir()?;
 //! # let file = directory.path().join("shop.db");
 //! # let tenure = Tenure::open(file.to_str().unwrap()).await?;
-//! # sqlite::transaction(&tenure, |tx| -> Result<(), Box<dyn Error + Send + Sync>> {
+//! # sqlite::transaction(&tenure, |tx| {
 //! #     Ok(tx.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, shipped INTEGER)")?)
 //! # }).await?;
 //! # place_order(&tenure).await?;
 //! # Worker::new(&tenure).handle(ship).drain().run().await?;
-//! # let shipped = sqlite::transaction(&tenure, |tx| -> Result<i64, Box<dyn Error + Send + Sync>> {
-//! #     Ok(tx.query_row("SELECT shipped FROM orders", [], |row| row.get(0))?)
+//! # let shipped = sqlite::transaction(&tenure, |tx| {
+//! #     Ok(tx.query_row("SELECT shipped FROM orders", [], |row| row.get::<_, i64>(0))?)
 //! # }).await?;
 //! # assert_eq!(shipped, 1);
 //! # Ok(())
@@ -66,6 +65,7 @@ pub use rusqlite;
 
 pub use crate::store::sqlite::{Options, Sqlite, Transaction};
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -83,7 +83,18 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 /// Runs `work` in a transaction on the store's writer and returns once it is durable. An error of
 /// `work`, a panic, or a time above [`LIMIT`] undoes everything it wrote. [`Sqlite::transact`]
 /// documents what it may not do.
-pub async fn transaction<T, E>(
+///
+/// `work` may use `?` on errors of any type. The caller gets such an error as [`Error::Yours`], and
+/// an error of Tenure's as itself.
+pub async fn transaction<T: Send + 'static>(
+    tenure: &Tenure,
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, Box<dyn StdError + Send + Sync>> + Send + 'static,
+) -> Result<T, Error> {
+    let told = move |tx: &Transaction<'_>| work(tx).map_err(Error::yours);
+    on_writer(tenure, told).await
+}
+
+async fn on_writer<T, E>(
     tenure: &Tenure,
     work: impl FnOnce(&Transaction<'_>) -> Result<T, E> + Send + 'static,
 ) -> Result<T, E>
@@ -149,7 +160,7 @@ where
             refused => Err(Undone::Refused(refused)),
         }
     };
-    match transaction(cx.tenure(), both).await {
+    match on_writer(cx.tenure(), both).await {
         Ok(output) => {
             cx.set_committed(Committed::Yes);
             Ok(output)

@@ -18,6 +18,7 @@ pub(crate) mod place;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod row;
+#[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub(crate) mod thread;
 mod work;
@@ -35,6 +36,7 @@ pub use self::limits::{
 };
 pub use self::look::Look;
 pub use self::operate::{AsSeen, Changed, Operate, Pause, QueueChange, Resolved};
+pub use self::place::Options;
 pub use self::work::{
     Attempt, Beat, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed, Pruned, Registration,
     Renewed, Report, Reported, Settled, Settlement, Wake, Work,

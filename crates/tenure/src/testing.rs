@@ -8,7 +8,7 @@
 //! # struct Welcome { to: String }
 //! # impl Job for Welcome { const KIND: &'static str = "welcome"; type Output = (); }
 //! # async fn welcome(_: Welcome, _: Context) -> Result<(), Fault> { Ok(()) }
-//! # async fn sign_up(tenure: &Tenure, name: &str) -> Result<(), tenure::store::Error> {
+//! # async fn sign_up(tenure: &Tenure, name: &str) -> Result<(), tenure::Error> {
 //! #     tenure.enqueue(Welcome { to: name.into() }).delay(Duration::from_secs(60)).await?;
 //! #     Ok(())
 //! # }

@@ -8,11 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use tenure::clock::Timestamp;
-use tenure::handler::AnyJob;
-use tenure::job::{JobId, Json, Key, Limits, Name, RetryPolicy, State, Tenant};
+use tenure::engine::job::{JobId, Json, Key, Limits, Name, RetryPolicy, State, Tenant};
 use tenure::testing::Sandbox;
-use tenure::{Context, Fault, Job, Tenure, Worker};
+use tenure::{AnyJob, Context, Fault, Job, Tenure, Timestamp, Worker};
 
 #[derive(Serialize, Deserialize)]
 struct Tell;
@@ -224,7 +222,7 @@ async fn every_observer_is_told_of_a_stores_and_of_a_workers() {
     let told = Told::default();
     let tell = |who: &'static str| {
         let told = Arc::clone(&told);
-        move |event: &tenure::telemetry::Event| {
+        move |event: &tenure::Event| {
             if event.fact.name() == "job_dead" {
                 told.lock().unwrap().push(who.to_owned());
             }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use tenure::clock::Timestamp;
-use tenure::job::{About, JobId, Name, State, Tenant};
-use tenure::lease::{Reason, Token, WorkerId};
-use tenure::lifecycle::{Verb, attempt_counts};
-use tenure::telemetry::{Event, Exit, Fact, Level};
+use tenure::Timestamp;
+use tenure::engine::job::{About, JobId, Name, State, Tenant};
+use tenure::engine::lease::{Reason, Token, WorkerId};
+use tenure::engine::lifecycle::{Verb, attempt_counts};
+use tenure::engine::telemetry::{Event, Exit, Fact, Level};
 
 /// The cells of a page's table rows whose first cell is code.
 fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {

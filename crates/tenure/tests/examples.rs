@@ -172,7 +172,7 @@ fn a_pipeline_whose_worker_is_killed_pays_about_once() {
 #[cfg(feature = "postgres")]
 mod postgres {
     use postgres::{Client, NoTls};
-    use tenure::store::postgres::{Migrations, Roles, ServerAddress};
+    use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
 
     pub(super) struct Shop {
         pub(super) url: String,

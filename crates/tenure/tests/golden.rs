@@ -15,18 +15,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::clock::Timestamp;
-use tenure::inspect::{
+use tenure::engine::inspect::{
     EffectView, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
     Raise, Rule, TimelineEntry, WorkerView, Wrong,
 };
-use tenure::job::{JobId, JobRecord, Json, Name, NewJob, Progress, RetryPolicy, State, Tenant};
-use tenure::json;
-use tenure::lease::{Token, WorkerId};
-use tenure::ledger::{Effect, Standing, effect_name};
-use tenure::lifecycle::Verb;
-use tenure::store::migrate::{self, Status};
-use tenure::store::{Changed, Enqueued, Resolved, Verdict};
+use tenure::engine::job::{
+    JobId, JobRecord, Json, Name, NewJob, Progress, RetryPolicy, State, Tenant,
+};
+use tenure::engine::lease::{Token, WorkerId};
+use tenure::engine::ledger::{Effect, Standing, effect_name};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::migrate::{self, Status};
+use tenure::engine::store::{Changed, Enqueued, Resolved, Verdict};
+use tenure::{Timestamp, json};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(1_800_000_000_000 + seconds * 1_000)
@@ -266,7 +267,7 @@ fn answers_are_spelled_as_they_were() {
 #[cfg(feature = "postgres")]
 #[test]
 fn answers_of_a_server_are_spelled_as_they_were() {
-    use tenure::store::postgres::{Contents, Durability};
+    use tenure::engine::store::postgres::{Contents, Durability};
 
     compare("durability", &json::durability(Durability::On, Durability::Off));
     compare("removed", &json::removed(&Contents { live: 2, ended: 5 }));

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::clock::{Clock, Timestamp, monotonic};
-use tenure::job::{Json, Name, NewJob};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Outcome;
-use tenure::store::migrate::Standing;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Error, Look, Operate, Registration, Settled, Settlement, Wake, Work};
+use tenure::WorkerId;
+use tenure::engine::clock::{Clock, Timestamp, monotonic};
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::migrate::Standing;
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{
+    Claim, Error, Look, Operate, Registration, Settled, Settlement, Wake, Work,
+};
 
 fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -265,7 +267,7 @@ fn a_store_in_memory_is_nobody_elses() {
     assert!(two.claim(&ask(1)).unwrap().attempts.is_empty());
 }
 
-fn work_off(store: &mut Sqlite, outcome: Outcome) -> tenure::job::JobId {
+fn work_off(store: &mut Sqlite, outcome: Outcome) -> tenure::JobId {
     let fence = store.claim(&ask(1)).unwrap().attempts[0].lease.fence();
     store.settle(&[Settlement::new(fence, outcome)]).unwrap();
     fence.job
@@ -278,7 +280,7 @@ fn what_is_forgotten_leaves_no_payload_behind() {
     let args = Json::check("args", format!("\"{}\"", "x".repeat(3_000)), 4_000).unwrap();
     store.enqueue(&[NewJob::new(Name::check("kind", "work").unwrap(), args)]).unwrap();
     let id = work_off(&mut store, Outcome::Complete { result: None });
-    store.purge(&[tenure::store::AsSeen::any(id)]).unwrap();
+    store.purge(&[tenure::engine::store::AsSeen::any(id)]).unwrap();
     let look = Connection::open(&file).unwrap();
     let left: i64 =
         look.query_row("SELECT count(*) FROM tenure_payloads", [], |row| row.get(0)).unwrap();
@@ -300,7 +302,7 @@ fn a_page_never_shows_a_job_twice_while_it_moves() {
             done.store(true, std::sync::atomic::Ordering::SeqCst);
         });
         while !done.load(std::sync::atomic::Ordering::SeqCst) {
-            let page = store.jobs(&tenure::inspect::Filter::default(), 1_000).unwrap();
+            let page = store.jobs(&tenure::Filter::default(), 1_000).unwrap();
             assert!(page.windows(2).all(|two| two[0].id > two[1].id), "a job is there twice");
         }
     });
@@ -335,7 +337,7 @@ fn a_wait_misses_nothing_that_came_after_the_look() {
 #[test]
 fn waiting_for_the_lock_does_not_make_the_time_old() {
     let (directory, file) = place();
-    let clock = tenure::clock::Clock::manual(tenure::clock::Timestamp::from_millis(0));
+    let clock = tenure::engine::clock::Clock::manual(tenure::Timestamp::from_millis(0));
     let options = Options { clock: clock.clone(), ..Options::default() };
     let mut store = Sqlite::open(&file, &options).unwrap();
     let turn = std::fs::File::open(directory.path().join("jobs.db-turn")).unwrap();
@@ -350,7 +352,7 @@ fn waiting_for_the_lock_does_not_make_the_time_old() {
         turn.unlock().unwrap();
         caller.join().unwrap();
     });
-    let enqueued = store.jobs(&tenure::inspect::Filter::default(), 1).unwrap()[0].enqueued_at;
+    let enqueued = store.jobs(&tenure::Filter::default(), 1).unwrap()[0].enqueued_at;
     assert_eq!(enqueued, clock.now());
 }
 

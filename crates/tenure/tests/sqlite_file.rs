@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::clock::{Clock, Timestamp, monotonic};
-use tenure::job::{Json, Name, NewJob};
-use tenure::lease::WorkerId;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Error, Guarded, Look, Operate, Registration, Work};
+use tenure::WorkerId;
+use tenure::engine::clock::{Clock, Timestamp, monotonic};
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Error, Guarded, Look, Operate, Registration, Work};
 
 fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -288,7 +288,7 @@ fn every_commit_that_changes_something_is_witnessed() {
     let limit = Duration::from_secs(60);
     store.transact(limit, |tx| tx.enqueue(&[job()])).unwrap().unwrap();
     assert_eq!(beats(&file), (inside + 2, inside + 2));
-    store.cancel(&[tenure::job::JobId(404)]).unwrap();
+    store.cancel(&[tenure::JobId(404)]).unwrap();
     assert_eq!(beats(&file), (inside + 2, inside + 2), "there is no such job");
 }
 
@@ -307,7 +307,7 @@ fn a_commit_that_failed_is_not_witnessed_by_the_next_one() {
     // Only COMMIT checks the constraint.
     let orphan = store.transact(limit, |tx| tx.execute("INSERT INTO c VALUES (404)", []));
     assert!(matches!(orphan, Err(Error::Undone { .. })), "{orphan:?}");
-    store.cancel(&[tenure::job::JobId(404)]).unwrap();
+    store.cancel(&[tenure::JobId(404)]).unwrap();
     let (inside, outside) = beats(&file);
     assert_eq!(inside, outside);
     store.enqueue(&[job()]).unwrap();

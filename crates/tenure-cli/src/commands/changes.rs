@@ -5,9 +5,9 @@
 //! next step; it does not stop the rest.
 
 use anyhow::{Context, Result};
-use tenure::job::{BATCH_LIMIT, JobId, State};
+use tenure::engine::job::{BATCH_LIMIT, JobId, State};
+use tenure::engine::store::{self, Changed};
 use tenure::json;
-use tenure::store::{self, Changed};
 
 use crate::Answer;
 use crate::output::Output;

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use tenure::inspect::Filter;
-use tenure::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
-use tenure::json;
-use tenure::store::{AsSeen, Changed, Store};
+use tenure::engine::job::{BATCH_LIMIT, JobId, JobRecord, State, shorten};
+use tenure::engine::store::{AsSeen, Changed, Store};
+use tenure::{Filter, json};
 
 use super::changes::{self, Operation};
 use super::jobs::{Limit, newest};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::json;
 use tenure::Tenure;
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 use tokio::process::{Child, Command};
 
 use crate::commands::worker::runtime;

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure::inspect::{Due, Overview};
+use tenure::engine::inspect::{Due, Overview};
+use tenure::engine::store::{Error, Store};
 use tenure::json;
-use tenure::store::{Error, Store};
 
 use crate::output::{Column, Table};
 use crate::target::Target;

@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tenure::clock::Timestamp;
-use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant};
-use tenure::json;
-use tenure::store::{Enqueued, Verdict};
+use tenure::engine::job::{
+    BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant,
+};
+use tenure::engine::store::{Enqueued, Verdict};
+use tenure::{Timestamp, json};
 
 use self::delivery::Delivery;
 pub(crate) use self::source::all_of_stdin;

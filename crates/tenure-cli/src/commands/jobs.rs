@@ -5,8 +5,8 @@ mod show;
 mod wait;
 
 use anyhow::Result;
-use tenure::job::JobId;
-use tenure::store::AsSeen;
+use tenure::JobId;
+use tenure::engine::store::AsSeen;
 
 pub(crate) use self::list::{Limit, newest};
 use super::changes::{self, Operation};

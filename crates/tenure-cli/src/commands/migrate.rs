@@ -5,9 +5,9 @@
 //! server, where it is the owner's decision.
 
 use anyhow::Result;
+use tenure::engine::store::migrate::{Standing, Status};
+use tenure::engine::store::postgres::{Brought, Contents, Newer, Roles};
 use tenure::json;
-use tenure::store::migrate::{Standing, Status};
-use tenure::store::postgres::{Brought, Contents, Newer, Roles};
 
 use crate::output::{Column, Table};
 use crate::target::{Removable, Target};

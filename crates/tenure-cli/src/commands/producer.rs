@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure::clock;
-use tenure::job::{BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant};
-use tenure::store::Store;
+use tenure::engine::clock;
+use tenure::engine::job::{
+    BATCH_LIMIT, Invalid, Json, Key, Limits, Name, NewJob, RetryPolicy, Tenant,
+};
+use tenure::engine::store::Store;
 
 pub(crate) use self::interrupt::Interrupt;
 use self::rhythm::Rhythm;
@@ -273,7 +275,7 @@ fn per_second(n: u64, length: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tenure::job::JobId;
+    use tenure::JobId;
 
     use super::*;
     use crate::time;

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ArgGroup;
-use tenure::clock::Timestamp;
-use tenure::inspect::{OverviewLine, QueueSettings};
-use tenure::job::Name;
-use tenure::json;
-use tenure::store::{Pause, QueueChange, Store};
+use tenure::engine::inspect::{OverviewLine, QueueSettings};
+use tenure::engine::store::{Pause, QueueChange, Store};
+use tenure::{Name, Timestamp, json};
 
 use crate::output::{Column, Table};
 use crate::time::{duration, now, relative, show_millis};

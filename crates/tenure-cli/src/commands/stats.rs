@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::inspect::{Overview, OverviewLine};
-use tenure::job::{Name, Tenant};
-use tenure::json;
+use tenure::engine::inspect::{Overview, OverviewLine};
+use tenure::engine::job::{Name, Tenant};
+use tenure::{Timestamp, json};
 
 use crate::commands::{doctor, queues};
 use crate::output::{Column, Table};

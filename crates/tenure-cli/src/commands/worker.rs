@@ -13,11 +13,8 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name};
-use tenure::store::Error;
-use tenure::telemetry::Exit;
-use tenure::worker::Running;
-use tenure::{Context, Fault, Tenure, Worker};
+use tenure::engine::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name};
+use tenure::{Context, Error, Exit, Fault, Running, Tenure, Worker};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 

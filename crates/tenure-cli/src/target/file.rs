@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
-use tenure::inspect::Due;
-use tenure::store::migrate::Status;
-use tenure::store::postgres::{Brought, Newer, Roles};
-use tenure::store::sqlite::{Beside, Options, Sqlite};
+use tenure::engine::inspect::Due;
+use tenure::engine::store::migrate::Status;
+use tenure::engine::store::postgres::{Brought, Newer, Roles};
+use tenure::engine::store::sqlite::{Beside, Options, Sqlite};
 
 use super::Removable;
 use crate::args::BadInput;

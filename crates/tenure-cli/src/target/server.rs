@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tenure::inspect::Due;
-use tenure::store::migrate::Status;
-use tenure::store::postgres::{
+use tenure::engine::inspect::Due;
+use tenure::engine::store::migrate::Status;
+use tenure::engine::store::postgres::{
     Brought, Durability, Facts, Health, Holder, Migrations, Newer, Options, Postgres, Rights,
     Roles, Rows, ServerAddress, Terms, Transaction,
 };

@@ -11,14 +11,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure::inspect::Filter;
-use tenure::job::{JobId, JobRecord, Name};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, Entry};
-use tenure::lifecycle::Outcome;
-use tenure::store::postgres::{self, Postgres};
-use tenure::store::sqlite::{self, Sqlite};
-use tenure::store::{Attempt, Claim, Cursor, Settled, Settlement, Store};
+use tenure::Filter;
+use tenure::engine::job::{JobId, JobRecord, Name};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, Entry};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{self, Postgres};
+use tenure::engine::store::sqlite::{self, Sqlite};
+use tenure::engine::store::{Attempt, Claim, Cursor, Settled, Settlement, Store};
 
 use self::database::Database;
 
@@ -171,7 +171,7 @@ pub(crate) fn claim_for(store: &mut dyn Store, n: usize, lease: Duration) -> Vec
 
 /// Makes one ledger entry for an effect or step.
 pub(crate) fn ledger(store: &mut dyn Store, fence: Fence, name: &str, act: Act) -> Answer {
-    let name = tenure::ledger::effect_name(name).unwrap();
+    let name = tenure::engine::ledger::effect_name(name).unwrap();
     store.ledger(&[Entry { fence, name, act }]).unwrap().remove(0)
 }
 

@@ -14,11 +14,11 @@ use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::job::Name;
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, EffectKey, Entry, effect_name};
-use tenure::store::{Claim, Registration, Renewed, Result, Store};
+use tenure::Name;
+use tenure::engine::clock::monotonic;
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, EffectKey, Entry, effect_name};
+use tenure::engine::store::{Claim, Registration, Renewed, Result, Store};
 use tenure_drill::speakers::inside::{at_the_end, say};
 use tenure_drill::workers::open;
 

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use tenure::store::Result;
+use tenure::Result;
 use tenure_drill::workers::process;
 
 fn main() -> Result<()> {

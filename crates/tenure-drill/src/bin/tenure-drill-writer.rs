@@ -10,10 +10,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure::clock::monotonic;
-use tenure::job::{Json, Name, NewJob};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Result, Work};
+use tenure::engine::clock::monotonic;
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Enqueued, Result, Work};
 use tenure_drill::speakers::inside::at_the_end;
 
 fn main() -> Result<()> {

@@ -1,10 +1,10 @@
 //! The store's own check of its state.
 
-use tenure::inspect::Rule;
-use tenure::job::JobId;
-use tenure::ledger::Act;
-use tenure::lifecycle::Outcome;
-use tenure::store::{AsSeen, PULSE};
+use tenure::JobId;
+use tenure::engine::inspect::Rule;
+use tenure::engine::ledger::Act;
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{AsSeen, PULSE};
 
 use super::{LEASE, World, complete, job, json, key, outcomes, queries, secs};
 
@@ -24,8 +24,8 @@ queries! { "check":
             w.act(fence, "load", Act::Remember { result: json("2") });
             w.settle(fence, outcome);
         }
-        let large = tenure::job::Json::check("args", format!("\"{}\"", "x".repeat(3_000)), 9_000).unwrap();
-        w.put(tenure::job::NewJob::new(super::name("work"), large));
+        let large = tenure::Json::check("args", format!("\"{}\"", "x".repeat(3_000)), 9_000).unwrap();
+        w.put(tenure::engine::job::NewJob::new(super::name("work"), large));
         let cancelled = w.put_one();
         w.store.cancel(&[cancelled]).unwrap();
         w.store.requeue(&[AsSeen::any(cancelled)]).unwrap();

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{Name, RetryPolicy, State};
-use tenure::lease::Token;
-use tenure::store::{
+use tenure::Token;
+use tenure::engine::job::{Name, RetryPolicy, State};
+use tenure::engine::store::{
     Claim, Claimed, LAPSE_LIMIT, PASS_LIMIT, PROMOTE_LIMIT, Pause, QueueChange, SUSPICION,
 };
 
@@ -342,7 +342,7 @@ promises! { "claim":
         let held = |w: &mut super::World, request| w.store.held(&worker("ann"), Some(request)).unwrap();
         assert_eq!((held(w, 7), held(w, 8), held(w, 9)), (first.clone(), second.clone(), vec![]));
         assert_eq!(w.store.held(&worker("ann"), None).unwrap(), [first.clone(), second].concat());
-        w.settle(first[0].lease.fence(), tenure::lifecycle::Outcome::Release);
+        w.settle(first[0].lease.fence(), tenure::engine::lifecycle::Outcome::Release);
         assert_eq!(held(w, 7), [], "what was given back is not held");
         w.claim(&lost(9));
         assert_eq!((held(w, 7).len(), held(w, 9).len()), (0, 1));
@@ -430,7 +430,7 @@ promises! { "claim":
         let ids: Vec<_> = (0..4).map(|_| w.put_one()).collect();
         let claimed = w.claim(&ask("ann", 3)).attempts;
         assert_eq!(w.store.raise_epoch("a test").unwrap(), 1);
-        w.settle(claimed[0].lease.fence(), tenure::lifecycle::Outcome::Release);
+        w.settle(claimed[0].lease.fence(), tenure::engine::lifecycle::Outcome::Release);
         w.store.cancel(&[ids[1]]).unwrap();
         w.pass(LEASE);
         w.lapse(&[claimed[2].lease.fence()]);
@@ -440,7 +440,7 @@ promises! { "claim":
         let taken = w.claim(&ask("bob", 9)).attempts;
         assert_eq!(taken.iter().map(|attempt| attempt.lease.token().0 - (1 << 40)).max(), Some(2));
         assert_eq!(w.record(ids[3]).token, Token((1 << 40) + 1));
-        w.store.requeue(&[tenure::store::AsSeen::any(ids[1])]).unwrap();
+        w.store.requeue(&[tenure::engine::store::AsSeen::any(ids[1])]).unwrap();
         assert_eq!(w.record(ids[1]).token, Token((1 << 40) + 2));
     }
 

@@ -1,8 +1,8 @@
 //! How effects are listed: all of them, and those in doubt.
 
-use tenure::inspect::{EffectFilter, EffectView};
-use tenure::job::JobId;
-use tenure::ledger::{Act, Resolution};
+use tenure::JobId;
+use tenure::engine::inspect::{EffectFilter, EffectView};
+use tenure::engine::ledger::{Act, Resolution};
 
 use super::ledger::commit;
 use super::{LEASE, World, ask, queries};

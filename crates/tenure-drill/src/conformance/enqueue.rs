@@ -2,10 +2,9 @@
 
 use std::num::NonZeroU16;
 
-use tenure::clock::Timestamp;
-use tenure::job::{Fingerprint, NewJob, RetryPolicy, State};
-use tenure::lease::Token;
-use tenure::store::Enqueued;
+use tenure::engine::job::{Fingerprint, NewJob, RetryPolicy, State};
+use tenure::engine::store::Enqueued;
+use tenure::{Timestamp, Token};
 
 use super::{ask, complete, job, json, key, name, promises, secs, tenant};
 
@@ -92,7 +91,7 @@ promises! { "enqueue":
     }
 
     "G1" args_above_the_limit_are_refused_and_nothing_is_stored(w) {
-        let large = tenure::job::Json::check("args", format!("\"{}\"", "x".repeat(256 * 1024)), usize::MAX).unwrap();
+        let large = tenure::Json::check("args", format!("\"{}\"", "x".repeat(256 * 1024)), usize::MAX).unwrap();
         let refused = w.store.enqueue(&[job("work"), NewJob::new(name("work"), large)]).unwrap_err();
         let text = refused.to_string();
         assert!(refused.is_invalid() && text.contains("262146 bytes") && text.contains("262144"), "{text}");
@@ -177,7 +176,7 @@ promises! { "enqueue":
         let id = w.put(job("work").key(key("k")));
         let fence = w.take("ann").lease.fence();
         w.settle(fence, complete());
-        w.store.purge(&[tenure::store::AsSeen::any(id)]).unwrap();
+        w.store.purge(&[tenure::engine::store::AsSeen::any(id)]).unwrap();
         assert_eq!(w.store.enqueue(&[job("work").key(key("k"))]).unwrap(), [Enqueued::Existing(id)]);
     }
 

@@ -1,11 +1,11 @@
 //! Databases that go back in time.
 
-use tenure::clock::Timestamp;
+use tenure::Timestamp;
 use tenure::drill::Dump;
-use tenure::job::{JobId, State};
-use tenure::lease::{Token, epoch_of};
-use tenure::ledger::{Act, Answer};
-use tenure::store::{Enqueued, Renewed, Settled};
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lease::{Token, epoch_of};
+use tenure::engine::ledger::{Act, Answer};
+use tenure::engine::store::{Enqueued, Renewed, Settled};
 
 use super::{LEASE, World, complete, job, key, promises, queries, secs};
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tenure::State;
 use tenure::drill::Dump;
-use tenure::job::State;
-use tenure::lease::{Fence, Token};
-use tenure::lifecycle::{CRASH_MEMORY, Outcome, Verb};
-use tenure::store::{
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::lifecycle::{CRASH_MEMORY, Outcome, Verb};
+use tenure::engine::store::{
     Claim, GUARD_GAP, GUARD_GAP_LIMIT, Guarded, Registration, Renewed, STALLED_GAP, WORKER_MEMORY,
 };
 
@@ -43,7 +43,7 @@ fn vanished(w: &mut World) -> Vec<(i64, String, State)> {
 }
 
 /// A worker that holds one job, with a long lease.
-fn busy(w: &mut World, who: &str) -> tenure::lease::Fence {
+fn busy(w: &mut World, who: &str) -> tenure::Fence {
     assert_eq!(w.store.register(&known(who)).unwrap(), Guarded::ByLock);
     w.put_one();
     let long = Claim { lease: secs(600), ..ask(who, 1) };
@@ -61,7 +61,7 @@ promises! { "guard":
         assert_eq!(line.note.as_deref(), Some("its worker vanished"));
         let again = w.take("bob");
         assert!(again.lease.token() > fence.token && again.crashes == 1);
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+        assert!(matches!(w.settle(fence, complete()), tenure::engine::store::Settled::Stale(_)));
     }
 
     "I8" two_looks_that_are_too_close_tell_nothing(w) {
@@ -217,7 +217,7 @@ promises! { "guard":
         assert_eq!(w.record(fence.job).crashes, 1);
         assert!(matches!(w.store.renew(&[fence], LEASE).unwrap()[0], Renewed::Stale(_)));
         assert_eq!(w.record(fence.job).crashes, 0);
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+        assert!(matches!(w.settle(fence, complete()), tenure::engine::store::Settled::Stale(_)));
         assert_eq!(w.record(fence.job).crashes, 0, "once");
         assert_eq!(w.verbs(fence.job), [Verb::Vanish, Verb::Return]);
         assert_eq!(w.refusals(fence.job), [Verb::Renew, Verb::Complete]);
@@ -231,14 +231,14 @@ promises! { "guard":
         w.settle(fence, complete());
         let record = w.record(fence.job);
         assert_eq!((record.crashes, record.token, record.state), (0, second.token, State::Running));
-        assert!(matches!(w.settle(second, complete()), tenure::store::Settled::Applied(_)));
+        assert!(matches!(w.settle(second, complete()), tenure::engine::store::Settled::Applied(_)));
     }
 
     "I5" a_crash_from_before_a_requeue_takes_nothing_back_from_what_was_counted_since(w) {
         let fence = busy(w, "ann");
         dies_and_is_noticed(w, "ann");
         w.store.cancel(&[fence.job]).unwrap();
-        w.store.requeue(&[tenure::store::AsSeen::any(fence.job)]).unwrap();
+        w.store.requeue(&[tenure::engine::store::AsSeen::any(fence.job)]).unwrap();
         w.take("bob");
         w.pass(LEASE);
         w.sweep();
@@ -355,7 +355,7 @@ promises! { "guard":
         dies_and_is_noticed(w, "ann");
         w.pass(CRASH_MEMORY);
         let never_issued = Fence { token: Token(77), ..fence };
-        assert!(matches!(w.settle(never_issued, retry(secs(0))), tenure::store::Settled::Stale(_)));
+        assert!(matches!(w.settle(never_issued, retry(secs(0))), tenure::engine::store::Settled::Stale(_)));
         let second = w.take("bob").lease.fence();
         w.settle(second, Outcome::Release);
         assert_eq!(w.record(fence.job).crashes, 1);

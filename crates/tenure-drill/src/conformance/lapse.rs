@@ -3,10 +3,10 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{JobId, NewJob, RetryPolicy, State};
-use tenure::lease::{Fence, Token};
-use tenure::lifecycle::Verb;
-use tenure::store::{Claim, Lapsed};
+use tenure::engine::job::{JobId, NewJob, RetryPolicy, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{Claim, Lapsed};
 
 use super::{LEASE, World, ask, complete, job, name, promises, secs, tenant, worker};
 
@@ -203,7 +203,7 @@ promises! { "lapse":
 
     "G5" a_job_is_taken_back_whatever_its_kind_and_queue(w) {
         let id = w.put(job("unheard.of").queue(super::name("far")));
-        let far = tenure::store::Claim { queues: vec![super::name("far")], ..ask("ann", 1) };
+        let far = tenure::engine::store::Claim { queues: vec![super::name("far")], ..ask("ann", 1) };
         assert_eq!(w.claim_ids(&far), [id]);
         w.pass(LEASE);
         assert_eq!(w.claim(&ask("bob", 1)).lapsed.len(), 1);

@@ -1,10 +1,12 @@
 //! Effects, which take place once per key, and remembered steps.
 
-use tenure::job::{JobId, JobRecord, State};
-use tenure::lease::{Fence, Token};
-use tenure::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, effect_name};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
+use tenure::engine::job::{JobId, JobRecord, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::ledger::{
+    Act, Answer, Doubt, Effect, Entry, Resolution, Standing, effect_name,
+};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
 
 use super::{LEASE, World, ask, complete, json, name, promises, retry, secs};
 
@@ -341,9 +343,9 @@ promises! { "ledger":
         w.put_one();
         let fence = w.take("ann").lease.fence();
         w.open(fence, "charge");
-        let limit = tenure::job::Limits::default().result;
+        let limit = tenure::Limits::default().result;
         let text = format!("\"{}\"", "x".repeat(limit));
-        let large = tenure::job::Json::check("result", text, usize::MAX).unwrap();
+        let large = tenure::Json::check("result", text, usize::MAX).unwrap();
         for act in [Act::Commit { result: large.clone() }, Act::Remember { result: large.clone() }] {
             let entry = Entry { fence, name: effect_name("charge").unwrap(), act };
             assert!(w.store.ledger(&[entry]).unwrap_err().is_invalid());

@@ -1,10 +1,10 @@
 //! What a worker asks about jobs and changes, and how jobs are looked up and listed.
 
-use tenure::clock;
-use tenure::inspect::{Current, Filter, JobOutcome, OverviewLine};
-use tenure::job::{JobId, Json, State};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Claim, QueueChange, Wake};
+use tenure::engine::clock;
+use tenure::engine::inspect::{Current, Filter, JobOutcome, OverviewLine};
+use tenure::engine::job::{JobId, Json, State};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Claim, QueueChange, Wake};
 
 use super::{World, ask, complete, job, key, name, promises, queries, retry, secs, tenant, worker};
 

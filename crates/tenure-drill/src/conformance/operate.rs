@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, NewJob, State};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{AsSeen, Changed, Pause, Pruned, QueueChange, Settled};
+use tenure::engine::job::{JobId, NewJob, State};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{AsSeen, Changed, Pause, Pruned, QueueChange, Settled};
 
 use super::{World, ask, complete, job, json, key, name, promises, retry, secs};
 
@@ -203,7 +203,7 @@ promises! { "operate":
     "G1" a_shorter_time_of_keeping_holds_for_what_has_ended_already(w) {
         w.ended(complete());
         let other = w.put(job("work").queue(name("other")));
-        let claim = tenure::store::Claim { queues: vec![name("other")], ..ask("ann", 1) };
+        let claim = tenure::engine::store::Claim { queues: vec![name("other")], ..ask("ann", 1) };
         let fence = w.claim(&claim).attempts[0].lease.fence();
         w.settle(fence, complete());
         w.store.configure(&name("default"), &keep(secs(60))).unwrap();
@@ -246,15 +246,15 @@ promises! { "operate":
 
     "I4" a_requeued_job_is_still_all_that_was_asked_for(w) {
         let (parent, asked) = (w.put_one(), job("work").trace("00-abc").unwrap().tags(vec![name("a")]).unwrap());
-        let asked = asked.key(key("k")).priority(3).max_runtime(secs(9)).retry(tenure::job::RetryPolicy::Fixed { ms: 250 });
+        let asked = asked.key(key("k")).priority(3).max_runtime(secs(9)).retry(tenure::RetryPolicy::Fixed { ms: 250 });
         let fence = w.take("ann").lease.fence();
-        w.store.settle(&[tenure::store::Settlement { fence, outcome: complete(), then: vec![asked] }]).unwrap();
+        w.store.settle(&[tenure::engine::store::Settlement { fence, outcome: complete(), then: vec![asked] }]).unwrap();
         let before = w.record(JobId(parent.0 + 1));
         assert_eq!((before.parent, before.extras.tags.len()), (Some(parent), 1));
         w.store.cancel(&[before.id]).unwrap();
         requeue(w, before.id);
         let after = w.record(before.id);
-        assert_eq!(tenure::job::JobRecord { token: before.token, ..after }, before);
+        assert_eq!(tenure::engine::job::JobRecord { token: before.token, ..after }, before);
     }
 
     "I9" queues_whose_numbers_collide_are_pruned_each_by_its_own_time(w) {
@@ -262,7 +262,7 @@ promises! { "operate":
         w.store.configure(&short, &keep(secs(60))).unwrap();
         for queue in [&long, &short] {
             w.put(job("work").queue(queue.clone()));
-            let claim = tenure::store::Claim { queues: vec![queue.clone()], ..ask("ann", 1) };
+            let claim = tenure::engine::store::Claim { queues: vec![queue.clone()], ..ask("ann", 1) };
             let fence = w.claim(&claim).attempts[0].lease.fence();
             w.settle(fence, complete());
             w.pass(secs(1));
@@ -320,7 +320,7 @@ promises! { "operate":
         let kept = w.put(keyed("b", 3 * DAY));
         w.pass(2 * DAY);
         assert_eq!(w.store.prune(100).unwrap().keys, 1);
-        assert_eq!(w.store.enqueue(&[keyed("b", DAY)]).unwrap(), [tenure::store::Enqueued::Existing(kept)]);
+        assert_eq!(w.store.enqueue(&[keyed("b", DAY)]).unwrap(), [tenure::engine::store::Enqueued::Existing(kept)]);
     }
 
     "I12" the_key_that_expired_first_is_forgotten_first(w) {

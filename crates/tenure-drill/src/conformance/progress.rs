@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, JobRecord, Progress, State};
-use tenure::lease::{Fence, Reason, Stale, Token};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{AsSeen, Report, Reported};
+use tenure::engine::job::{JobId, JobRecord, Progress, State};
+use tenure::engine::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{AsSeen, Report, Reported};
 
 use super::{LEASE, World, ask, complete, outcomes, promises, retry, secs};
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, State};
-use tenure::lease::Fence;
-use tenure::lifecycle::Verb;
-use tenure::store::{Beat, Claim, GUARD_GAP, Guarded, PULSE, Registration, STALL, STALLED_GAP};
+use tenure::Fence;
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{
+    Beat, Claim, GUARD_GAP, Guarded, PULSE, Registration, STALL, STALLED_GAP,
+};
 
 use super::{LEASE, World, ask, complete, job, name, promises, secs, worker};
 
@@ -46,7 +48,7 @@ promises! { "pulse":
         assert!(overdue(w).is_empty());
         assert_eq!(w.lapse(&[fence]), [None]);
         assert!(w.claim(&ask("bob", 1)).attempts.is_empty());
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Applied(State::Succeeded)));
+        assert!(matches!(w.settle(fence, complete()), tenure::engine::store::Settled::Applied(State::Succeeded)));
     }
 
     "I8" the_first_claim_after_a_stall_lapses_nothing_though_no_worker_has_noticed_it_yet(w) {
@@ -184,11 +186,11 @@ promises! { "pulse":
         w.sweep();
         assert_eq!(w.record(fence.job).crashes, 1);
         w.pass(LEASE);
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+        assert!(matches!(w.settle(fence, complete()), tenure::engine::store::Settled::Stale(_)));
         let back = w.record(fence.job);
         assert_eq!((back.state, back.crashes, back.attempt), (State::Queued, 0, 1));
         assert_eq!(w.verbs(fence.job), [Verb::Lapse, Verb::Return]);
-        assert!(matches!(w.settle(fence, complete()), tenure::store::Settled::Stale(_)));
+        assert!(matches!(w.settle(fence, complete()), tenure::engine::store::Settled::Stale(_)));
         assert_eq!(w.verbs(fence.job), [Verb::Lapse, Verb::Return], "once");
     }
 
@@ -208,7 +210,7 @@ promises! { "pulse":
         assert_eq!(second.job, fence.job);
         w.settle(fence, complete());
         assert_eq!(w.record(fence.job).crashes, 1);
-        w.settle(second, tenure::lifecycle::Outcome::Release);
+        w.settle(second, tenure::engine::lifecycle::Outcome::Release);
         w.settle(fence, complete());
         assert_eq!(w.record(fence.job).crashes, 1, "nor after that one gave it back");
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, State};
-use tenure::lease::{Fence, Reason, Stale, Token};
-use tenure::lifecycle::Verb;
-use tenure::store::Renewed;
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::Renewed;
 
 use super::{LEASE, ask, complete, job, promises, secs};
 

@@ -1,11 +1,10 @@
 //! Effects whose outcome is decided later, and writes that come late: each changes what it names
 //! and nothing else.
 
-use tenure::job::State;
-use tenure::lease::Fence;
-use tenure::ledger::{Act, Answer, Effect, Entry, Resolution, Standing, effect_name};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Resolved, Settled};
+use tenure::engine::ledger::{Act, Answer, Effect, Entry, Resolution, Standing, effect_name};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Resolved, Settled};
+use tenure::{Fence, State};
 
 use super::ledger::{acts, commit, committed, fail, in_doubt, parked_in_doubt, remember, resolve};
 use super::{LEASE, World, ask, json, promises, retry, secs};

@@ -3,10 +3,10 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{JobId, State};
-use tenure::lease::{Fence, Token};
-use tenure::lifecycle::{CRASH_MEMORY, Outcome, Verb};
-use tenure::store::{Claim, GUARD_GAP, Registration, Settled};
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::lifecycle::{CRASH_MEMORY, Outcome, Verb};
+use tenure::engine::store::{Claim, GUARD_GAP, Registration, Settled};
 
 use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
 

@@ -3,10 +3,10 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{ERROR_LIMIT, JobId, JobRecord, Json, NewJob, RetryPolicy, State};
-use tenure::lease::{Fence, Reason, Stale, Token};
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Enqueued, QueueChange, Settled, Settlement};
+use tenure::engine::job::{ERROR_LIMIT, JobId, JobRecord, Json, NewJob, RetryPolicy, State};
+use tenure::engine::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{Enqueued, QueueChange, Settled, Settlement};
 
 use super::{
     LEASE, World, ask, complete, job, json, key, name, outcomes, promises, retry, secs, worker,
@@ -141,7 +141,7 @@ promises! { "settle":
         let next = w.take("bob");
         assert_eq!(w.settle(fence, retry(Duration::ZERO)), Settled::Applied(State::Queued));
         w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
-        w.store.requeue(&[tenure::store::AsSeen::any(id)]).unwrap();
+        w.store.requeue(&[tenure::engine::store::AsSeen::any(id)]).unwrap();
         let buried = w.settle(next.lease.fence(), Outcome::Bury { reason: "no".into() });
         assert_eq!(buried, Settled::Applied(State::Dead));
         assert_eq!(w.state(id), State::Queued);

@@ -4,9 +4,9 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::job::{JobId, NewJob, State};
-use tenure::lifecycle::{CRASH_MEMORY, Outcome};
-use tenure::store::{AsSeen, Claim, GUARD_GAP, Registration, SUSPICION, Settled};
+use tenure::engine::job::{JobId, NewJob, State};
+use tenure::engine::lifecycle::{CRASH_MEMORY, Outcome};
+use tenure::engine::store::{AsSeen, Claim, GUARD_GAP, Registration, SUSPICION, Settled};
 
 use super::{LEASE, World, ask, complete, job, name, promises, retry, secs, worker};
 

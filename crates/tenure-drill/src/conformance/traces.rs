@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, NewJob, State};
-use tenure::lease::{Fence, Token};
-use tenure::ledger::Act;
-use tenure::lifecycle::{Outcome, Verb};
-use tenure::store::{Claim, QueueChange, Settled, Settlement};
+use tenure::engine::job::{JobId, NewJob, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::ledger::Act;
+use tenure::engine::lifecycle::{Outcome, Verb};
+use tenure::engine::store::{Claim, QueueChange, Settled, Settlement};
 
 use super::{World, ask, complete, json, name, promises, retry};
 

@@ -3,13 +3,12 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::clock::Chance;
-use tenure::inspect::Filter;
-use tenure::job::{JobId, Json, Key, Name, NewJob, Progress, RetryPolicy, State, Tenant};
-use tenure::lease::WorkerId;
-use tenure::ledger::{Act, Resolution};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Claim, Pause, QueueChange};
+use tenure::engine::clock::Chance;
+use tenure::engine::job::{JobId, Json, Key, Name, NewJob, Progress, RetryPolicy, State, Tenant};
+use tenure::engine::ledger::{Act, Resolution};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Claim, Pause, QueueChange};
+use tenure::{Filter, WorkerId};
 
 use super::{Query, Step};
 

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::clock::Clock;
+use tenure::Token;
 use tenure::drill::{Dump, Explorable};
-use tenure::job::{JobId, NewJob};
-use tenure::lease::Token;
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{Enqueued, Look, Result, Work};
+use tenure::engine::clock::Clock;
+use tenure::engine::job::{JobId, NewJob};
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{Enqueued, Look, Result, Work};
 
 use super::WITNESS;
 use super::history::{self, BESIDE, Call, claim, json, name};

@@ -11,14 +11,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tenure::clock::{Chance, Clock};
 use tenure::drill::{Dump, Explorable};
-use tenure::job::{JobId, Json, Key, Limits, Name, NewJob};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, Entry};
-use tenure::lifecycle::Outcome;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Claim, Enqueued, Operate, Settled, Settlement, Work};
+use tenure::engine::clock::{Chance, Clock};
+use tenure::engine::job::{JobId, Json, Key, Limits, Name, NewJob};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, Entry};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Claim, Enqueued, Operate, Settled, Settlement, Work};
 
 use super::recorder::Recorder;
 use super::tape::{Event, Tape};
@@ -48,7 +48,7 @@ pub(super) struct Call {
 }
 
 /// Opens a store in `directory`, with a clock that only the caller moves.
-pub(super) fn open(directory: &Path, clock: &Clock) -> tenure::store::Result<Sqlite> {
+pub(super) fn open(directory: &Path, clock: &Clock) -> tenure::Result<Sqlite> {
     let options = Options { clock: clock.clone(), limits: Limits::default() };
     Sqlite::open(directory.join(FILE), &options)
 }
@@ -110,7 +110,7 @@ pub(super) fn crowd(
         heard.push(call);
         answered(tape, heard.len() - 1, directory);
     };
-    std::thread::scope(|threads| -> tenure::store::Result<()> {
+    std::thread::scope(|threads| -> tenure::Result<()> {
         let stores = (0..callers).map(|_| store.share()).collect::<Result<Vec<_>, _>>()?;
         let threads: Vec<_> = stores
             .into_iter()
@@ -128,12 +128,7 @@ pub(super) fn crowd(
 }
 
 /// The jobs of one caller, in a queue of their own, from enqueue to their end.
-fn live(
-    mut store: Sqlite,
-    me: usize,
-    rounds: usize,
-    hear: impl Fn(Call),
-) -> tenure::store::Result<()> {
+fn live(mut store: Sqlite, me: usize, rounds: usize, hear: impl Fn(Call)) -> tenure::Result<()> {
     let queue = name(&format!("queue-{me}"));
     for _ in 0..rounds {
         let job = NewJob::new(name("mail"), json("{}")).queue(queue.clone());
@@ -180,7 +175,7 @@ struct Author {
 }
 
 impl Author {
-    fn call(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn call(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         self.clock.advance(Duration::from_millis(self.chance.below(900)));
         // Calls that need a lease are only made when there is one.
         match self.chance.below(if self.fences.is_empty() { 8 } else { 16 }) {
@@ -206,7 +201,7 @@ impl Author {
         }
     }
 
-    fn enqueue(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn enqueue(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let jobs: Vec<_> = (0..1 + self.chance.below(3)).map(|_| self.job()).collect();
         let answers = store.enqueue(&jobs)?;
         let what = format!("enqueue {}", jobs.len());
@@ -227,7 +222,7 @@ impl Author {
     }
 
     /// A job and a row of the user's, in one transaction.
-    fn order(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn order(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let jobs = [NewJob::new(name(BESIDE), json("{}"))];
         let answers = store.transact(Duration::from_secs(60), |tx| {
             let answers = tx.enqueue(&jobs)?;
@@ -240,7 +235,7 @@ impl Author {
         Ok(Call { what: "enqueue 1 beside a row".to_owned(), created, ..Call::default() })
     }
 
-    fn claim(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn claim(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let n = 1 + self.chance.below(2) as usize;
         let claimed = store.claim(&claim("ann", vec![Name::default_queue()], n))?;
         let issued: Vec<_> = claimed.attempts.iter().map(|it| it.lease.fence()).collect();
@@ -249,7 +244,7 @@ impl Author {
         Ok(Call { what: format!("claim {n}"), issued, ..Call::default() })
     }
 
-    fn settle(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn settle(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let count = self.fences.len().min(1 + self.chance.below(2) as usize);
         let mut settlements = Vec::new();
         for fence in self.fences.drain(..count) {
@@ -273,7 +268,7 @@ impl Author {
 
     /// Opens an effect or records its outcome, each durable before it is answered; or records a
     /// step.
-    fn ledger(&mut self, store: &mut Sqlite) -> tenure::store::Result<Call> {
+    fn ledger(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let Some(fence) = self.fences.last().copied() else { return Ok(Call::default()) };
         let is_open = self.open.contains(&fence.job);
         let (effect, act) = match self.chance.below(3) {

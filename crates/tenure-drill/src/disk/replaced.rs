@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
-use tenure::clock::Clock;
-use tenure::store::sqlite::Sqlite;
+use tenure::engine::clock::Clock;
+use tenure::engine::store::sqlite::Sqlite;
 
 use super::FILE;
 use super::history;

@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use serde::Serialize;
-use tenure::clock::Clock;
-use tenure::job::{Key, Name, NewJob, State};
-use tenure::lease::Fence;
-use tenure::ledger::{Act, Answer, Entry};
-use tenure::lifecycle::Outcome;
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{Changed, Enqueued, Operate, Renewed, Result, Settled, Settlement, Work};
+use tenure::Fence;
+use tenure::engine::clock::Clock;
+use tenure::engine::job::{Key, Name, NewJob, State};
+use tenure::engine::ledger::{Act, Answer, Entry};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{
+    Changed, Enqueued, Operate, Renewed, Result, Settled, Settlement, Work,
+};
 
 use super::FILE;
 use super::history::{self, claim, json, name};

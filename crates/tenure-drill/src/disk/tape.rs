@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure::clock::Chance;
+use tenure::engine::clock::Chance;
 
 /// One event. All threads share one order.
 #[derive(Debug, Clone)]

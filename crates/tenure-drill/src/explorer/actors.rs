@@ -8,11 +8,10 @@ mod mind;
 
 use std::time::Duration;
 
-use tenure::job::Json;
-use tenure::lease::Fence;
-use tenure::ledger::{Act, Resolution};
-use tenure::lifecycle::Outcome;
-use tenure::store::{Changed, Resolved};
+use tenure::engine::ledger::{Act, Resolution};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Changed, Resolved};
+use tenure::{Fence, Json};
 
 use self::mind::Mind;
 pub(super) use self::mind::by_claim;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable};
-use tenure::job::{JobId, Json, Key, Name, NewJob, Progress};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{self, Entry, Resolution, effect_name};
-use tenure::store::{
+use tenure::engine::clock::Clock;
+use tenure::engine::job::{JobId, Json, Key, Name, NewJob, Progress};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{self, Entry, Resolution, effect_name};
+use tenure::engine::store::{
     AsSeen, Attempt, Changed, Claim, Claimed, Enqueued, Lapse, Lapsed, Pruned, Registration,
     Renewed, Report, Reported, Resolved, Result, Settled, Settlement,
 };

@@ -13,9 +13,9 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
+use tenure::Fence;
 use tenure::drill::Dump;
-use tenure::job::{JobId, State};
-use tenure::lease::Fence;
+use tenure::engine::job::{JobId, State};
 
 use self::ghost::Ghost;
 use self::key::Remembered;

@@ -1,10 +1,10 @@
 //! The stores under test. All get the same calls, and must agree in every answer and every state.
 
-use tenure::clock::Clock;
 use tenure::drill::{Dump, Explorable, Patch};
-use tenure::job::{Json, Limits, NewJob};
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Error, Result, Work, postgres};
+use tenure::engine::clock::Clock;
+use tenure::engine::job::{Json, Limits, NewJob};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Error, Result, Work, postgres};
 
 use super::call::{Answer, Call, identity, kind, perform, registration};
 use super::scope::Scope;

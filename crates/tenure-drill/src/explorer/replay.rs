@@ -48,7 +48,7 @@ pub enum Unplayable {
         possible: Vec<String>,
     },
     /// The stores cannot be opened.
-    Store(tenure::store::Error),
+    Store(tenure::Error),
 }
 
 impl fmt::Display for Unplayable {

@@ -8,8 +8,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use tenure::WorkerId;
 use tenure::drill::Dump;
-use tenure::lease::WorkerId;
 
 use super::Merging;
 use super::actors::{Actors, Ending, Move};

@@ -1,11 +1,11 @@
 //! A schedule for people: each step in words, with a short code that repeats it.
 
-use tenure::clock::Timestamp;
+use tenure::Timestamp;
 use tenure::drill::Dump;
-use tenure::job::{JobRecord, State};
-use tenure::lease::{Fence, Stale};
-use tenure::ledger;
-use tenure::store::{
+use tenure::engine::job::{JobRecord, State};
+use tenure::engine::lease::{Fence, Stale};
+use tenure::engine::ledger;
+use tenure::engine::store::{
     Changed, Claimed, Enqueued, Lapse, Lapsed, Renewed, Reported, Resolved, Settled,
 };
 

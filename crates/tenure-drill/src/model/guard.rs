@@ -1,14 +1,13 @@
 //! Workers, their locks (guards), and breaks in time, as the specification has them.
 
-use tenure::clock::Timestamp;
 use tenure::drill::WorkerRecord;
-use tenure::inspect::TimelineEntry;
-use tenure::job::{About, JobRecord, State};
-use tenure::lease::{Fence, WorkerId};
-use tenure::lifecycle::{CRASH_MEMORY, Verb};
-use tenure::store::{
+use tenure::engine::job::{About, JobRecord, State};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::lifecycle::{CRASH_MEMORY, Verb};
+use tenure::engine::store::{
     AFTER_STALL, Beat, Lapse, PULSE, Registration, STALL, STALLED_GAP, WORKER_MEMORY,
 };
+use tenure::{TimelineEntry, Timestamp};
 
 use super::{Model, suspect};
 

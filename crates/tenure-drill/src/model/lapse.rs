@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::clock::Timestamp;
-use tenure::job::{About, JobRecord, State};
-use tenure::lease::Fence;
-use tenure::lifecycle::Verb;
-use tenure::store::Lapse;
+use tenure::engine::job::{About, JobRecord, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::Lapse;
+use tenure::{Fence, Timestamp};
 
 use super::{Model, backoff, end, suspect, wait_until};
 

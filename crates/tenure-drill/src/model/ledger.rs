@@ -1,10 +1,10 @@
 //! Effects and steps, as the specification has them.
 
-use tenure::job::{JobId, JobRecord, Name, State};
-use tenure::lease::{Fence, Token};
-use tenure::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, Step};
-use tenure::lifecycle::Verb;
-use tenure::store::Resolved;
+use tenure::engine::job::{JobId, JobRecord, Name, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, Step};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::Resolved;
 
 use super::Model;
 
@@ -211,7 +211,7 @@ impl Model {
     }
 }
 
-fn intent(job: JobId, name: Name, token: Token, now: tenure::clock::Timestamp) -> Effect {
+fn intent(job: JobId, name: Name, token: Token, now: tenure::Timestamp) -> Effect {
     let standing = Standing::Open;
     Effect { job, name, standing, token, opened_at: now, ended_at: None, result: None, note: None }
 }

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::clock::millis;
 use tenure::drill::WorkerRecord;
-use tenure::inspect::{
+use tenure::engine::clock::millis;
+use tenure::engine::inspect::{
     Checked, EffectFilter, EffectView, Filter, LeaseView, Overview, OverviewLine, QueueSettings,
     Rule, WorkerView, Wrong,
 };
-use tenure::job::{JobId, JobRecord, Name, State, Tenant};
-use tenure::ledger::{Effect, Standing};
+use tenure::engine::job::{JobId, JobRecord, Name, State, Tenant};
+use tenure::engine::ledger::{Effect, Standing};
 
 use super::Model;
 
@@ -132,7 +132,7 @@ impl Model {
             if self.is_over_after(job, Rule::OVERDUE, self.noted_breaks()) {
                 wrong.push(Wrong { job: *id, rule: Rule::I11, what: String::new() });
             }
-            let open = |effect: &&tenure::ledger::Effect| {
+            let open = |effect: &&tenure::engine::ledger::Effect| {
                 effect.job == *id && effect.standing == Standing::Open
             };
             if job.state == State::Succeeded {

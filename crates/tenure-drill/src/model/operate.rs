@@ -1,10 +1,10 @@
 //! What operators do to jobs and queues.
 
-use tenure::inspect::QueueSettings;
-use tenure::job::{JobId, JobRecord, Name, State};
-use tenure::lease::Fence;
-use tenure::lifecycle::Verb;
-use tenure::store::{AsSeen, Changed};
+use tenure::Fence;
+use tenure::engine::inspect::QueueSettings;
+use tenure::engine::job::{JobId, JobRecord, Name, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{AsSeen, Changed};
 
 use super::{Model, end, wait_until};
 

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::clock::Timestamp;
+use tenure::Timestamp;
 use tenure::drill::{self, Dump, Explorable, KeyRecord};
-use tenure::inspect::{Current, QueueSettings, Raise};
-use tenure::job::{JobId, JobRecord, Name, NewJob, State};
-use tenure::lease::{self, Fence, WorkerId, first_of};
-use tenure::ledger::{self, Entry, Resolution};
-use tenure::store::{
+use tenure::engine::inspect::{Current, QueueSettings, Raise};
+use tenure::engine::job::{JobId, JobRecord, Name, NewJob, State};
+use tenure::engine::lease::{self, Fence, WorkerId, first_of};
+use tenure::engine::ledger::{self, Entry, Resolution};
+use tenure::engine::store::{
     AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
     Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
     Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,

@@ -1,8 +1,8 @@
 //! Progress of jobs: the holder's last report.
 
-use tenure::job::JobRecord;
-use tenure::lifecycle::Verb;
-use tenure::store::{Report, Reported};
+use tenure::engine::job::JobRecord;
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{Report, Reported};
 
 use super::Model;
 

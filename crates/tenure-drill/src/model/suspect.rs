@@ -1,10 +1,9 @@
 //! Jobs that may have crashed their worker, as the specification has them.
 
-use tenure::clock::Timestamp;
-use tenure::job::{JobRecord, State};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::CRASH_MEMORY;
-use tenure::store::SUSPICION;
+use tenure::engine::job::{JobRecord, State};
+use tenure::engine::lifecycle::CRASH_MEMORY;
+use tenure::engine::store::SUSPICION;
+use tenure::{Timestamp, WorkerId};
 
 use super::Model;
 

@@ -1,7 +1,7 @@
 //! How long a timeline may grow, as the specification has it.
 
-use tenure::inspect::TimelineEntry;
-use tenure::lifecycle::Verb;
+use tenure::TimelineEntry;
+use tenure::engine::lifecycle::Verb;
 
 /// Makes room for one more line of this job and verb. Of the lines that were not refused, the
 /// twenty with the highest tokens stay, the new one included; of a worker's returns, sixty. Returns

@@ -19,8 +19,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 use tenure::drill::Patch;
-use tenure::store::postgres::Postgres;
-use tenure::store::sqlite::Sqlite;
+use tenure::engine::store::postgres::Postgres;
+use tenure::engine::store::sqlite::Sqlite;
 
 use self::changes::{Change, Edge, POSTGRES, SQLITE};
 pub use self::hunter::hunt;

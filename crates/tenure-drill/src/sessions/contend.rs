@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use postgres::{Client, Error, Row};
-use tenure::clock::Chance;
+use tenure::engine::clock::Chance;
 
 use super::lab::{Lab, code};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, Error};
-use tenure::clock::{Clock, monotonic};
-use tenure::store::postgres::{Migrations, Options, Roles, ServerAddress};
+use tenure::engine::clock::{Clock, monotonic};
+use tenure::engine::store::postgres::{Migrations, Options, Roles, ServerAddress};
 
 use crate::engines::START;
 use crate::servers;

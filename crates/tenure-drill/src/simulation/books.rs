@@ -12,14 +12,14 @@ mod taken;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tenure::clock::{Clock, Timestamp};
-use tenure::job::{Fingerprint, JobId, Name, State};
-use tenure::lease::{Fence, WorkerId};
-use tenure::lifecycle::{Outcome, Verb, is_own_return, makes_suspect};
-use tenure::store::{
+use tenure::engine::clock::{Clock, Timestamp};
+use tenure::engine::job::{Fingerprint, JobId, Name, State};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::lifecycle::{Outcome, Verb, is_own_return, makes_suspect};
+use tenure::engine::store::{
     Attempt, Claim, Claimed as Answered, Renewed, Report, Reported, SUSPICION, Settled, Settlement,
 };
-use tenure::telemetry::{Event, Fact};
+use tenure::engine::telemetry::{Event, Fact};
 
 pub(super) use self::liveness::RETRY;
 use self::liveness::{Delays, Turns};

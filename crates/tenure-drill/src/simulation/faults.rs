@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use tenure::clock::Chance;
+use tenure::engine::clock::Chance;
 
 use super::scenario::Scenario;
 

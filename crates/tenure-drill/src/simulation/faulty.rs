@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tenure::drill::Sealed;
-use tenure::inspect::{Current, QueueSettings};
-use tenure::job::{JobId, Name, NewJob, State};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Answer, Entry, Resolution};
-use tenure::lifecycle::{Next, Outcome, after_settling};
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{
+use tenure::engine::inspect::{Current, QueueSettings};
+use tenure::engine::job::{JobId, Name, NewJob, State};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Answer, Entry, Resolution};
+use tenure::engine::lifecycle::{Next, Outcome, after_settling};
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{
     AsSeen, Attempt, Beat, Changed, Claim, Claimed, Cursor, Enqueued, Error, Guarded, Lapse,
     Lapsed, Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved,
     Result, Settled, Settlement, Wake, Work,
@@ -246,12 +246,12 @@ impl Faulty {
 }
 
 fn state_after(outcome: &Outcome) -> State {
-    let standing = tenure::lifecycle::Standing {
+    let standing = tenure::engine::lifecycle::Standing {
         attempt: 0,
         max_attempts: 1,
         crashes: 0,
         max_crashes: 1,
-        retry: tenure::job::RetryPolicy::default(),
+        retry: tenure::RetryPolicy::default(),
     };
     Next::state(after_settling(&standing, outcome))
 }

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::clock::Timestamp;
-use tenure::job::{Json, Name, State, Tenant};
-use tenure::lease::{Token, WorkerId};
-use tenure::lifecycle::{CRASH_MEMORY, Verb};
+use tenure::Timestamp;
+use tenure::engine::job::{Json, Name, State, Tenant};
+use tenure::engine::lease::{Token, WorkerId};
+use tenure::engine::lifecycle::{CRASH_MEMORY, Verb};
 
 /// The expected state of a job.
 #[derive(Debug, Clone)]

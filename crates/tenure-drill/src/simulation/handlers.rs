@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock::{Chance, Jitter, Moment};
 use tenure::drill::machines::{Cause, Desk, Hold, Returned};
-use tenure::job::{Json, Name, Progress};
-use tenure::ledger::{Act, Answer, Entry, Resolution};
-use tenure::lifecycle::{self, Fault, Outcome};
-use tenure::store::{Attempt, Report, Reported, Settled, Work};
+use tenure::engine::clock::{Chance, Jitter, Moment};
+use tenure::engine::job::{Json, Name, Progress};
+use tenure::engine::ledger::{Act, Answer, Entry, Resolution};
+use tenure::engine::lifecycle::{self, Fault, Outcome};
+use tenure::engine::store::{Attempt, Report, Reported, Settled, Work};
 
 use super::faulty::Faulty;
 use super::orders::ORDER;

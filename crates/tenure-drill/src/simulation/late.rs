@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tenure::job::JobId;
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::Entry;
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{Claim, Claimed, Operate, Result, Settlement, Work};
+use tenure::JobId;
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::Entry;
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{Claim, Claimed, Operate, Result, Settlement, Work};
 
 use super::books::Books;
 use super::trace::Rare;

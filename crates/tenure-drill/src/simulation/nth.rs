@@ -2,7 +2,7 @@
 //! else goes wrong: all jobs must reach their end, and nothing may happen twice.
 
 use serde::Serialize;
-use tenure::job::{JobId, State};
+use tenure::engine::job::{JobId, State};
 
 use super::faulty::When;
 use super::handlers::effect;

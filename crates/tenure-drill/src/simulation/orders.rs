@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rusqlite::{Connection, Result as Answered};
-use tenure::job::JobId;
-use tenure::lease::Token;
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{Error, Result, Settled, Settlement};
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{Error, Result, Settled, Settlement};
+use tenure::{JobId, Token};
 
 /// The kind of job whose handler writes such a row.
 pub(super) const ORDER: &str = "order";

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 
 use super::scenario::Scenario;
 use super::{Report, run};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use tenure::job::JobId;
+use tenure::JobId;
 
 /// Rare paths. A run that never takes a path has not tested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure::job::{JobId, Name};
-use tenure::lease::{Fence, Token};
+use tenure::engine::job::{JobId, Name};
+use tenure::engine::lease::{Fence, Token};
 
 /// What the outside has seen.
 #[derive(Debug, Default)]

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::clock::{Chance, Moment};
+use tenure::WorkerId;
 use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
-use tenure::lease::WorkerId;
-use tenure::store::Attempt;
+use tenure::engine::clock::{Chance, Moment};
+use tenure::engine::store::Attempt;
 
 use super::faulty::{Faulty, Shared};
 use super::handlers::{Did, Running};

@@ -7,16 +7,15 @@ mod struck;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tenure::store::Work;
+use tenure::engine::store::Work;
 
-use tenure::clock::{Chance, Clock, Moment, Timestamp};
 use tenure::drill::Dump;
 use tenure::drill::Patch;
 use tenure::drill::machines::Plan;
-use tenure::job::Limits;
-use tenure::lease::WorkerId;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::telemetry::{Exit, Observer};
+use tenure::engine::clock::{Chance, Clock, Moment, Timestamp};
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::telemetry::{Exit, Observer};
+use tenure::{Limits, WorkerId};
 
 use super::books::{Books, Copy, Living};
 use super::faults::{Fault, Faults};

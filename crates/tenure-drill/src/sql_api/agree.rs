@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use tenure::clock::{Jitter, Timestamp};
-use tenure::job::{RetryPolicy, State};
-use tenure::lifecycle::{
+use tenure::engine::clock::{Jitter, Timestamp};
+use tenure::engine::job::{RetryPolicy, State};
+use tenure::engine::lifecycle::{
     Again, CRASH_MEMORY, Next, Outcome, Standing, Verb, after_lapse, after_settling,
     attempt_counts, crashes_after_return, is_own_return, makes_suspect, retry_delay,
 };

@@ -1,7 +1,7 @@
 //! Every rule of `tenure.check` finds what violates it: damage that no verb can do, done by hand.
 
-use tenure::clock::Clock;
-use tenure::store::postgres::{Options, Postgres};
+use tenure::engine::clock::Clock;
+use tenure::engine::store::postgres::{Options, Postgres};
 
 use super::{Case, claim, enqueue, running, sql_cases};
 use crate::damage::{DAMAGES, Seen, fill, look_through};

@@ -2,7 +2,7 @@
 //! answer is a result or a refusal that says what to do; never an internal error.
 
 use postgres::Client;
-use tenure::clock::Chance;
+use tenure::engine::clock::Chance;
 
 use super::{Case, sql_cases};
 use crate::sessions::{Lab, code};

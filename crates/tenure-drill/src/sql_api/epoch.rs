@@ -1,7 +1,7 @@
 //! Tokens after the database went back in time, and installations whose owner has no special
 //! rights.
-use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
-use tenure::store::{Look, Operate, Work};
+use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::{Look, Operate, Work};
 
 use super::{Case, claim, enqueue, sql_cases};
 use crate::servers;

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use postgres::Client;
-use tenure::clock::monotonic;
-use tenure::job::Name;
-use tenure::lease::WorkerId;
-use tenure::store::postgres::{Options, Postgres};
-use tenure::store::{Guarded, Look, Registration, Work};
+use tenure::engine::clock::monotonic;
+use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::{Guarded, Look, Registration, Work};
+use tenure::{Name, WorkerId};
 
 use super::{Case, claim, claim_many, enqueue, sql_cases};
 use crate::servers;

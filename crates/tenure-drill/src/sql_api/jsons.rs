@@ -6,10 +6,10 @@
 //! limits, about 1e131071 and 1e-16383. A number that both accept has the same canonical form on
 //! both sides.
 use postgres::Client;
-use tenure::clock::Chance;
-use tenure::job::{Fingerprint, Json, Key, Name, NewJob};
-use tenure::store::postgres::{Options, Postgres};
-use tenure::store::{Enqueued, Work};
+use tenure::engine::clock::Chance;
+use tenure::engine::job::{Fingerprint, Json, Key, Name, NewJob};
+use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::{Enqueued, Work};
 
 use super::{Case, claim_many, enqueue, running, sql_cases};
 use crate::sessions::{Lab, fault};

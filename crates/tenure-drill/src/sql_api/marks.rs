@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use postgres::{Client, Row};
 use serde_json::{Value, json};
-use tenure::clock::Chance;
+use tenure::engine::clock::Chance;
 
 use super::{Case, sql_cases};
 use crate::engines::START;

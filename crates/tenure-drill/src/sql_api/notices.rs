@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
-use tenure::store::postgres::{Migrations, Roles, ServerAddress};
+use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
 
 use super::{Case, sql_cases};
 use crate::servers;

@@ -1,6 +1,6 @@
 //! A job's progress, as psql and other languages report and see it.
 
-use tenure::job::{PROGRESS_LIMIT, Progress, shorten};
+use tenure::engine::job::{PROGRESS_LIMIT, Progress, shorten};
 
 use super::{Case, as_each, running, sql_cases, take_over};
 use crate::sessions::{Lab, fault};

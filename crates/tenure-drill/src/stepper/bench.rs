@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use postgres::{Client, SimpleQueryMessage};
-use tenure::clock::{Clock, monotonic};
 use tenure::drill::Patch;
-use tenure::store::postgres::Options;
+use tenure::engine::clock::{Clock, monotonic};
+use tenure::engine::store::postgres::Options;
 
 use super::script::SCRIPTS;
 use super::start::Start;

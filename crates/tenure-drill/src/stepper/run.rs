@@ -1,7 +1,7 @@
 //! One run of a case. The caller decides which session is next, the server decides which session
 //! waits, and the run records what was answered and committed.
 
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 
 use super::bench::{Bench, CONTROL, Calm, Facts, PATIENCE};
 use super::script::{About, Act, Script};

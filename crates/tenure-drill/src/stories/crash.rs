@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use tenure::inspect::{EffectView, JobDetail};
-use tenure::job::State;
-use tenure::ledger::Standing;
-use tenure::lifecycle::Verb;
-use tenure::store::Result;
+use tenure::engine::inspect::{EffectView, JobDetail};
+use tenure::engine::ledger::Standing;
+use tenure::engine::lifecycle::Verb;
+use tenure::{Result, State};
 
 use super::{Audience, Claim, Scene, Story, Told, nothing_wrong, play, seconds, times};
 use crate::workers::kinds::Work;

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure::inspect::Filter;
-use tenure::store::Result;
+use tenure::{Filter, Result};
 
 use super::stage::Stage;
 use super::{Audience, Claim, Go, Scene, Story, Told, nothing_wrong, play};

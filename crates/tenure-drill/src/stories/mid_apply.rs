@@ -8,10 +8,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use tenure::inspect::{EffectView, JobDetail};
-use tenure::job::{JobId, Json, State};
-use tenure::ledger::{Resolution, Standing, effect_name};
-use tenure::store::{Resolved, Result};
+use tenure::engine::inspect::{EffectView, JobDetail};
+use tenure::engine::job::{JobId, Json, State};
+use tenure::engine::ledger::{Resolution, Standing, effect_name};
+use tenure::engine::store::{Resolved, Result};
 
 use super::stage::Stage;
 use super::{Audience, Claim, Go, Halt, Scene, Story, nothing_wrong, play};
@@ -70,8 +70,8 @@ fn die_mid_call(
 }
 
 fn resolve(stage: &mut Stage<'_>, id: JobId) -> Go<()> {
-    let result = Json::check("result", RECEIPT, 100).map_err(tenure::store::Error::from)?;
-    let name = effect_name(CHARGE).map_err(tenure::store::Error::from)?;
+    let result = Json::check("result", RECEIPT, 100).map_err(tenure::Error::from)?;
+    let name = effect_name(CHARGE).map_err(tenure::Error::from)?;
     match stage.store.resolve(id, &name, &Resolution::Committed { result })? {
         Resolved::Applied(_) => Ok(()),
         other => Err(Halt::Stuck(format!("the effect could not be resolved: {other:?}"))),

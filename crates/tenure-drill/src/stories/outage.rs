@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postgres::{Client, NoTls};
-use tenure::inspect::{EffectView, JobDetail};
-use tenure::job::State;
-use tenure::ledger::Standing;
+use tenure::State;
+use tenure::engine::inspect::{EffectView, JobDetail};
+use tenure::engine::ledger::Standing;
+use tenure::engine::store::{Error, Result};
 use tenure::sqlite::rusqlite::Connection;
-use tenure::store::{Error, Result};
 
 use super::{Audience, Claim, Scene, Story, Told, nothing_wrong, play, seconds};
 use crate::workers::kinds::Account;
@@ -72,7 +72,7 @@ pub fn once(scene: &Scene, outage: &mut dyn Outage, audience: &mut dyn Audience)
         outage.begin()?;
         // The jobs end now, while the store is unreachable, and must be settled later.
         stage.open(&gate)?;
-        let begun = tenure::clock::monotonic();
+        let begun = tenure::engine::clock::monotonic();
         stage.until("a worker to notice", |stage| {
             outage.go_on()?;
             let noticed = stage.trace.iter().any(|told| told.name() == "store_lost");
@@ -198,7 +198,7 @@ impl CutOff {
             problem: cause.to_string(),
             next: "an outage is played on a server that answers without TLS; or use --postgres, which starts one".into(),
         })?;
-        Ok(CutOff { client, name: format!("drill-{}", tenure::clock::unique().simple()) })
+        Ok(CutOff { client, name: format!("drill-{}", tenure::engine::clock::unique().simple()) })
     }
 
     fn cut(&mut self) -> Result<()> {

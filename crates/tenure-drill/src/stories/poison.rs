@@ -3,11 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use tenure::inspect::{JobDetail, TimelineEntry};
-use tenure::job::State;
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Verb;
-use tenure::store::Result;
+use tenure::engine::inspect::{JobDetail, TimelineEntry};
+use tenure::engine::lifecycle::Verb;
+use tenure::{Result, State, WorkerId};
 
 use super::{Audience, Claim, Scene, Story, nothing_wrong, play};
 use crate::workers::kinds::{Hold, Poison};

@@ -9,12 +9,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::inspect::{EffectView, JobDetail};
-use tenure::job::State;
-use tenure::lease::Token;
-use tenure::ledger::Standing;
-use tenure::lifecycle::Verb;
-use tenure::store::Result;
+use tenure::engine::inspect::{EffectView, JobDetail};
+use tenure::engine::ledger::Standing;
+use tenure::engine::lifecycle::Verb;
+use tenure::{Result, State, Token};
 
 use super::stage::Stage;
 use super::{Audience, Claim, Go, Scene, Story, Told, play, seconds, times};
@@ -84,7 +82,7 @@ impl Audience for Quiet<'_> {
 /// Runs this many races side by side, each with its own job.
 fn run(stage: &mut Stage<'_>, abreast: usize) -> Go<Vec<Seen>> {
     // Several batches may share a directory.
-    let batch = tenure::clock::unique();
+    let batch = tenure::engine::clock::unique();
     let (gate, bank) = (stage.file(&format!("gate-{batch}")), stage.file(&format!("bank-{batch}")));
     let usual = Setup { lease: LEASE, concurrency: abreast, end: End::Drain, ..Setup::default() };
     stage.enter("A", &Setup { care: Care::Stalled, ..usual.clone() })?;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::clock::monotonic;
-use tenure::inspect::{EffectFilter, EffectView, JobDetail, Wrong};
-use tenure::job::{JobId, NewJob, State};
-use tenure::store::{Enqueued, Result, Store};
+use tenure::engine::clock::monotonic;
+use tenure::engine::inspect::{EffectFilter, EffectView, JobDetail, Wrong};
+use tenure::engine::job::{JobId, NewJob, State};
+use tenure::engine::store::{Enqueued, Result, Store};
 
 use super::{Audience, Go, Halt, NARRATOR, NOTE, Scene, Told};
 use crate::speakers::PATIENCE;

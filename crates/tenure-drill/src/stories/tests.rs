@@ -1,14 +1,14 @@
 //! Verdicts that must fail: each story gets something that it must not see, and reports which claim
 //! does not hold.
 use serde_json::{Value, json};
-use tenure::clock::Timestamp;
-use tenure::inspect::{EffectView, JobDetail, TimelineEntry};
-use tenure::job::{JobId, Json, Name, NewJob, State};
-use tenure::lease::{Token, WorkerId};
-use tenure::ledger::{Effect, Standing, effect_name};
-use tenure::lifecycle::Verb;
-use tenure::store::sqlite::{Options, Sqlite};
-use tenure::store::{Enqueued, Look, Work};
+use tenure::Timestamp;
+use tenure::engine::inspect::{EffectView, JobDetail, TimelineEntry};
+use tenure::engine::job::{JobId, Json, Name, NewJob, State};
+use tenure::engine::lease::{Token, WorkerId};
+use tenure::engine::ledger::{Effect, Standing, effect_name};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::{Enqueued, Look, Work};
 
 use super::{Claim, Told, crash, duplicate, mid_apply, outage, poison, race};
 

@@ -6,9 +6,9 @@ use std::fmt;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::clock::{Chance, monotonic};
-use tenure::job::State;
-use tenure::ledger::Standing;
+use tenure::State;
+use tenure::engine::clock::{Chance, monotonic};
+use tenure::engine::ledger::Standing;
 
 use super::kinds::{Account, Book};
 use super::{Bench, Event, Setup, Worker, books, job, lines};

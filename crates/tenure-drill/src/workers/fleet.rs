@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postgres::{Client, NoTls};
-use tenure::clock::{Moment, monotonic};
+use tenure::WorkerId;
 use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
-use tenure::lease::WorkerId;
-use tenure::store::postgres::{Options, Postgres, ServerAddress};
-use tenure::store::{Attempt, Wake, Work};
+use tenure::engine::clock::{Moment, monotonic};
+use tenure::engine::store::postgres::{Options, Postgres, ServerAddress};
+use tenure::engine::store::{Attempt, Wake, Work};
 
 use crate::servers;
 

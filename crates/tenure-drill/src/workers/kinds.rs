@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure::clock::monotonic;
+use tenure::engine::clock::monotonic;
 use tenure::{Context, Fault, Job, Worker};
 
 use super::books::Books;
@@ -180,7 +180,7 @@ async fn work(job: Work, cx: Context) -> Result<(), Fault> {
 }
 
 async fn slow(job: Slow, cx: Context) -> Result<String, Fault> {
-    let call = |fx: tenure::handler::Effect| async move {
+    let call = |fx: tenure::Effect| async move {
         append(&job.bank, &fx.key())?;
         wait_at(&job.gate).await?;
         Ok("the bank's receipt".to_owned())

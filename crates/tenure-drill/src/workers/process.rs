@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use tenure::job::{Invalid, Json, Key, Limits, Name, NewJob};
-use tenure::store::Result;
-use tenure::telemetry::Event;
-use tenure::{Tenure, Worker};
+use tenure::engine::job::{Invalid, Json, Key, Limits, Name, NewJob};
+use tenure::{Event, Result, Tenure, Worker};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot::channel;
 
@@ -98,7 +96,7 @@ fn tell(event: &Event) {
 struct Submitted {
     event: &'static str,
     #[serde(flatten)]
-    answer: tenure::store::Enqueued,
+    answer: tenure::engine::store::Enqueued,
 }
 
 /// Enqueues a job under a key as soon as the gate exists, so that many processes can do it at the
@@ -128,7 +126,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
     text.parse().map_err(|_| nonsense(text))
 }
 
-fn nonsense(words: &str) -> tenure::store::Error {
+fn nonsense(words: &str) -> tenure::Error {
     let why = format!("a process of the drill cannot make anything of {words:?}");
     Invalid::Value { field: "words", why }.into()
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::clock::{Chance, monotonic};
-use tenure::job::State;
+use tenure::State;
+use tenure::engine::clock::{Chance, monotonic};
 
 use super::kinds::Hold;
 use super::{Bench, Setup, job};

@@ -1,10 +1,9 @@
 //! Servers that restart, are promoted, or are behind a pooler: what a test database can only
 //! imitate.
 
-use tenure::job::Name;
-use tenure::lease::WorkerId;
-use tenure::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
-use tenure::store::{Guarded, Look, Registration, Work};
+use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::{Guarded, Look, Registration, Work};
+use tenure::{Name, WorkerId};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::sql_api::{Case, sql_cases};
 

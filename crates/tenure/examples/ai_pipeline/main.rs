@@ -16,8 +16,7 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use tenure::job::RetryPolicy;
-use tenure::{Context, Fault, Job, Tenure, Worker};
+use tenure::{Context, Fault, Job, RetryPolicy, Tenure, Worker};
 
 use self::model::{EMBED_CENTS, Model, Place, SUMMARY_CENTS, Trouble};
 

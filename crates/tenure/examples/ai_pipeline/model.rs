@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use tenure::lease::Token;
+use tenure::Token;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

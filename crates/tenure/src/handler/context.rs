@@ -356,7 +356,7 @@ impl Context {
     /// # #[derive(Serialize, Deserialize)]
     /// # struct Launch;
     /// # impl Job for Launch { const KIND: &'static str = "launch"; type Output = (); }
-    /// # async fn ignite(_: tenure::lease::Token) {}
+    /// # async fn ignite(_: tenure::Token) {}
     /// async fn launch(_: Launch, cx: Context) -> Result<(), Fault> {
     ///     let token = cx.assert_held().await?; // we still hold it, and for a whole lease from now
     ///     ignite(token).await;

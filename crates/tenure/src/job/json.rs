@@ -26,7 +26,7 @@ impl Json {
     /// size in bytes.
     ///
     /// ```
-    /// use tenure::job::Json;
+    /// use tenure::Json;
     ///
     /// assert!(Json::check("args", r#"{"to": "a@b.c"}"#, 1024).is_ok());
     /// assert!(Json::check("args", r#"{"to": "#, 1024).is_err());
@@ -52,11 +52,11 @@ impl Json {
     /// JSON would silently turn it into `null`.
     ///
     /// ```
-    /// use tenure::job::Json;
+    /// use tenure::Json;
     ///
     /// assert_eq!(Json::of("result", &[1.5], 1024)?.as_str(), "[1.5]");
     /// assert!(Json::of("result", &f64::NAN, 1024).is_err());
-    /// # Ok::<(), tenure::job::Invalid>(())
+    /// # Ok::<(), tenure::engine::job::Invalid>(())
     /// ```
     pub fn of(
         field: &'static str,
@@ -88,11 +88,11 @@ impl Json {
     /// duplicate keys, numbers as written, strings minimally escaped.
     ///
     /// ```
-    /// use tenure::job::Json;
+    /// use tenure::Json;
     ///
     /// let json = Json::check("args", r#"{ "b": 1.50, "a": "\u0041", "b": 2.0 }"#, 1024)?;
     /// assert_eq!(json.canonical(), r#"{"a":"A","b":2.0}"#);
-    /// # Ok::<(), tenure::job::Invalid>(())
+    /// # Ok::<(), tenure::engine::job::Invalid>(())
     /// ```
     pub fn canonical(&self) -> String {
         let mut out = String::with_capacity(self.0.len());

@@ -13,7 +13,7 @@ use crate::lease::Token;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::job::{Json, Key, Limits, Name, NewJob};
+/// use tenure::engine::job::{Json, Key, Limits, Name, NewJob};
 ///
 /// let kind = Name::check("kind", "send_email")?;
 /// let args = Json::check("args", r#"{"to":"a@b.c"}"#, Limits::default().args)?;
@@ -21,7 +21,7 @@ use crate::lease::Token;
 ///     .queue(Name::check("queue", "mail")?)
 ///     .key(Key::check("welcome-7")?)
 ///     .delay(Duration::from_secs(5));
-/// # Ok::<(), tenure::job::Invalid>(())
+/// # Ok::<(), tenure::engine::job::Invalid>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewJob {

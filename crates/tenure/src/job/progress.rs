@@ -29,7 +29,7 @@ impl Progress {
     /// value outside 0 to 1 is clamped.
     ///
     /// ```
-    /// use tenure::job::Progress;
+    /// use tenure::Progress;
     ///
     /// assert_eq!(Progress::new(0.4, "embedding").to_string(), "40 % embedding");
     /// assert_eq!(Progress::new(7.0, None).to_string(), "100 %");

@@ -9,10 +9,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::place::Place;
+use super::place::{Options, Place};
 #[cfg(feature = "postgres")]
 use super::postgres::ServerAddress;
-use super::sqlite::Options;
 use super::{Error, Result, Store};
 use crate::job::Invalid;
 
@@ -38,7 +37,7 @@ use crate::job::Invalid;
 /// let address: Address = "postgres://app:secret@db.example/shop".parse()?;
 /// assert_eq!(address.to_string(), "postgres://app@db.example:5432/shop");
 /// # }
-/// # Ok::<(), tenure::store::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Address(pub(super) Kind);

@@ -70,6 +70,10 @@ pub enum Error {
     #[allow(missing_docs)]
     Undone { target: String, problem: String, next: String },
 
+    /// The work of a user's own transaction returned this error. Everything in it was rolled back.
+    #[error(transparent)]
+    Yours(Box<dyn std::error::Error + Send + Sync>),
+
     /// The engine failed in an unexpected way.
     #[error("could not {doing}: {source}; `tenure doctor` looks for the cause")]
     #[allow(missing_docs)]
@@ -81,6 +85,13 @@ impl Error {
     /// would store jobs without a key a second time.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
+    }
+
+    /// The error that the work of a user's own transaction returned. One of Tenure's stays what it
+    /// is.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn yours(cause: Box<dyn std::error::Error + Send + Sync>) -> Error {
+        cause.downcast().map_or_else(Error::Yours, |ours| *ours)
     }
 
     /// Whether it is certain that the call was not applied.
@@ -133,6 +144,7 @@ impl Error {
                 problem: problem.clone(),
                 next: next.clone(),
             },
+            Error::Yours(cause) => Error::Yours(said(cause.as_ref())),
             Error::Conflict { owner } => Error::Conflict { owner: *owner },
             Error::Incomplete(incomplete) => Error::Incomplete(Box::new(Incomplete {
                 verdicts: incomplete.verdicts.clone(),

@@ -64,20 +64,7 @@ use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 
-/// Options for opening a store.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Where the store reads the time.
-    pub clock: Clock,
-    /// The sizes that the store accepts.
-    pub limits: Limits,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { clock: Clock::system(), limits: Limits::default() }
-    }
-}
+pub use super::Options;
 
 /// The settings and version of SQLite that a store runs with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -132,6 +132,7 @@ impl Source {
     fn connect(&self) -> Result<Engine> {
         let mut first = locked(&self.first);
         match first.take() {
+            #[cfg(feature = "sqlite")]
             // Shared, so that all threads use the file that was opened, even if its path now names
             // another file.
             Some(Engine::Sqlite(store)) => {

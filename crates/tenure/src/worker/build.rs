@@ -312,8 +312,7 @@ impl Worker {
     /// Starts it in the background, for a caller that wants to end it step by step.
     ///
     /// ```
-    /// # use tenure::Worker;
-    /// # use tenure::telemetry::Exit;
+    /// # use tenure::{Exit, Worker};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let tenure = tenure::Tenure::open("sqlite::memory:").await?;

@@ -86,7 +86,7 @@ impl Drop for Running {
 /// it.
 ///
 /// ```no_run
-/// # async fn serve(worker: tenure::Worker) -> Result<(), tenure::store::Error> {
+/// # async fn serve(worker: tenure::Worker) -> Result<(), tenure::Error> {
 /// worker.run_until(tenure::shutdown_signal()).await?;
 /// # Ok(())
 /// # }

@@ -13,13 +13,12 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure::clock::{Clock, Timestamp, monotonic};
-use tenure::inspect::Filter;
-use tenure::job::{JobId, Json, Name, NewJob};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Verb;
+use tenure::engine::clock::{Clock, Timestamp, monotonic};
+use tenure::engine::job::{JobId, Json, Name, NewJob};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{Attempt, Claim, Enqueued, Error, Look, Work};
 use tenure::sqlite::{Options, Sqlite, Transaction};
-use tenure::store::{Attempt, Claim, Enqueued, Error, Look, Work};
+use tenure::{Filter, WorkerId};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);

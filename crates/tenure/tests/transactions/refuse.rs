@@ -2,10 +2,10 @@
 //! of.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use tenure::store::{Settled, Work};
+use tenure::engine::store::{Settled, Work};
 
-use tenure::lease::Fence;
-use tenure::lifecycle::Verb;
+use tenure::Fence;
+use tenure::engine::lifecycle::Verb;
 
 use crate::settle::{bury, complete, order_and_settle};
 use crate::{LONG, Shop};

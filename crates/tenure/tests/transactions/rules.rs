@@ -1,8 +1,8 @@
 //! What the closure may not do to the connection, and that no trace is left if it tries.
 use std::time::Duration;
-use tenure::store::{Error, Work};
+use tenure::engine::store::{Error, Work};
 
-use tenure::job::BATCH_LIMIT;
+use tenure::engine::job::BATCH_LIMIT;
 
 use crate::{LONG, Shop, both, job, undone};
 

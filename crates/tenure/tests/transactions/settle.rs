@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::job::State;
-use tenure::lease::{Fence, Reason};
-use tenure::lifecycle::Outcome;
+use tenure::State;
+use tenure::engine::lease::{Fence, Reason};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::{Look, Settled, Settlement, Work};
 use tenure::sqlite::Transaction;
-use tenure::store::{Look, Settled, Settlement, Work};
 
 use crate::{LONG, Shop, job};
 

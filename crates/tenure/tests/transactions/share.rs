@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure::clock::monotonic;
-use tenure::inspect::Filter;
-use tenure::store::{Claim, GUARD_GAP, Guarded, Look, Registration, Wake, Work};
+use tenure::Filter;
+use tenure::engine::clock::monotonic;
+use tenure::engine::store::{Claim, GUARD_GAP, Guarded, Look, Registration, Wake, Work};
 
 use crate::{LONG, Shop, ask, job, order_and_job};
 

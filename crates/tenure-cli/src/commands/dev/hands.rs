@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use tenure::telemetry::{Event, Fact};
+use tenure::engine::telemetry::{Event, Fact};
 use tenure::{Context, Fault, Job, Tenure, Worker};
 use tokio::io::AsyncReadExt;
 

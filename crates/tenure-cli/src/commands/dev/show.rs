@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tenure::Tenure;
-use tenure::inspect::Overview;
+use tenure::engine::inspect::Overview;
 
 use super::QUEUE;
 use crate::output::say;

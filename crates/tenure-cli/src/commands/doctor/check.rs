@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use indicatif::ProgressBar;
-use tenure::inspect::{Rule, Wrong};
-use tenure::job::BATCH_LIMIT;
+use tenure::engine::inspect::{Rule, Wrong};
+use tenure::engine::job::BATCH_LIMIT;
 use tenure::json;
 
 use super::count;

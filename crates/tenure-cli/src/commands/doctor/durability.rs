@@ -1,8 +1,8 @@
 //! Whether commits wait for the disk: how an operator sets this for a whole installation.
 
 use anyhow::Result;
+use tenure::engine::store::postgres::Durability;
 use tenure::json;
-use tenure::store::postgres::Durability;
 
 use crate::{Answer, Session};
 

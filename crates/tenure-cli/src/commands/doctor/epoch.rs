@@ -2,10 +2,9 @@
 //! has.
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::json;
-use tenure::lease::first_of;
-use tenure::store::Store;
+use tenure::engine::lease::first_of;
+use tenure::engine::store::Store;
+use tenure::{Timestamp, json};
 
 use super::Finding;
 use crate::time::relative;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use tenure::engine::store::Store;
 use tenure::json;
-use tenure::store::Store;
 
 use super::Finding;
 use crate::{Answer, Session};

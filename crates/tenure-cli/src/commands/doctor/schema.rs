@@ -1,6 +1,6 @@
 //! Whether the store's schema matches this binary.
 
-use tenure::store::migrate::{Standing, Status};
+use tenure::engine::store::migrate::{Standing, Status};
 
 use super::Finding;
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::inspect::{EffectFilter, EffectView, Overview, QueueSettings, Rule};
-use tenure::job::{BATCH_LIMIT, JobId, Name, State};
-use tenure::store::Store;
+use tenure::Timestamp;
+use tenure::engine::inspect::{EffectFilter, EffectView, Overview, QueueSettings, Rule};
+use tenure::engine::job::{BATCH_LIMIT, JobId, Name, State};
+use tenure::engine::store::Store;
 
 use super::{Finding, count};
 use crate::time::relative;
@@ -86,11 +86,11 @@ pub(super) fn dead(overview: &Overview) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use tenure::clock::Clock;
-    use tenure::job::{Json, Limits, NewJob};
-    use tenure::lease::WorkerId;
-    use tenure::store::sqlite::{Options, Sqlite};
-    use tenure::store::{Claim, Work};
+    use tenure::WorkerId;
+    use tenure::engine::clock::Clock;
+    use tenure::engine::job::{Json, Limits, NewJob};
+    use tenure::engine::store::sqlite::{Options, Sqlite};
+    use tenure::engine::store::{Claim, Work};
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::inspect::{Due, Overview, QueueSettings, WorkerView};
-use tenure::job::{BATCH_LIMIT, Name};
-use tenure::store::Store;
+use tenure::Timestamp;
+use tenure::engine::inspect::{Due, Overview, QueueSettings, WorkerView};
+use tenure::engine::job::{BATCH_LIMIT, Name};
+use tenure::engine::store::Store;
 
 use super::{Finding, count};
 use crate::time::relative;
@@ -130,7 +130,7 @@ fn is_taken(demand: &Demand, workers: &[WorkerView], running: &BTreeSet<Name>) -
 
 #[cfg(test)]
 mod tests {
-    use tenure::lease::WorkerId;
+    use tenure::WorkerId;
 
     use super::*;
 

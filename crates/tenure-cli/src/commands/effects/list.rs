@@ -1,10 +1,10 @@
 //! `tenure effects list`: a page of the ledger, the effects of the newest jobs first.
 
 use anyhow::Result;
-use tenure::inspect::{EffectFilter, EffectView};
-use tenure::job::{BATCH_LIMIT, JobId, State, shorten};
+use tenure::engine::inspect::{EffectFilter, EffectView};
+use tenure::engine::job::{BATCH_LIMIT, JobId, State, shorten};
+use tenure::engine::store::Store;
 use tenure::json;
-use tenure::store::Store;
 
 use crate::output::{Column, Table};
 use crate::time::{now, relative};
@@ -151,10 +151,9 @@ pub(crate) fn table(effects: &[EffectView], store: &mut dyn Store) -> Result<Tab
 
 #[cfg(test)]
 mod tests {
-    use tenure::clock::Timestamp;
-    use tenure::job::{Name, Tenant};
-    use tenure::lease::Token;
-    use tenure::ledger::{Effect, Standing, effect_name};
+    use tenure::engine::job::{Name, Tenant};
+    use tenure::engine::ledger::{Effect, Standing, effect_name};
+    use tenure::{Timestamp, Token};
 
     use super::*;
 

@@ -3,11 +3,10 @@
 
 use anyhow::Result;
 use clap::ArgGroup;
-use tenure::inspect::EffectFilter;
-use tenure::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name, State, shorten};
-use tenure::json;
-use tenure::ledger::{Effect, Resolution, Standing};
-use tenure::store::Resolved;
+use tenure::engine::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name, State, shorten};
+use tenure::engine::ledger::{Effect, Resolution, Standing};
+use tenure::engine::store::Resolved;
+use tenure::{EffectFilter, json};
 
 use super::changes;
 use crate::args::{self, BadInput};
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_answer_has_words_and_a_next_step() {
-        let effect = tenure::ledger::effect_name("charge").unwrap();
+        let effect = tenure::engine::ledger::effect_name("charge").unwrap();
         let said = |resolved| answer(JobId(7), &effect, &Resolution::Resend, resolved);
         for state in State::ALL {
             let words = said(Resolved::Applied(state)).unwrap();

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use indicatif::ProgressBar;
-use tenure::job::NewJob;
+use tenure::engine::job::NewJob;
+use tenure::engine::store::{Enqueued, Store, Verdict};
 use tenure::json;
-use tenure::store::{Enqueued, Store, Verdict};
 
 use crate::Answer;
 use crate::log::Log;

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tenure::job::{Invalid, Json, Limits};
+use tenure::engine::job::{Invalid, Json, Limits};
 
 use super::check_args;
 use crate::args::BadInput;

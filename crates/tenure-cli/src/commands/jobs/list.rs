@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::inspect::Filter;
-use tenure::job::{BATCH_LIMIT, JobId, JobRecord, Key, Name, State, shorten};
-use tenure::json;
-use tenure::store::Store;
+use tenure::engine::job::{BATCH_LIMIT, JobId, JobRecord, Key, Name, State, shorten};
+use tenure::engine::store::Store;
+use tenure::{Filter, Timestamp, json};
 
 use crate::args::{self, Only};
 use crate::commands::queues;

@@ -3,11 +3,9 @@
 use std::borrow::Cow;
 
 use anyhow::Result;
-use tenure::clock::Timestamp;
-use tenure::inspect::{JobDetail, TimelineEntry};
-use tenure::job::{JobId, JobRecord, State};
-use tenure::json;
-use tenure::lease::WorkerId;
+use tenure::engine::inspect::{JobDetail, TimelineEntry};
+use tenure::engine::job::{JobId, JobRecord, State};
+use tenure::{Timestamp, WorkerId, json};
 
 use super::changes;
 use crate::args;
@@ -232,11 +230,11 @@ fn grouped(number: u64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use tenure::job::{Json, Name, NewJob};
-    use tenure::lease::Token;
-    use tenure::ledger::{Act, Entry};
-    use tenure::lifecycle::{Outcome, Verb};
-    use tenure::store::{Claim, Look, Settlement, Store, Work};
+    use tenure::Token;
+    use tenure::engine::job::{Json, Name, NewJob};
+    use tenure::engine::ledger::{Act, Entry};
+    use tenure::engine::lifecycle::{Outcome, Verb};
+    use tenure::engine::store::{Claim, Look, Settlement, Store, Work};
 
     use super::*;
 
@@ -267,9 +265,10 @@ mod tests {
     /// A job that `ann` had first; then `bob` took it over at 2,000 and completed it at 3,000; then
     /// `ann` woke up.
     fn late() -> (JobRecord, Vec<TimelineEntry>) {
-        let clock = tenure::clock::Clock::manual(Timestamp::from_millis(0));
-        let options = tenure::store::sqlite::Options { clock: clock.clone(), ..Default::default() };
-        let mut store = tenure::store::sqlite::Sqlite::in_memory(&options).unwrap();
+        let clock = tenure::engine::clock::Clock::manual(Timestamp::from_millis(0));
+        let options =
+            tenure::engine::store::sqlite::Options { clock: clock.clone(), ..Default::default() };
+        let mut store = tenure::engine::store::sqlite::Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();
         let take = |store: &mut dyn Store, who: &str| {

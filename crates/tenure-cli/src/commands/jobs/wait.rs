@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tenure::clock;
-use tenure::inspect::JobOutcome;
-use tenure::job::{JobId, State};
+use tenure::engine::clock;
+use tenure::engine::inspect::JobOutcome;
+use tenure::engine::job::{JobId, State};
+use tenure::engine::store::{Store, Wake};
 use tenure::json;
-use tenure::store::{Store, Wake};
 
 use super::changes;
 use crate::args;

@@ -2,7 +2,7 @@
 //! limit, and the rest is counted or dropped.
 
 use serde::de::IgnoredAny;
-use tenure::job::Json;
+use tenure::Json;
 
 /// Which part of stdout is the result, if it is JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::fs::Access;
 use rustix::process::{Pid, Signal};
-use tenure::job::Json;
+use tenure::Json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};

@@ -1,8 +1,8 @@
 //! What one worker knows, what it may call next, and what it learns from an answer.
 
-use tenure::lease::Fence;
-use tenure::ledger::{self, Standing};
-use tenure::store::{Attempt, Renewed, Reported};
+use tenure::Fence;
+use tenure::engine::ledger::{self, Standing};
+use tenure::engine::store::{Attempt, Renewed, Reported};
 
 use super::super::call::{Answer, Call, identity, place, start};
 use super::super::invariants::Ghosts;

@@ -1,10 +1,10 @@
 //! What the ledger and an outside witness may accept, and from which claim.
 
+use tenure::Token;
 use tenure::drill::Dump;
-use tenure::job::{JobRecord, State};
-use tenure::lease::Token;
-use tenure::ledger::{self, Effect, Standing};
-use tenure::store::Resolved;
+use tenure::engine::job::{JobRecord, State};
+use tenure::engine::ledger::{self, Effect, Standing};
+use tenure::engine::store::Resolved;
 
 use super::super::actors::{Doing, by_claim};
 use super::super::call::{Answer, Call};

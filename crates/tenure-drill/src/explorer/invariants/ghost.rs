@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tenure::TimelineEntry;
 use tenure::drill::Dump;
-use tenure::inspect::TimelineEntry;
-use tenure::job::{JobRecord, State};
-use tenure::lease::{Fence, Token};
-use tenure::lifecycle::{Verb, is_own_return, makes_suspect};
-use tenure::store::{AFTER_STALL, Attempt, Changed, Renewed, Reported, STALLED_GAP, Settled};
+use tenure::engine::job::{JobRecord, State};
+use tenure::engine::lease::{Fence, Token};
+use tenure::engine::lifecycle::{Verb, is_own_return, makes_suspect};
+use tenure::engine::store::{
+    AFTER_STALL, Attempt, Changed, Renewed, Reported, STALLED_GAP, Settled,
+};
 
 use super::super::actors::{Doing, by_claim};
 use super::super::call::{Answer, Call, LEASE};

@@ -1,9 +1,8 @@
 //! I12: the same key within its window gives the same job, never none; with other args it is a
 //! conflict.
 
-use tenure::clock::Timestamp;
-use tenure::job::JobId;
-use tenure::store::Enqueued;
+use tenure::engine::store::Enqueued;
+use tenure::{JobId, Timestamp};
 
 use super::super::call::{Answer, Call, WINDOW};
 use super::ghost::Ghost;

@@ -5,9 +5,9 @@
 use std::iter;
 use std::time::Duration;
 
-use tenure::clock::Clock;
-use tenure::store::sqlite::Sqlite;
-use tenure::store::{GUARD_GAP, Registration};
+use tenure::engine::clock::Clock;
+use tenure::engine::store::sqlite::Sqlite;
+use tenure::engine::store::{GUARD_GAP, Registration};
 
 use crate::conformance::{LEASE, World, ask, name, worker};
 use crate::damage::{self, DAMAGES};

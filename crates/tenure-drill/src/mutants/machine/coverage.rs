@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::store::Result;
-use tenure::store::postgres::{Postgres, ServerAddress};
+use tenure::Result;
+use tenure::engine::store::postgres::{Postgres, ServerAddress};
 
 use super::hunter::{Play, Stand, attempt};
 use super::probes::{Flag, Meter, Probes};

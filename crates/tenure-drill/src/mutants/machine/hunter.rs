@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use tenure::clock::{Clock, millis, monotonic};
+use tenure::Result;
 use tenure::drill::{Dump, Explorable, Patch};
-use tenure::store::Result;
-use tenure::store::postgres::{self, Postgres, ServerAddress, Timeouts};
-use tenure::store::sqlite::{Options, Sqlite};
+use tenure::engine::clock::{Clock, millis, monotonic};
+use tenure::engine::store::postgres::{self, Postgres, ServerAddress, Timeouts};
+use tenure::engine::store::sqlite::{Options, Sqlite};
 
 use super::alone;
 use super::coverage::{Coverage, Of};

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use tenure::store::Result;
-use tenure::store::postgres::{Postgres, ServerAddress};
+use tenure::Result;
+use tenure::engine::store::postgres::{Postgres, ServerAddress};
 
 use super::changes::Edge;
 use super::{Mutant, Stock, tokens};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::store::postgres::Postgres;
+use tenure::engine::store::postgres::Postgres;
 
 use super::tokens::{self, Token};
 

@@ -1,8 +1,8 @@
 //! The books on effects: in the ledger, and in the world outside.
 
-use tenure::job::{JobId, Name};
-use tenure::lease::{Fence, WorkerId};
-use tenure::ledger::{Act, Answer, Entry, Resolution};
+use tenure::engine::job::{JobId, Name};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::ledger::{Act, Answer, Entry, Resolution};
 
 use super::super::trace::Rare;
 use super::super::witness::Heard;

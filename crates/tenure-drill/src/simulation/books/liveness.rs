@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tenure::job::{JobId, State, Tenant};
-use tenure::lease::WorkerId;
-use tenure::lifecycle::Outcome;
-use tenure::store::Claimed;
+use tenure::WorkerId;
+use tenure::engine::job::{JobId, State, Tenant};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::Claimed;
 
 use super::Books;
 use crate::verdict::Invariant;

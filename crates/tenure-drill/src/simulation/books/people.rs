@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tenure::job::{Fingerprint, JobId, Name, State, Tenant};
-use tenure::lease::{Token, WorkerId};
-use tenure::ledger::Resolution;
-use tenure::store::{AsSeen, Changed, Enqueued, Resolved};
+use tenure::Resolution;
+use tenure::engine::job::{Fingerprint, JobId, Name, State, Tenant};
+use tenure::engine::lease::{Token, WorkerId};
+use tenure::engine::store::{AsSeen, Changed, Enqueued, Resolved};
 
 use super::super::ghosts::Ghost;
 use super::super::trace::Rare;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::job::{JobId, State};
-use tenure::lease::{Fence, WorkerId};
-use tenure::lifecycle::Verb;
-use tenure::store::{Lapse, Lapsed};
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lease::{Fence, WorkerId};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::{Lapse, Lapsed};
 
 use super::super::ghosts::Claimed;
 use super::super::trace::Rare;

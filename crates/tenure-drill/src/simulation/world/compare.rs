@@ -1,8 +1,8 @@
 //! At the end of a run, the store is compared with the books.
-use tenure::inspect::{Filter, Rule, Wrong};
-use tenure::job::{JobId, State};
-use tenure::lifecycle::Verb;
-use tenure::store::Look;
+use tenure::engine::inspect::{Filter, Rule, Wrong};
+use tenure::engine::job::{JobId, State};
+use tenure::engine::lifecycle::Verb;
+use tenure::engine::store::Look;
 
 use super::super::orders::{self, ORDER};
 use super::{Drive, World};

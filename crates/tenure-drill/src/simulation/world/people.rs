@@ -3,11 +3,10 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use tenure::clock::Chance;
-use tenure::inspect::EffectFilter;
-use tenure::job::{JobId, Key, Name, NewJob, RetryPolicy, State, Tenant};
-use tenure::ledger::Resolution;
-use tenure::store::{Enqueued, Look, Operate, QueueChange, Work};
+use tenure::engine::clock::Chance;
+use tenure::engine::job::{JobId, Key, Name, NewJob, RetryPolicy, State, Tenant};
+use tenure::engine::store::{Enqueued, Look, Operate, QueueChange, Work};
+use tenure::{EffectFilter, Resolution};
 
 use super::super::books::RETRY;
 use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};

@@ -1,11 +1,10 @@
 //! How each fault affects the run.
 use std::time::Duration;
-use tenure::store::{AsSeen, Operate};
+use tenure::engine::store::{AsSeen, Operate};
 
 use tenure::drill::Explorable;
 use tenure::drill::machines::Stage;
-use tenure::job::State;
-use tenure::lease::WorkerId;
+use tenure::{State, WorkerId};
 
 use super::super::books::Living;
 use super::super::faults::Kind;

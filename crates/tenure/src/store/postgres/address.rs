@@ -43,11 +43,11 @@ type Settings = BTreeMap<&'static str, String>;
 /// It prints without the password, however it was given:
 ///
 /// ```
-/// use tenure::store::postgres::ServerAddress;
+/// use tenure::engine::store::postgres::ServerAddress;
 ///
 /// let address = ServerAddress::parse("postgres://app:secret@db.example/shop?schema=jobs")?;
 /// assert_eq!(address.to_string(), "postgres://app@db.example:5432/shop?schema=jobs");
-/// # Ok::<(), tenure::store::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct ServerAddress {

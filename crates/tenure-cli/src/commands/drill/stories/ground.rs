@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
-use tenure::store::Error;
-use tenure::store::postgres::{Migrations, Roles, ServerAddress};
+use tenure::Error;
+use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
 use tenure_cluster::Cluster;
 use tenure_drill::servers;
 use tenure_drill::stories::Scene;
@@ -64,7 +64,7 @@ impl Ground {
         let server = if is_server(session) { None } else { Some(Server::find(session)?) };
         let url =
             server.as_ref().map_or_else(|| session.url(), |ours| Ok(ours.url().to_owned()))?;
-        let schema = format!("{SCHEMA}{}", tenure::clock::unique().simple());
+        let schema = format!("{SCHEMA}{}", tenure::engine::clock::unique().simple());
         let scene = scene(servers::in_schema(&url, &schema));
         let goes_with_its_server = server.is_some();
         let address = ServerAddress::parse(&scene.place)?;
@@ -139,12 +139,12 @@ impl Outage for Stopped<'_> {
         "the server is stopped at once, as by a power cut".into()
     }
 
-    fn begin(&mut self) -> tenure::store::Result<()> {
+    fn begin(&mut self) -> tenure::Result<()> {
         let stopped = self.0.stop_immediately();
         stopped.map_err(|cause| Error::Engine { doing: "stop the server", source: cause.into() })
     }
 
-    fn end(&mut self) -> tenure::store::Result<()> {
+    fn end(&mut self) -> tenure::Result<()> {
         let started = self.0.start_again();
         started.map_err(|cause| Error::Engine { doing: "start the server", source: cause.into() })
     }

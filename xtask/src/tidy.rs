@@ -3,7 +3,9 @@
 //! Forbidden words are written in two halves here, so that this file needs no exception from its
 //! own rules.
 
+mod directions;
 mod links;
+mod path;
 mod states;
 
 use std::collections::BTreeSet;
@@ -33,6 +35,13 @@ pub(crate) fn check(root: &Path) -> Count {
             findings.extend(in_text(file, &text));
             findings.extend(links::in_page(file, &text, &files));
             findings.extend(bare_states(file, &text, &names));
+            findings.extend(directions::in_file(file, &text));
+            if file == path::PAGE {
+                match path::measure(&text, root) {
+                    Ok(length) => say(length),
+                    Err(finding) => findings.push(finding),
+                }
+            }
             if file == DECISIONS {
                 findings.extend(unlisted_decisions(&text, &files));
             }

@@ -53,6 +53,7 @@ pub mod inspect {
 /// What a job is.
 pub mod job {
     pub use crate::job::*;
+    pub use crate::record::*;
 }
 
 /// Lease, token and fence.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 
 pub use self::context::Context;
-pub(crate) use self::context::{Committed, Surroundings};
+pub(crate) use self::context::Surroundings;
 pub use self::effect::{Effect, EffectCall};
 use crate::client::{Job, kind};
 use crate::job::{Invalid, Json, Name};

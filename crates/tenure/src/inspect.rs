@@ -1,18 +1,16 @@
 //! Read-only views of jobs, queues, workers and the store: the answers to calls that change
 //! nothing.
 
-mod unknown;
-
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-pub use self::unknown::UnknownName;
 use crate::clock::Timestamp;
-use crate::job::{JobId, JobRecord, Json, Key, Name, State, Tenant};
+use crate::job::{JobId, Json, Key, Name, State, Tenant, UnknownName};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::{Effect, EffectKey};
 use crate::lifecycle::Verb;
+use crate::record::JobRecord;
 
 /// One event in a job's life. A plain success leaves none.
 ///

@@ -5,11 +5,11 @@
 //! [`Json`] can be stored. So the rest of the library does not check again. Nothing here knows how
 //! a job is stored or run.
 
-mod about;
 mod extras;
 mod json;
 mod new;
 mod progress;
+mod unknown;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,13 +18,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::about::About;
 pub use self::extras::Extras;
 pub use self::json::{Fingerprint, Json};
 pub use self::new::{Due, Key, NewJob};
 pub use self::progress::{PROGRESS_LIMIT, Progress};
-use crate::clock::Timestamp;
-use crate::lease::{Token, WorkerId};
+pub use self::unknown::UnknownName;
 
 /// A job's number. The database assigns it; no two jobs ever share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,84 +235,6 @@ pub const BATCH_LIMIT: usize = 1_000;
 /// An error text longer than this is cut: it is for people, and it must never make a settlement
 /// fail.
 pub const ERROR_LIMIT: usize = 8 * 1024;
-
-/// A job as a store keeps it, live or ended.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct JobRecord {
-    /// Its number.
-    pub id: JobId,
-    /// Its state.
-    pub state: State,
-    /// Queued, but outside the claim index: it is not due yet, or was not when a claim last
-    /// checked.
-    pub waiting: bool,
-    /// The queue it waits in.
-    pub queue: Name,
-    /// The tenant that it belongs to.
-    pub tenant: Tenant,
-    /// Which handler runs it.
-    pub kind: Name,
-    /// What the handler gets.
-    pub args: Json,
-    /// Lower numbers run first.
-    pub priority: i16,
-    /// When it is due.
-    pub run_at: Timestamp,
-    /// The fencing token: it rises with every change of ownership.
-    pub token: Token,
-    /// How many attempts count against the limit.
-    pub attempt: u16,
-    /// The limit of attempts.
-    pub max_attempts: u16,
-    /// How many times the store took the job back since it was enqueued or requeued. The count
-    /// restarts when a handler returns by itself and the last crash is an hour old.
-    pub crashes: u16,
-    /// When the last of these crashes happened, while the job has not ended.
-    pub crashed_at: Option<Timestamp>,
-    /// Whether it has crashed often enough (see [`makes_suspect`](crate::lifecycle::makes_suspect))
-    /// and its handler has not returned since: its next attempt may crash its worker too.
-    pub is_suspect: bool,
-    /// The limit of crashes.
-    pub max_crashes: u16,
-    /// The delays between tries.
-    pub retry: RetryPolicy,
-    /// How long one attempt may hold its lease.
-    pub max_runtime_ms: Option<i64>,
-    /// The idempotency key that it was enqueued with.
-    pub key: Option<String>,
-    /// Data that travels with the job and changes nothing about how it runs.
-    pub extras: Extras,
-    /// The job whose settlement enqueued it.
-    pub parent: Option<JobId>,
-    /// When it was enqueued.
-    pub enqueued_at: Timestamp,
-    /// The worker that holds it, or held it last.
-    pub worker: Option<WorkerId>,
-    /// When its latest attempt began.
-    pub started_at: Option<Timestamp>,
-    /// When its lease was last granted: at claim, or by renewal.
-    pub leased_at: Option<Timestamp>,
-    /// The length of the lease that was granted.
-    pub lease_ms: Option<i64>,
-    /// When its lease is over.
-    pub lease_until: Option<Timestamp>,
-    /// When it ended.
-    pub finished_at: Option<Timestamp>,
-    /// What its handler returned.
-    pub result: Option<Json>,
-    /// Why it is dead, parked or cancelled.
-    pub reason: Option<String>,
-    /// The progress that the holder of the latest attempt last reported. The next claim clears it,
-    /// and a job that has ended has none.
-    pub progress: Option<Progress>,
-    /// A worker that lost the job only because its lease was over can return until this time, and
-    /// then the crash is not counted.
-    #[serde(skip)]
-    pub returns_until: Option<Timestamp>,
-    /// Which of its holder's claims leased it, as the holder numbers its claims.
-    #[serde(skip)]
-    pub request: Option<i64>,
-}
 
 /// What is wrong with a value from outside, and what would be valid.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

@@ -31,10 +31,11 @@ use crate::inspect::{
     EffectView, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
     Raise, TimelineEntry, WorkerView, Wrong,
 };
-use crate::job::{JobId, JobRecord, Json, Name, Progress, RetryPolicy, State, Tenant};
+use crate::job::{JobId, Json, Name, Progress, RetryPolicy, State, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::Standing;
 use crate::lifecycle::Verb;
+use crate::record::JobRecord;
 use crate::store::migrate::Status;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::{Contents, Durability};

@@ -58,6 +58,7 @@ compile_error!(
 
 mod client;
 mod clock;
+mod desk;
 #[cfg(feature = "drill")]
 pub mod drill;
 pub mod engine;
@@ -70,6 +71,7 @@ mod ledger;
 mod lifecycle;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod record;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod store;

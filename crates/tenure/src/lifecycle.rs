@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::clock::{Jitter, Timestamp};
-use crate::inspect::UnknownName;
-use crate::job::{ERROR_LIMIT, JobRecord, Json, RetryPolicy, State, shorten, with_causes};
+use crate::job::{ERROR_LIMIT, Json, RetryPolicy, State, UnknownName, shorten, with_causes};
+use crate::record::JobRecord;
 
 /// How an attempt ends, as its holder settles it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

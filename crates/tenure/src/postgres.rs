@@ -60,7 +60,8 @@ use tokio_postgres::GenericClient;
 
 pub use self::raw::{Error, Refusal, refusal};
 use crate::client::{Enqueue, Handle, Tenure};
-use crate::handler::{Committed, Context};
+use crate::desk::Committed;
+use crate::handler::Context;
 use crate::job::{Invalid, Json};
 use crate::lifecycle::{Fault, Verb};
 use crate::store;

@@ -71,7 +71,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::client::{Enqueue, Handle, Tenure};
-use crate::handler::{Committed, Context};
+use crate::desk::Committed;
+use crate::handler::Context;
 use crate::job::{Invalid, Json};
 use crate::lifecycle::{Fault, Outcome};
 use crate::store::place::Engine;

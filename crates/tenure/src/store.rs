@@ -9,6 +9,8 @@
 mod address;
 mod checks;
 mod error;
+#[cfg(feature = "drill")]
+pub(crate) mod explore;
 pub(crate) mod lane;
 mod limits;
 mod look;

@@ -33,9 +33,10 @@ use serde::{Serialize, Serializer};
 
 pub(crate) use self::trace::span;
 use crate::clock::{Timestamp, millis};
-use crate::job::{About, JobId, Name, NewJob, State};
+use crate::job::{JobId, Name, NewJob, State};
 use crate::lease::{Reason, Stale, Token, WorkerId};
 use crate::lifecycle::Verb;
+use crate::record::About;
 
 /// An event: what happened to which attempt of which job, reported by which worker. It serialises
 /// as one flat object.
@@ -288,9 +289,9 @@ impl Fact {
 /// How many settlements of a worker the store has applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    succeeded: u64,
-    retried: u64,
-    dead: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) retried: u64,
+    pub(crate) dead: u64,
 }
 
 impl Tally {

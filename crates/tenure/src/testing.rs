@@ -29,19 +29,20 @@
 //! # }
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::client::{Job, Tenure, kind};
 use crate::clock::{Clock, Jitter, Moment, Timestamp};
-use crate::handler::Context;
+use crate::desk::{Desk, Hold};
+use crate::handler::{Context, Surroundings};
 use crate::inspect::Filter;
-use crate::job::{BATCH_LIMIT, JobRecord, State};
-use crate::lifecycle::Verb;
-use crate::store::{Attempt, Claim, Error, LEASE_LIMIT, Result, Settled, Settlement};
-use crate::worker::desk::{Desk, Returned};
-use crate::worker::execute::execute;
-use crate::worker::{Plan, Worker};
+use crate::job::{BATCH_LIMIT, State};
+use crate::record::JobRecord;
+use crate::store::{Attempt, Error, Result, Store};
+use crate::telemetry::Tally;
+use crate::worker::attempt::run;
+use crate::worker::{Crew, Dispatcher, Next, Plan, Worker};
 
 /// A store in memory whose clock stands still until the test moves it.
 #[derive(Debug)]
@@ -64,6 +65,14 @@ pub struct Ran {
 }
 
 impl Ran {
+    fn new(runs: usize, tally: Tally) -> Ran {
+        let number = |of: u64| usize::try_from(of).unwrap_or(usize::MAX);
+        let (succeeded, retried) = (number(tally.succeeded), number(tally.retried));
+        let dead = number(tally.dead);
+        let put_off = runs.saturating_sub(succeeded + retried + dead);
+        Ran { succeeded, retried, dead, put_off }
+    }
+
     /// How many ran.
     pub fn total(&self) -> usize {
         self.succeeded + self.retried + self.dead + self.put_off
@@ -132,29 +141,24 @@ impl Sandbox {
     /// Runs all due jobs with the handlers of this worker, in this task, one after the other,
     /// including jobs that become due meanwhile.
     pub async fn run_due(&self, worker: &Worker) -> Result<Ran> {
-        let plan = worker.plan()?;
-        let mut ran = Ran::default();
-        while let Some(attempt) = self.claim(&plan).await? {
-            let desk = Arc::new(Desk::new(1));
-            let Some(hold) = desk.hold(&attempt, Moment::now(), LEASE_LIMIT) else { break };
-            let fence = hold.fence;
-            let around = worker.surroundings(&plan, &desk);
-            let returned = execute(&around, attempt, hold, Jitter(u32::MAX)).await;
-            desk.outcomes_answered().await;
-            match returned {
-                Returned::Settle(outcome) => {
-                    let verb = outcome.verb();
-                    ran.count(self.settle(Settlement::new(fence, outcome)).await?, verb);
-                }
-                // Settled already, in the handler's own transaction, or held by another worker by
-                // now.
-                Returned::Committed | Returned::PerhapsCommitted | Returned::Lost => {
-                    let found = self.tenure.job(fence.job).await?;
-                    ran.count(found.map(|found| found.job.state), Verb::Complete);
-                }
+        let mut bench = Bench::new(worker)?;
+        let mut runs = 0;
+        loop {
+            let next = bench.step(&self.tenure).await?;
+            if let Some((attempt, hold)) = bench.started.take() {
+                let fence = hold.fence;
+                let returned = run(&bench.around, attempt, hold, Jitter(u32::MAX)).await;
+                bench.desk.outcomes_answered().await;
+                bench.desk.returned(fence, returned, Moment::now());
+                runs += 1;
+                continue;
+            }
+            match next {
+                Next::Again => {}
+                Next::At(at) => tokio::time::sleep(at.since(Moment::now())).await,
+                Next::Done => return Ok(Ran::new(runs, bench.desk.tally())),
             }
         }
-        Ok(ran)
     }
 
     /// Enqueues this job, claims it, and returns the context of its attempt, so that a test can
@@ -181,50 +185,73 @@ impl Sandbox {
     pub async fn context<J: Job>(&self, job: &J) -> Result<Context> {
         let worker = Worker::new(&self.tenure).handle_any(|_, _| async { Ok(None) });
         let worker = worker.kinds([J::KIND]).queues([SANDBOX]);
-        let plan = worker.plan()?;
+        let mut bench = Bench::new(&worker)?;
         self.tenure.enqueue_kind(J::KIND, job).queue(SANDBOX).await?;
-        let desk = Arc::new(Desk::new(1));
-        let attempt = self.claim(&plan).await?;
-        let hold = attempt.as_ref().and_then(|one| desk.hold(one, Moment::now(), LEASE_LIMIT));
-        match (attempt, hold) {
-            (Some(attempt), Some(hold)) => {
-                Ok(Context::new(&worker.surroundings(&plan, &desk), attempt, hold))
-            }
-            _ => Err(Error::Engine { doing: "claim the job", source: "it was not due".into() }),
+        bench.step(&self.tenure).await?;
+        match bench.started.take() {
+            Some((attempt, hold)) => Ok(Context::new(&bench.around, attempt, hold)),
+            None => Err(Error::Engine { doing: "claim the job", source: "it was not due".into() }),
         }
     }
+}
 
-    async fn claim(&self, plan: &Plan) -> Result<Option<Attempt>> {
-        let ask = Claim {
-            queues: plan.queues.clone(),
-            kinds: plan.kinds.clone(),
-            ..Claim::new(plan.worker.clone(), 1, plan.lease)
-        };
-        let mut claimed = self.tenure.with_store(move |store| store.claim(&ask)).await?;
-        Ok(claimed.attempts.pop())
+/// A worker with one slot whose dispatcher is stepped here, instead of by a thread. Nothing renews
+/// its leases: the clock stands still.
+struct Bench {
+    desk: Arc<Desk>,
+    /// `None` while it is stepped.
+    dispatcher: Option<Dispatcher<Started>>,
+    started: Started,
+    around: Surroundings,
+}
+
+/// The attempt that the dispatcher has started and that has not run yet.
+#[derive(Clone, Default)]
+struct Started(Arc<Mutex<Option<Begun>>>);
+
+type Begun = (Attempt, Arc<Hold>);
+
+impl Started {
+    fn take(&self) -> Option<Begun> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Crew for Started {
+    fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((attempt, hold));
+    }
+}
+
+impl Bench {
+    fn new(worker: &Worker) -> Result<Bench> {
+        let plan = Arc::new(Plan { slots: 1, drain: true, ..worker.plan()? });
+        let desk = Arc::new(Desk::stalled(1));
+        let around = worker.surroundings(&plan, &desk);
+        let started = Started::default();
+        let dispatcher = Dispatcher::new(plan, Arc::clone(&desk), started.clone(), Moment::now());
+        Ok(Bench { desk, dispatcher: Some(dispatcher), started, around })
     }
 
-    async fn settle(&self, settlement: Settlement) -> Result<Option<State>> {
-        let settled = self.tenure.with_store(move |store| store.settle(&[settlement])).await?;
-        Ok(match settled.first() {
-            Some(Settled::Applied(state)) => Some(*state),
-            Some(Settled::Stale(stale)) => Some(stale.state),
-            Some(Settled::NotFound) | None => None,
-        })
+    /// Steps the dispatcher: it settles the attempt that has ended, and claims the next job.
+    async fn step(&mut self, tenure: &Tenure) -> Result<Next> {
+        let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(Next::Done) };
+        let step = move |store: &mut dyn Store| {
+            let next = dispatcher.step(store, Moment::now());
+            Ok((dispatcher, next))
+        };
+        let (dispatcher, next) = tenure.with_store(step).await?;
+        self.dispatcher = Some(dispatcher);
+        // A worker would try again; a test should fail.
+        match self.desk.problem() {
+            Some(problem) => {
+                Err(Error::Engine { doing: "run the due jobs", source: problem.into() })
+            }
+            None => Ok(next),
+        }
     }
 }
 
 /// A separate queue, so that a context is never given to a job that the code under test has
 /// enqueued.
 const SANDBOX: &str = "sandbox";
-
-impl Ran {
-    fn count(&mut self, state: Option<State>, verb: Verb) {
-        match (state, verb) {
-            (Some(State::Succeeded), _) => self.succeeded += 1,
-            (Some(State::Dead), _) => self.dead += 1,
-            (Some(State::Queued), Verb::Retry) => self.retried += 1,
-            _ => self.put_off += 1,
-        }
-    }
-}

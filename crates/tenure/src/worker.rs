@@ -11,10 +11,9 @@
     allow(unreachable_pub, reason = "the machines are stepped from outside by the proof alone")
 )]
 
+pub(crate) mod attempt;
 mod build;
-pub(crate) mod desk;
 mod dispatch;
-pub(crate) mod execute;
 mod renew;
 mod settle;
 mod shutdown;
@@ -29,23 +28,25 @@ use std::time::Duration;
 /// The machines, for the simulation, which steps them itself.
 #[cfg(feature = "drill")]
 pub(crate) mod machines {
-    pub use super::desk::{Cause, Desk, Hold, Returned, Stage};
+    pub use super::attempt::decide;
     pub use super::dispatch::{Crew, Dispatcher};
     pub use super::renew::Renewer;
     pub use super::sweep::Sweeper;
     pub use super::{Next, Plan};
+    pub use crate::desk::{Cause, Committed, Desk, Hold, Returned, Stage};
 }
 
 pub use self::build::Worker;
-use self::desk::{Desk, Loss};
-use self::dispatch::{Crew, Dispatcher};
+pub(crate) use self::dispatch::{Crew, Dispatcher};
 use self::renew::Renewer;
 pub use self::shutdown::{Running, shutdown_signal};
 use self::sweep::Sweeper;
 use crate::client::Waiters;
 use crate::clock::Moment;
-use crate::job::{About, JobId, Name, State};
+use crate::desk::{Desk, Loss};
+use crate::job::{JobId, Name, State};
 use crate::lease::WorkerId;
+use crate::record::About;
 use crate::store::{Error, Lapse};
 use crate::telemetry::{Fact, Observer};
 
@@ -122,7 +123,7 @@ impl Plan {
     fn tell_of_store(&self, desk: &Desk, problem: &Error) {
         desk.note_problem(problem);
         if problem.is_forbidden() {
-            return tell_forbidden(&self.observer, &self.worker, desk, problem);
+            return desk.forbidden(&self.observer, &self.worker, problem);
         }
         let loss = if problem.is_about_writing() { Loss::Unwritable } else { Loss::OutOfReach };
         if desk.store_lost(loss) {
@@ -158,13 +159,6 @@ impl Plan {
         if lapse.became == State::Dead {
             self.tell(&about, Fact::JobDead { reason: reason.to_owned(), ran_ms: None });
         }
-    }
-}
-
-/// The worker lacks a right: reports it once, and makes the worker give back its jobs and end.
-pub(crate) fn tell_forbidden(observer: &Observer, worker: &WorkerId, desk: &Desk, problem: &Error) {
-    if desk.fail(problem) {
-        observer.of_worker(worker, Fact::StoreForbidden { error: problem.to_string() });
     }
 }
 

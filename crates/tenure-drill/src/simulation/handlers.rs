@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::drill::machines::{Cause, Desk, Hold, Returned};
+use tenure::drill::machines::{Cause, Committed, Desk, Hold, Returned, decide};
 use tenure::engine::clock::{Chance, Jitter, Moment};
 use tenure::engine::job::{Json, Name, Progress};
 use tenure::engine::ledger::{Act, Answer, Entry, Resolution};
-use tenure::engine::lifecycle::{self, Fault, Outcome};
+use tenure::engine::lifecycle::{Fault, Standing};
 use tenure::engine::store::{Attempt, Report, Reported, Settled, Work};
 
 use super::faulty::Faulty;
@@ -67,7 +67,10 @@ pub(super) struct Running {
     way: Duration,
     /// How long its work takes.
     work: Duration,
-    outcome: Outcome,
+    standing: Standing,
+    /// What it returns.
+    answer: Result<Option<Json>, Fault>,
+    jitter: Jitter,
     /// At its end it kills its process.
     kills: bool,
     pause: Duration,
@@ -138,15 +141,12 @@ impl Running {
             fault => fault,
         };
         let kills = attempt.kind.as_str() == POISON || fickle && chance.below(2) == 0;
-        let outcome = match fault {
-            None => Outcome::Complete { result: None },
-            Some(fault) => {
-                let jitter = chance.jitter();
-                // The mutant with `NoJitter` has no jitter.
-                let jitter = if flaw == Some(Flaw::NoJitter) { Jitter(0) } else { jitter };
-                lifecycle::after_fault(&attempt.standing(), fault, jitter)
-            }
+        let jitter = match &fault {
+            Some(_) => chance.jitter(),
+            None => Jitter(0),
         };
+        // The mutant with `NoJitter` has no jitter.
+        let jitter = if flaw == Some(Flaw::NoJitter) { Jitter(0) } else { jitter };
         // In one case out of ten, what is sent may take longer to arrive than the lease lasts.
         let slow = !quiet && chance.below(10) == 0;
         let way = Duration::from_millis(1 + chance.below(if slow { 20_000 } else { 60 }));
@@ -164,7 +164,9 @@ impl Running {
             turned_down: !quiet && chance.below(15) == 0,
             way,
             work: work - head,
-            outcome,
+            standing: attempt.standing(),
+            answer: fault.map_or(Ok(None), Err),
+            jitter,
             kills,
             pause: Duration::from_millis(20),
         }
@@ -189,12 +191,7 @@ impl Running {
     pub(super) fn step(&mut self, line: &mut Faulty, desk: &Desk, now: Moment) -> Did {
         let ignores = line.flaw == Some(Flaw::IgnoresRefusal);
         if self.is_stopping() && !ignores {
-            let shutdown = self.hold.stopped_for() == Some(Cause::Shutdown);
-            return Did::Returned(if shutdown {
-                Returned::Settle(Outcome::Release)
-            } else {
-                Returned::Lost
-            });
+            return self.ended(None, None);
         }
         // Do not begin an effect while the lease is not trusted.
         let begins = matches!(self.place, Place::Open | Place::Send);
@@ -300,14 +297,14 @@ impl Running {
             }
             Place::End if self.kills => return Did::Died,
             Place::End if self.commits() => return self.commit(line, desk),
-            Place::End => return Did::Returned(Returned::Settle(self.outcome.clone())),
+            Place::End => return self.ended(Some(self.answer.clone()), None),
         }
         Did::Goes
     }
 
     /// Whether it ends its job itself, with a row of its own.
     fn commits(&self) -> bool {
-        self.kind.as_str() == ORDER && matches!(self.outcome, Outcome::Complete { .. })
+        self.kind.as_str() == ORDER && self.answer.is_ok()
     }
 
     /// Ends the job in the handler's own transaction. If that gets no answer, the job either fails
@@ -316,19 +313,27 @@ impl Running {
         match line.commit(self.hold.fence) {
             Ok(Settled::Applied(_)) => {
                 line.shared.books().count(Rare::CommittedByHandler);
-                Did::Returned(Returned::Committed)
+                self.ended(Some(Ok(None)), Some(Committed::Yes))
             }
             Ok(Settled::Stale(_) | Settled::NotFound) => self.lost(desk),
             Err(_) if self.turned_down => {
-                let error = "the store did not answer".to_owned();
-                let after = Duration::from_millis(300);
-                Did::Returned(Returned::Settle(Outcome::Retry { after, error }))
+                self.ended(Some(Err(failure("the store did not answer"))), None)
             }
             Err(_) => {
                 line.shared.books().count(Rare::CommitLookedUp);
-                Did::Returned(Returned::PerhapsCommitted)
+                self.ended(Some(Ok(None)), Some(Committed::Perhaps))
             }
         }
+    }
+
+    /// It has returned this, or was stopped: the worker's own code decides what that comes to.
+    fn ended(
+        &self,
+        answer: Option<Result<Option<Json>, Fault>>,
+        committed: Option<Committed>,
+    ) -> Did {
+        let stopped = self.hold.stopped_for();
+        Did::Returned(decide(&self.standing, answer, committed, stopped, self.jitter))
     }
 
     fn go(&mut self, place: Place, now: Moment) {
@@ -355,7 +360,7 @@ impl Running {
                 }
             }
             _ => {
-                self.outcome = Outcome::Park { reason: "the effect is in doubt".into() };
+                self.answer = Err(Fault::Park { reason: "the effect is in doubt".into() });
                 Place::End
             }
         };
@@ -364,14 +369,13 @@ impl Running {
     }
 
     fn fails(&mut self, error: &str) {
-        let after = Duration::from_millis(300);
-        self.outcome = Outcome::Retry { after, error: error.to_owned() };
+        self.answer = Err(failure(error));
     }
 
     /// The ledger has forgotten what was written to it, as after a failover: bury the job, for a
     /// person to look at.
     fn unexpected(&mut self, now: Moment) {
-        self.outcome = Outcome::Bury { reason: "the ledger does not allow it".into() };
+        self.answer = Err(Fault::Fatal { error: "the ledger does not allow it".into() });
         self.go(Place::End, now);
     }
 
@@ -393,6 +397,10 @@ impl Running {
             }
         }
     }
+}
+
+fn failure(error: &str) -> Fault {
+    Fault::RetryAfter { after: Duration::from_millis(300), error: error.to_owned() }
 }
 
 /// The name of the effect that some jobs have.

@@ -3,11 +3,8 @@
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use super::{
-    Extras, Fingerprint, Invalid, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant,
-};
-use crate::clock::{Timestamp, millis};
-use crate::lease::Token;
+use super::{Extras, Fingerprint, Invalid, JobId, Json, Name, RetryPolicy, Tenant};
+use crate::clock::Timestamp;
 
 /// A job to enqueue.
 ///
@@ -134,51 +131,6 @@ impl NewJob {
     pub fn fingerprint(&self) -> Fingerprint {
         let given = self.key.as_ref().and_then(|key| key.fingerprint);
         given.unwrap_or_else(|| Fingerprint::of(self.kind.as_str(), &self.args))
-    }
-
-    /// The record of this job when it enters a store at `now` under `id`. This is the only
-    /// definition of a new job's fields.
-    pub fn record(&self, id: JobId, now: Timestamp) -> JobRecord {
-        let run_at = match self.due {
-            Due::Now => now,
-            Due::In(delay) => now + delay,
-            Due::At(time) => time.min(Timestamp::MAX),
-        };
-        JobRecord {
-            id,
-            state: State::Queued,
-            waiting: run_at > now,
-            queue: self.queue.clone(),
-            tenant: self.tenant.clone(),
-            kind: self.kind.clone(),
-            args: self.args.clone(),
-            priority: self.priority,
-            run_at,
-            token: Token::NONE,
-            attempt: 0,
-            max_attempts: self.max_attempts.get(),
-            crashes: 0,
-            crashed_at: None,
-            is_suspect: false,
-            max_crashes: self.max_crashes.get(),
-            retry: self.retry.clone(),
-            max_runtime_ms: self.max_runtime.map(millis),
-            key: self.key.as_ref().map(|key| key.text.clone()),
-            extras: self.extras.clone(),
-            parent: self.parent,
-            enqueued_at: now,
-            worker: None,
-            started_at: None,
-            leased_at: None,
-            lease_ms: None,
-            lease_until: None,
-            finished_at: None,
-            result: None,
-            reason: None,
-            progress: None,
-            returns_until: None,
-            request: None,
-        }
     }
 }
 

@@ -17,7 +17,8 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::job::{JobRecord, Name, Tenant};
+use crate::job::{Name, Tenant};
+use crate::record::JobRecord;
 
 const KIND_BITS: u32 = 15;
 const TENANT_BITS: u32 = 26;

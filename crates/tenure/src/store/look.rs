@@ -9,7 +9,8 @@ use crate::inspect::{
     Checked, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
     Overview, QueueSettings, WorkerView,
 };
-use crate::job::{JobId, JobRecord};
+use crate::job::JobId;
+use crate::record::JobRecord;
 
 /// What people and pages ask about jobs, queues, workers and effects.
 pub trait Look: Sealed + Send {

@@ -65,10 +65,11 @@ use crate::inspect::{
     Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
     Overview, QueueSettings, WorkerView,
 };
-use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
+use crate::job::{JobId, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 use crate::lifecycle::Verb;
+use crate::record::JobRecord;
 
 /// Options for opening a store. There is no clock among them: only the database's clock counts.
 #[derive(Debug, Clone, Default)]

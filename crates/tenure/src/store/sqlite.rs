@@ -60,9 +60,10 @@ use crate::inspect::{
     Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
     Overview, QueueSettings, WorkerView,
 };
-use crate::job::{JobId, JobRecord, Limits, Name, NewJob};
+use crate::job::{JobId, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
+use crate::record::JobRecord;
 
 pub use super::Options;
 

@@ -8,10 +8,11 @@ use super::Result;
 use super::sealed::Sealed;
 use crate::clock::Timestamp;
 use crate::inspect::Current;
-use crate::job::{About, Extras, JobId, JobRecord, Json, Name, NewJob, Progress, State, Tenant};
+use crate::job::{Extras, JobId, Json, Name, NewJob, Progress, State, Tenant};
 use crate::lease::{Fence, Lease, Stale, WorkerId};
 use crate::ledger::{self, Entry};
 use crate::lifecycle::{Outcome, Standing};
+use crate::record::{About, JobRecord};
 
 /// What workers and producers do with jobs.
 ///

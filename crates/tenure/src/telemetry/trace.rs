@@ -4,8 +4,9 @@
 use tracing::Span;
 
 use super::{Event, Fact};
-use crate::job::{About, Name};
+use crate::job::Name;
 use crate::lease::WorkerId;
+use crate::record::About;
 
 /// Passes an event to `tracing`. The message is the line for people. Fields without a value are
 /// left out, and so is an empty tenant.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Plan;
-use super::desk::Desk;
-use super::execute::Tasks;
+use super::attempt::Tasks;
 use super::shutdown::Running;
 use super::threads::Threads;
 use crate::client::{Job, Tenure};
 use crate::clock::Chance;
+use crate::desk::Desk;
 use crate::handler::{self, AnyJob, Context, Handlers, Surroundings};
 use crate::job::{BATCH_LIMIT, Invalid, Json, Name};
 use crate::lease::WorkerId;

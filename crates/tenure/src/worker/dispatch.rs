@@ -15,13 +15,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Desk, Found, Hold, Stage, Unwritten};
-use super::settle::Settler;
-use super::{Next, Plan};
-use crate::clock::{Moment, millis};
+use super::settle::{self, Settler};
+use super::{Next, Plan, attempt};
+use crate::clock::Moment;
+use crate::desk::{Desk, Found, Hold, Stage, Unwritten};
 use crate::job::{BATCH_LIMIT, Name};
-use crate::lifecycle::Outcome;
-use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Settlement, Work};
+use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Work};
 use crate::telemetry::{Exit, Fact};
 
 /// How long ended attempts may gather while other jobs still run, counted from the last call.
@@ -313,9 +312,7 @@ impl<C: Crew> Dispatcher<C> {
             // about to end.
             let surplus = got.split_off(free.min(got.len()));
             if !surplus.is_empty() {
-                let release =
-                    |attempt: &Attempt| Settlement::new(attempt.lease.fence(), Outcome::Release);
-                store.settle(&surplus.iter().map(release).collect::<Vec<_>>())?;
+                settle::release(store, &self.plan, &self.desk, &surplus)?;
             }
             free -= got.len();
             if !got.is_empty() || !surplus.is_empty() || now.since(sent) > self.plan.lease {
@@ -371,9 +368,9 @@ impl<C: Crew> Dispatcher<C> {
 
     fn start(&mut self, attempts: Vec<Attempt>, asked: Moment) {
         for attempt in attempts {
-            let Some(hold) = self.desk.hold(&attempt, asked, self.plan.lease) else { continue };
-            let wait_ms = millis(attempt.started_at.since(attempt.run_at));
-            self.plan.tell(&hold.about, Fact::LeaseAcquired { wait_ms });
+            let Some(hold) = attempt::begin(&self.plan, &self.desk, &attempt, asked) else {
+                continue;
+            };
             self.crew.start(attempt, hold);
         }
     }

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Cause, Desk, Hold, Stage};
 use super::{Next, Plan};
 use crate::clock::{Moment, millis};
+use crate::desk::{Cause, Desk, Hold, Stage};
 use crate::job::{BATCH_LIMIT, State};
 use crate::lease::{Fence, Reason, Stale};
 use crate::lifecycle::Verb;
@@ -201,9 +201,9 @@ mod tests {
 
     use sha2::{Digest, Sha256};
 
-    use super::super::desk::Returned;
     use super::*;
     use crate::clock::{Clock, Timestamp};
+    use crate::desk::Returned;
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Plan;
-use super::desk::{Desk, Ended, Found, Returned};
+use super::{Plan, attempt};
 use crate::clock::{Moment, millis};
+use crate::desk::{Desk, Ended, Found, Returned};
 use crate::job::{BATCH_LIMIT, JobId, State};
 use crate::lease::Fence;
 use crate::lifecycle::Outcome;
-use crate::store::{Error, Renewed, Result, Settled, Settlement, Work};
+use crate::store::{Attempt, Error, Renewed, Result, Settled, Settlement, Work};
 use crate::telemetry::Fact;
 
 /// The attempts to settle.
@@ -240,6 +240,26 @@ impl Settler {
             }
         }
     }
+}
+
+/// Gives back jobs that a late claim has leased and that no slot is free for.
+pub(super) fn release(
+    store: &mut dyn Work,
+    plan: &Plan,
+    desk: &Desk,
+    attempts: &[Attempt],
+) -> Result<()> {
+    let release = |attempt: &Attempt| Settlement::new(attempt.lease.fence(), Outcome::Release);
+    let answers = store.settle(&attempts.iter().map(release).collect::<Vec<_>>())?;
+    for (one, answer) in attempts.iter().zip(answers) {
+        let Settled::Applied(state) = answer else { continue };
+        let about = Arc::new(one.about());
+        plan.tell(&about, attempt::acquired(one));
+        let returned = Returned::Settle(Outcome::Release);
+        let ended = Ended { about, returned, ran: Duration::ZERO };
+        tell(plan, desk, &ended, &Outcome::Release, state);
+    }
+    Ok(())
 }
 
 fn settlement(ended: &Ended) -> Option<Settlement> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::desk::{Desk, Stage};
+use crate::desk::{Desk, Stage};
 use crate::store::{Error, Result};
 use crate::telemetry::Exit;
 

@@ -11,9 +11,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::{Desk, Stage};
 use super::{Next, Plan};
 use crate::clock::Moment;
+use crate::desk::{Desk, Stage};
 use crate::job::BATCH_LIMIT;
 use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Work};
 

@@ -4,11 +4,11 @@ use std::num::NonZeroU16;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use super::desk::{Hold, Returned, Stage};
 use super::threads::Threads;
 use super::troubled::{Troubled, forbidden, unavailable, unwritable};
 use super::*;
 use crate::clock::{Clock, Timestamp};
+use crate::desk::{Hold, Returned, Stage};
 use crate::job::{BATCH_LIMIT, Json, Limits, NewJob};
 use crate::lifecycle::Outcome;
 use crate::store::sqlite::{Options, Sqlite};

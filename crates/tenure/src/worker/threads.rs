@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use super::desk::Stage;
 use super::{Crew, Desk, Dispatcher, Next, Plan, Renewer, Sweeper};
 use crate::clock::{self, Moment};
+use crate::desk::Stage;
 use crate::store::{Result, Wake, Work};
 use crate::telemetry::Exit;
 
@@ -130,12 +130,12 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::desk::{Hold, Returned};
     use crate::job::{Json, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;
     use crate::store::sqlite::{Options, Sqlite};
     use crate::telemetry::{Fact, Observer};
-    use crate::worker::desk::{Hold, Returned};
 
     /// Runs nothing, and reports each job as done.
     struct Idle(Arc<Desk>);

@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Context;
+use crate::desk::{Stage, Unwritten};
 use crate::job::{Name, State};
 use crate::ledger::{Act, Answer, Entry};
 use crate::lifecycle::Fault;
 use crate::store::{Error, Result as StoreResult};
 use crate::telemetry::Fact;
-use crate::worker::desk::{Stage, Unwritten};
 
 /// How many times the job's row may be locked before the handler gets the error. The handler itself
 /// may hold the lock, in a transaction of its own, and would wait for itself.

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use super::{Context, stopped};
 use crate::clock::{Moment, millis};
+use crate::desk::Cause;
 use crate::job::State;
 use crate::lease::Stale;
 use crate::lifecycle::{Fault, Verb};
 use crate::store::Error;
 use crate::telemetry::Fact;
-use crate::worker::desk::Cause;
 
 impl Context {
     /// A right that the worker lacks is not a failure of the job: the worker ends, and gives the
     /// attempt back.
     pub(super) fn failed(&self, error: Error) -> Fault {
         if error.is_forbidden() {
-            crate::worker::tell_forbidden(&self.0.observer, &self.0.worker, &self.0.desk, &error);
+            self.0.desk.forbidden(&self.0.observer, &self.0.worker, &error);
             self.0.desk.revoke(Moment::now());
         }
         error.into()

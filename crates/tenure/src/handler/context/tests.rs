@@ -7,9 +7,11 @@ use std::task::Poll;
 
 use super::*;
 use crate::Worker;
-use crate::job::Invalid;
-use crate::store::{Claim, LEASE_LIMIT};
-use crate::worker::desk::Returned;
+use crate::desk::Returned;
+use crate::job::{Invalid, State};
+use crate::lease::Reason;
+use crate::lifecycle::Verb;
+use crate::store::{Claim, Error, LEASE_LIMIT, Result as StoreResult};
 
 /// A handler's context on a store in memory, the desk of its worker, and what it tells.
 pub(super) struct Scene {

@@ -16,11 +16,13 @@ use super::schema::Schema;
 use super::session::{Isolation, Session};
 use super::{Options, Postgres, row};
 use crate::clock::{Clock, Timestamp, millis};
-use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
 use crate::inspect::TimelineEntry;
-use crate::job::{Fingerprint, JobRecord, Json, Name};
+use crate::inspect::WorkerRecord;
+use crate::job::{Fingerprint, Json, Name};
 use crate::lease::{WorkerId, first_of};
 use crate::ledger::{Effect, Step};
+use crate::record::JobRecord;
+use crate::store::explore::{Dump, Explorable, KeyRecord, KeyScope, Patch};
 use crate::store::{Guarded, Look, Registration, Result, lane, row as spelling};
 
 /// The state of a store under test: its time stands still until it is moved, and it may be in a

@@ -12,7 +12,8 @@ use crate::inspect::{
     Checked, Current, Filter, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine,
     QueueSettings, Raise, WorkerView, Wrong,
 };
-use crate::job::{JobId, JobRecord, Key, Name, Tenant};
+use crate::job::{JobId, Key, Name, Tenant};
+use crate::record::JobRecord;
 use crate::store::row as spelling;
 
 pub(super) fn current(

@@ -10,14 +10,13 @@ use postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 use crate::clock::Timestamp;
 use crate::inspect::{LeaseView, OverviewLine, QueueSettings, Rule, TimelineEntry, WorkerView};
-use crate::job::{
-    About, Extras, Fingerprint, JobId, JobRecord, Json, Name, RetryPolicy, State, Tenant,
-};
+use crate::job::{Extras, Fingerprint, JobId, Json, Name, RetryPolicy, State, Tenant};
 use crate::lease::{Fence, Lease, Token, WorkerId};
 #[cfg(feature = "drill")]
 use crate::ledger::Step;
 use crate::ledger::{Effect, Standing};
 use crate::lifecycle::Verb;
+use crate::record::{About, JobRecord};
 use crate::store::{Attempt, Lapse, row as spelling};
 
 type Read<T> = Result<T, postgres::Error>;

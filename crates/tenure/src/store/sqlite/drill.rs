@@ -12,10 +12,12 @@ use super::tx::{Meta, Tx};
 use super::writer::Urgency;
 use super::{Options, Sqlite, error, file, row};
 use crate::clock::{Timestamp, millis};
-use crate::drill::{Dump, Explorable, KeyRecord, KeyScope, Patch, WorkerRecord};
-use crate::job::{Fingerprint, JobId, JobRecord, State, Tenant};
+use crate::inspect::WorkerRecord;
+use crate::job::{Fingerprint, JobId, State, Tenant};
 use crate::lease::first_of;
 use crate::ledger::Effect;
+use crate::record::JobRecord;
+use crate::store::explore::{Dump, Explorable, KeyRecord, KeyScope, Patch};
 use crate::store::{Look, Operate, Result, lane, row as spelling};
 
 impl Sqlite {

@@ -5,8 +5,9 @@ use rusqlite::{Result, named_params};
 use super::row;
 use super::tx::Tx;
 use crate::clock::Timestamp;
-use crate::job::{Fingerprint, JobId, JobRecord, Key, NewJob};
+use crate::job::{Fingerprint, JobId, Key, NewJob};
 use crate::lease::first_of;
+use crate::record::JobRecord;
 use crate::store::{Enqueued, lane};
 
 /// Args above this size live in a table of their own, so that they are not copied when the job

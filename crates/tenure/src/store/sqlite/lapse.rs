@@ -9,9 +9,9 @@ use super::row;
 use super::tx::{Breaks, Ending, Tx, entry};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{TimelineEntry, WorkerRecord, WorkerView};
-use crate::job::{About, JobRecord};
 use crate::lease::{Fence, WorkerId};
 use crate::lifecycle::{CRASH_MEMORY, Standing, Verb, after_lapse, makes_suspect};
+use crate::record::{About, JobRecord};
 use crate::store::row as spelling;
 use crate::store::{
     AFTER_STALL, Beat, Guarded, Lapse, Lapsed, PULSE, Registration, STALLED_GAP, WORKER_MEMORY,

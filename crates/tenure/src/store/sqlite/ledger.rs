@@ -6,12 +6,13 @@ use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::clock::Timestamp;
 use crate::inspect::{EffectFilter, EffectView, TimelineEntry};
-use crate::job::{JobId, JobRecord, Json, Name, State};
+use crate::job::{JobId, Json, Name, State};
 use crate::lease::{Fence, Token};
 use crate::ledger::{
     Act, Answer, Change, Effect, Entry, Resolution, Standing, Step, decide, was_heard,
 };
 use crate::lifecycle::{Again, Next, Verb};
+use crate::record::JobRecord;
 use crate::store::Resolved;
 
 impl Tx<'_> {

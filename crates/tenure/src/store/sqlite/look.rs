@@ -10,8 +10,9 @@ use crate::clock::millis;
 use crate::inspect::{
     Current, Filter, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
 };
-use crate::job::{JobId, JobRecord, Json, Key, Name, State, Tenant};
+use crate::job::{JobId, Json, Key, Name, State, Tenant};
 use crate::lease::Token;
+use crate::record::JobRecord;
 
 impl Tx<'_> {
     pub(super) fn stands(&self, id: JobId) -> Result<Option<Current>> {

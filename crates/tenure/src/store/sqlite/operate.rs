@@ -8,9 +8,10 @@ use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{Identity, QueueSettings};
-use crate::job::{JobId, JobRecord, Name, State};
+use crate::job::{JobId, Name, State};
 use crate::lease::Fence;
 use crate::lifecycle::{Again, Next, Verb};
+use crate::record::JobRecord;
 use crate::store::{AsSeen, Changed, Pruned, QueueChange, lane};
 
 impl Tx<'_> {

@@ -4,10 +4,11 @@ use rusqlite::{Error, Result, Row};
 
 use crate::clock::Timestamp;
 use crate::inspect::{EffectView, LeaseView, QueueSettings, Raise, TimelineEntry, WorkerRecord};
-use crate::job::{Extras, JobId, JobRecord, Json, Name, State, Tenant};
+use crate::job::{Extras, JobId, Json, Name, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
 use crate::ledger::{Effect, Step};
 use crate::lifecycle::Verb;
+use crate::record::JobRecord;
 use crate::store::row as spelling;
 pub(super) use crate::store::row::{code, retry_column, standing_code};
 

@@ -7,11 +7,12 @@ use rusqlite::{Result, named_params};
 use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::inspect::TimelineEntry;
-use crate::job::{JobRecord, Name, NewJob, State};
+use crate::job::{Name, NewJob, State};
 use crate::lease::{Fence, Stale};
 use crate::lifecycle::{
     Outcome, Standing, Verb, after_settling, attempt_counts, crashes_after_return, is_own_return,
 };
+use crate::record::JobRecord;
 use crate::store::{Enqueued, Settled, Settlement};
 
 impl Tx<'_> {

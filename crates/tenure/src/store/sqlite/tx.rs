@@ -9,9 +9,10 @@ use super::row;
 use super::statements::Statements;
 use crate::clock::Timestamp;
 use crate::inspect::TimelineEntry;
-use crate::job::{JobId, JobRecord, Name, State};
+use crate::job::{JobId, Name, State};
 use crate::lease::{self, Fence, Stale, Token, WorkerId};
 use crate::lifecycle::{Again, Next, Verb};
+use crate::record::JobRecord;
 use crate::store::{GUARD_GAP, STALL, lane};
 
 pub(super) struct Tx<'a> {

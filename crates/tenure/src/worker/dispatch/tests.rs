@@ -8,14 +8,15 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
+use crate::desk::Returned;
 use crate::inspect::Filter;
-use crate::job::{About, JobId, Json, Limits, Name, NewJob, State, Tenant};
+use crate::job::{JobId, Json, Limits, Name, NewJob, State, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::lifecycle::{Outcome, Verb};
+use crate::record::About;
 use crate::store::sqlite::{Options, Sqlite};
 use crate::telemetry::{Event, Observer};
 use crate::worker::Renewer;
-use crate::worker::desk::Returned;
 
 /// Handlers that start and never return.
 #[derive(Clone, Default)]
@@ -191,7 +192,7 @@ fn a_worker_waits_for_what_came_of_an_effect_and_says_so_if_it_gives_up() {
     let mut bench = Bench::new(false);
     let charge = Name::check("effect", "charge").unwrap();
     bench.desk.outcome_known(&bench.hold, &charge, Verb::EffectCommit);
-    bench.desk.lose(bench.hold.fence, crate::worker::desk::Cause::Lost);
+    bench.desk.lose(bench.hold.fence, crate::desk::Cause::Lost);
     bench.desk.advance(Stage::Releasing);
     assert!(!bench.ends(at(1_000)), "nothing is held, but an outcome is on its way");
     assert!(!bench.ends(at(10_000)));

@@ -8,9 +8,10 @@ use std::time::Instant;
 use super::*;
 use crate::clock::{Clock, Timestamp};
 use crate::inspect::Current;
-use crate::job::{About, Invalid, Json, Limits, Name, NewJob, Tenant};
+use crate::job::{Invalid, Json, Limits, Name, NewJob, Tenant};
 use crate::lease::{Token, WorkerId};
 use crate::ledger::{Answer, Entry};
+use crate::record::About;
 use crate::store::sealed::Sealed;
 use crate::store::sqlite::{Options, Sqlite};
 use crate::store::{

@@ -2,8 +2,8 @@
 
 use super::line::{Scene, done, work};
 use super::*;
+use crate::desk::Loss;
 use crate::store::Lapse;
-use crate::worker::desk::Loss;
 
 fn broken() -> Error {
     Error::Unavailable {

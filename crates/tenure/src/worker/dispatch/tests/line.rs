@@ -9,7 +9,7 @@ use crate::lease::Fence;
 use crate::ledger::{self, Entry};
 use crate::store::{
     Beat, Enqueued, Guarded, Lapse, Lapsed, Look, Pruned, Registration, Renewed, Report, Reported,
-    Settled, Wake, sealed,
+    Settled, Settlement, Wake, sealed,
 };
 
 /// A store whose calls can fail.

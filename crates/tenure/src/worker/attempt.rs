@@ -1,4 +1,14 @@
-//! One attempt, from the claimed job to the outcome to settle.
+//! One attempt, from the claimed job to its settlement, on one page.
+//!
+//! 1. The dispatcher has claimed the job: [`begin`] puts its lease on the desk.
+//! 2. [`run`] calls the handler, and waits until it returns or must stop.
+//! 3. [`decide`] says what is to be settled.
+//! 4. [`Desk::returned`](crate::desk::Desk::returned) puts that on the desk, and the settler sends
+//!    it with the dispatcher's next call.
+//!
+//! A worker runs attempts as [tasks](Tasks), a [`Sandbox`](crate::testing::Sandbox) one after the
+//! other. The handlers of the simulation are not futures: there the scheduler takes the place of
+//! [`run`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,13 +17,106 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tracing::Instrument;
 
-use super::desk::{Cause, Hold, Returned, Stage};
+use super::Plan;
 use super::dispatch::Crew;
-use crate::clock::{Chance, Jitter, Moment};
-use crate::handler::{Answer, Caught, Committed, Context, Execution, Surroundings, panicked};
+use crate::clock::{Chance, Jitter, Moment, millis};
+use crate::desk::{Cause, Committed, Desk, Hold, Returned, Stage};
+use crate::handler::{Answer, Caught, Context, Execution, Surroundings, panicked};
+use crate::lease::Fence;
 use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
 use crate::telemetry::{self, Fact};
+
+/// A job was claimed by a call that was sent at `asked`: its lease is on the desk from now on.
+/// Returns `None` if it was before.
+pub(super) fn begin(
+    plan: &Plan,
+    desk: &Desk,
+    attempt: &Attempt,
+    asked: Moment,
+) -> Option<Arc<Hold>> {
+    let hold = desk.hold(attempt, asked, plan.lease)?;
+    plan.tell(&hold.about, acquired(attempt));
+    Some(hold)
+}
+
+/// The event of a claimed job.
+pub(super) fn acquired(attempt: &Attempt) -> Fact {
+    Fact::LeaseAcquired { wait_ms: millis(attempt.started_at.since(attempt.run_at)) }
+}
+
+/// Calls the handler of a job that this worker holds, and returns what is to be settled.
+pub(crate) async fn run(
+    around: &Surroundings,
+    attempt: Attempt,
+    hold: Arc<Hold>,
+    jitter: Jitter,
+) -> Returned {
+    let standing = attempt.standing();
+    let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
+        // Only kinds that can be run are claimed, so this job is for another worker.
+        return Returned::Settle(Outcome::Release);
+    };
+    around.observer.of_job(&around.worker, &hold.about, Fact::ExecutionStarted);
+    let span = telemetry::span(&around.worker, &hold.about);
+    let args = attempt.args.clone();
+    let cx = Context::new(around, attempt, Arc::clone(&hold));
+    // A panic while the args are decoded counts as the handler's, too.
+    let call = || catch_unwind(AssertUnwindSafe(|| handler(&args, cx.clone())));
+    let begun = span.in_scope(call);
+    let answer = match begun.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
+        Err(fault) => Some(Err(fault)),
+        Ok(Execution::Async(run)) => {
+            let mut watch = hold.watch();
+            tokio::select! {
+                biased;
+                // If the handler is done at the same moment, its answer counts.
+                answer = Caught(run).instrument(span) => Some(answer),
+                _ = watch.wait_for(|trust| trust.stopped.is_some()) => None,
+            }
+        }
+        // It is notified that it must stop, and ends what it started elsewhere before it returns.
+        Ok(Execution::Patient(run)) => Some(Caught(run).instrument(span).await),
+        Ok(Execution::Blocking(run)) => {
+            match tokio::task::spawn_blocking(move || span.in_scope(run)).await {
+                Ok(answer) => Some(answer),
+                Err(broken) => match broken.try_into_panic() {
+                    Ok(panic) => Some(Err(panicked(panic.as_ref()))),
+                    // The runtime ends.
+                    Err(_) => return Returned::Settle(Outcome::Release),
+                },
+            }
+        }
+    };
+    decide(&standing, answer, cx.committed(), hold.trust().stopped, jitter)
+}
+
+/// What is to be settled for an attempt: by its handler's answer, or `None` if the handler was
+/// dropped; by whether the handler has completed the job itself; and by why it was asked to stop, if
+/// it was.
+pub fn decide(
+    standing: &Standing,
+    answer: Option<Answer>,
+    committed: Option<Committed>,
+    stopped: Option<Cause>,
+    jitter: Jitter,
+) -> Returned {
+    let is_shutdown = stopped == Some(Cause::Shutdown);
+    match (answer, committed) {
+        (Some(_), Some(Committed::Yes)) => Returned::Committed,
+        (Some(Ok(_)), Some(Committed::Perhaps)) => Returned::PerhapsCommitted,
+        (Some(Ok(result)), None) => Returned::Settle(Outcome::Complete { result }),
+        // The handler was asked to stop and did, in its own way or at its next step: that is not a
+        // failure of the job.
+        (None | Some(Err(Fault::Retry { .. })), _) if is_shutdown => {
+            Returned::Settle(Outcome::Release)
+        }
+        (Some(Err(fault)), _) => Returned::Settle(lifecycle::after_fault(standing, fault, jitter)),
+        // A lost or cancelled job needs no settlement, and an attempt that ran too long was settled
+        // when it was stopped.
+        (None, _) => Returned::Lost,
+    }
+}
 
 /// Runs handlers on the tokio runtime that the worker was started on.
 pub(super) struct Tasks {
@@ -29,14 +132,14 @@ impl Crew for Tasks {
         // Created here, so that the slot is given back even if the task never starts.
         let mut slot = Slot(Some((Arc::clone(&around.desk), hold.fence)));
         self.runtime.spawn(async move {
-            let returned = execute(&around, attempt, hold, jitter).await;
+            let returned = run(&around, attempt, hold, jitter).await;
             slot.give_back(returned);
         });
     }
 }
 
 /// An occupied slot.
-struct Slot(Option<(Arc<super::Desk>, crate::lease::Fence)>);
+struct Slot(Option<(Arc<Desk>, Fence)>);
 
 impl Slot {
     fn give_back(&mut self, returned: Returned) {
@@ -60,86 +163,6 @@ impl Drop for Slot {
         };
         self.give_back(Returned::Settle(outcome));
     }
-}
-
-/// Runs one attempt.
-pub(crate) async fn execute(
-    around: &Surroundings,
-    attempt: Attempt,
-    hold: Arc<Hold>,
-    jitter: Jitter,
-) -> Returned {
-    let standing = attempt.standing();
-    let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
-        // Only kinds that can be run are claimed, so this job is for another worker.
-        return Returned::Settle(Outcome::Release);
-    };
-    around.observer.of_job(&around.worker, &hold.about, Fact::ExecutionStarted);
-    let span = telemetry::span(&around.worker, &hold.about);
-    let args = attempt.args.clone();
-    let cx = Context::new(around, attempt, Arc::clone(&hold));
-    // A panic while the args are decoded counts as the handler's, too.
-    let call = || catch_unwind(AssertUnwindSafe(|| handler(&args, cx.clone())));
-    let begun = span.in_scope(call);
-    let answer = match begun.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
-        Err(fault) => Err(fault),
-        Ok(Execution::Async(run)) => {
-            let mut watch = hold.watch();
-            tokio::select! {
-                biased;
-                // If the handler is done at the same moment, its answer counts.
-                answer = Caught(run).instrument(span) => answer,
-                stop = watch.wait_for(|trust| trust.stopped.is_some()) => {
-                    return stopped(stop.ok().and_then(|trust| trust.stopped));
-                }
-            }
-        }
-        // It is notified that it must stop, and ends what it started elsewhere before it returns.
-        Ok(Execution::Patient(run)) => Caught(run).instrument(span).await,
-        Ok(Execution::Blocking(run)) => {
-            match tokio::task::spawn_blocking(move || span.in_scope(run)).await {
-                Ok(answer) => answer,
-                Err(broken) => match broken.try_into_panic() {
-                    Ok(panic) => Err(panicked(panic.as_ref())),
-                    Err(_) => return Returned::Settle(Outcome::Release),
-                },
-            }
-        }
-    };
-    decide(&standing, &cx, answer, hold.trust().stopped, jitter)
-}
-
-/// The result of an attempt that was stopped. A lost job needs no settlement, and a timed-out
-/// attempt was settled when it was stopped.
-fn stopped(cause: Option<Cause>) -> Returned {
-    match cause {
-        Some(Cause::Shutdown) => Returned::Settle(Outcome::Release),
-        Some(Cause::Lost | Cause::Cancelled | Cause::TimedOut) | None => Returned::Lost,
-    }
-}
-
-fn decide(
-    standing: &Standing,
-    cx: &Context,
-    answer: Answer,
-    stopped: Option<Cause>,
-    jitter: Jitter,
-) -> Returned {
-    match (answer, cx.committed()) {
-        (_, Some(Committed::Yes)) => Returned::Committed,
-        (Ok(_), Some(Committed::Perhaps)) => Returned::PerhapsCommitted,
-        (Ok(result), None) => Returned::Settle(Outcome::Complete { result }),
-        // The handler was asked to stop and did, in its own way or at its next step: that is not a
-        // failure of the job.
-        (Err(Fault::Retry { .. }), _) if stopped == Some(Cause::Shutdown) => {
-            Returned::Settle(Outcome::Release)
-        }
-        (Err(fault), _) => settle(standing, fault, jitter),
-    }
-}
-
-fn settle(standing: &Standing, fault: Fault, jitter: Jitter) -> Returned {
-    Returned::Settle(lifecycle::after_fault(standing, fault, jitter))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Why a worker cannot continue: the errors that its machines and handlers got from the store.
 
 use super::{Desk, Stage};
+use crate::lease::WorkerId;
 use crate::store::Error;
+use crate::telemetry::{Fact, Observer};
 
 /// How a store is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,13 @@ impl Desk {
         is_news
     }
 
+    /// The worker lacks a right: reports it once, and makes the worker give back its jobs and end.
+    pub(crate) fn forbidden(&self, observer: &Observer, worker: &WorkerId, problem: &Error) {
+        if self.fail(problem) {
+            observer.of_worker(worker, Fact::StoreForbidden { error: problem.to_string() });
+        }
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.state().failure.ends.is_some()
     }
@@ -42,6 +51,11 @@ impl Desk {
     /// Records an error of the store, for [`Desk::failure`].
     pub(crate) fn note_problem(&self, error: &Error) {
         self.state().failure.last = Some(error.to_string());
+    }
+
+    /// The last error of the store, as text.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.state().failure.last.clone()
     }
 
     /// The store is out of reach, or cannot be written to. Returns whether that is new.

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use super::Cause;
 use crate::clock::Moment;
-use crate::job::About;
 use crate::lease::Fence;
+use crate::record::About;
 
 /// A lease of this process, shared by the handler and the machines.
 #[derive(Debug)]

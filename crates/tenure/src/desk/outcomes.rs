@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Desk, Hold};
-use crate::job::{About, Name};
+use crate::job::Name;
 use crate::lease::Fence;
 use crate::lifecycle::Verb;
+use crate::record::About;
 use crate::store::Error;
 
 /// The outcome of an effect that the store has not confirmed yet.

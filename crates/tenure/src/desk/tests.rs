@@ -1,15 +1,16 @@
 //! The desk alone: its times are made up, and nothing waits.
-use crate::store::{Claim, Work};
+
 use std::pin::pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 
 use super::*;
 use crate::clock::monotonic;
-use crate::job::{Json, Name, NewJob};
+use crate::job::{BATCH_LIMIT, Json, Name, NewJob};
 use crate::lease::WorkerId;
-use crate::lifecycle::Verb;
+use crate::lifecycle::{Outcome, Verb};
 use crate::store::sqlite::{Options, Sqlite};
+use crate::store::{Claim, Work};
 
 const LEASE: Duration = Duration::from_secs(10);
 

@@ -1,0 +1,168 @@
+//! Attempts that have ended, from the return of their handler to their settlement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::outcomes::{self, Unwritten};
+use super::{Cause, Desk, Stage, State};
+use crate::clock::Moment;
+use crate::job::{BATCH_LIMIT, Name};
+use crate::lease::Fence;
+use crate::lifecycle::Outcome;
+use crate::record::About;
+use crate::telemetry::{Fact, Tally};
+
+/// What an execution returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Returned {
+    /// Settle the attempt with this outcome.
+    Settle(Outcome),
+    /// The handler completed the job in its own transaction, which is committed.
+    Committed,
+    /// The handler completed the job in its own transaction, and the store must be asked whether
+    /// that was committed.
+    PerhapsCommitted,
+    /// There is nothing to settle: this worker does not hold the job any more.
+    Lost,
+}
+
+/// The handler has completed its job in a transaction of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// The transaction is committed.
+    Yes,
+    /// The handler commits the transaction itself, so the worker does not know whether it did.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "only a client of the user's own can")
+    )]
+    Perhaps,
+}
+
+/// An attempt that has ended and is not settled yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    pub(crate) about: Arc<About>,
+    pub(crate) returned: Returned,
+    /// How long it ran.
+    pub(crate) ran: Duration,
+}
+
+impl Ended {
+    pub(crate) fn fence(&self) -> Fence {
+        self.about.fence()
+    }
+}
+
+/// What the dispatcher finds on the desk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) stage: Stage,
+    pub(crate) free: usize,
+    pub(crate) busy: usize,
+    /// Leases that are not settled yet, including those of ended attempts that wait here for a
+    /// renewal to finish.
+    pub(crate) held: usize,
+    /// Attempts with an outcome of an effect that the store has not confirmed yet.
+    pub(crate) unwritten: usize,
+    /// How often the store refused a write of a handler.
+    pub(crate) refused: u64,
+    pub(crate) poked: bool,
+    /// Whether the worker ends when nothing is due and nothing runs.
+    pub(crate) drains: bool,
+    /// How many workers share the store and are woken by changes; 0 if this one is not.
+    pub(crate) company: usize,
+}
+
+impl Desk {
+    /// An execution has returned. What it returned counts, unless its attempt is over already.
+    pub fn returned(&self, fence: Fence, returned: Returned, now: Moment) {
+        let mut state = self.state();
+        state.busy = state.busy.saturating_sub(1);
+        state.end(fence, returned, now);
+        self.wake(state);
+    }
+
+    /// The store refused a write of a handler: the job belongs to another worker by now.
+    pub(crate) fn refused(&self, fence: Fence) {
+        self.state().refused += 1;
+        self.lose(fence, Cause::Lost);
+    }
+
+    /// A handler has completed its job itself, and continues: for its worker the attempt is over.
+    pub(crate) fn committed(&self, fence: Fence, now: Moment) {
+        let mut state = self.state();
+        state.end(fence, Returned::Committed, now);
+        self.wake(state);
+    }
+
+    /// Takes up to a batch of ended attempts, and returns the state of the desk.
+    pub(crate) fn take(&self, ended: &mut Vec<Ended>, now: Moment) -> Found {
+        /// How long a settlement waits for a renewal of the same lease, so that the renewal is not
+        /// refused.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let mut state = self.state();
+        let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = &mut *state;
+        let renewing_now = now.since(*since) < PATIENCE;
+        let room = BATCH_LIMIT.saturating_sub(ended.len());
+        let mut taken = 0;
+        waiting.retain(|one| {
+            let fence = one.fence();
+            let waits = unwritten.contains_key(&fence) || renewing_now && renewing.contains(&fence);
+            let take = taken < room && !waits;
+            if take {
+                ended.push(one.clone());
+                taken += 1;
+            }
+            !take
+        });
+        Found {
+            stage: state.stage,
+            free: state.slots.saturating_sub(state.busy),
+            busy: state.busy,
+            held: state.held.len(),
+            unwritten: state.unwritten.len(),
+            refused: state.refused,
+            poked: std::mem::take(&mut state.poked),
+            drains: state.drains,
+            company: state.company,
+        }
+    }
+
+    /// Counts a settlement that the store has applied.
+    pub(crate) fn count(&self, fact: &Fact) {
+        self.state().tally.count(fact);
+    }
+
+    /// How many settlements the store has applied.
+    pub(crate) fn tally(&self) -> Tally {
+        self.state().tally
+    }
+
+    /// The worker has ended. If it leaves nothing behind, it may retire; otherwise other workers
+    /// notice the end of its connection. Returns the outcomes of effects that the store has not
+    /// confirmed.
+    pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Name, Unwritten)> {
+        let mut state = self.state();
+        state.leaves_nothing = leaves_nothing;
+        let unwritten = std::mem::take(&mut state.unwritten);
+        drop(state);
+        self.advance(Stage::Over);
+        outcomes::each(unwritten)
+    }
+
+    /// Whether the worker may retire: it leaves nothing behind.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.state().leaves_nothing
+    }
+}
+
+impl State {
+    pub(super) fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
+        let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
+        let Some(held) = open else { return };
+        held.ended = Some(now);
+        let about = Arc::clone(&held.hold.about);
+        self.ended.push(Ended { about, returned, ran: held.hold.ran(now) });
+    }
+}

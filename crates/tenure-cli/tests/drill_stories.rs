@@ -112,6 +112,9 @@ fn in_a_race_the_worker_that_stalled_is_refused_and_the_effect_happens_once(shel
     let at = |event: &Value| event["ms"].as_u64().unwrap();
     assert!(at(trace[5]) - at(trace[1]) >= 2_500, "A stalls for two and a half seconds");
     assert_ne!(trace[0]["worker"], trace[2]["worker"], "they are two");
+    let of_a = |lapse: &&Value| lapse["from"] == trace[0]["worker"];
+    let lapse = events(&told, "lease_lapsed").into_iter().find(of_a).unwrap();
+    assert_eq!(lapse["forced"], true, "A's renewals were switched off: {lapse}");
     assert_eq!(told["runs"], 1);
 }
 

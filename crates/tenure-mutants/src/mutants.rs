@@ -14,9 +14,11 @@ use crate::edits::{self, Edited};
 pub(crate) const SOURCES: &str = "crates/tenure/src";
 
 /// The files and directories whose code is changed.
-const CHANGED: [&str; 10] = [
+const CHANGED: [&str; 12] = [
     "lifecycle.rs",
     "ledger.rs",
+    "desk.rs",
+    "desk/",
     "worker.rs",
     "worker/",
     "handler.rs",

@@ -15,7 +15,7 @@ use tenure::engine::store::{Enqueued, Result, Store};
 
 use super::{Audience, Go, Halt, NARRATOR, NOTE, Scene, Told};
 use crate::speakers::PATIENCE;
-use crate::workers::{self, Event, Setup, Worker, process};
+use crate::workers::{self, Care, Event, Setup, Worker, process};
 
 pub(super) struct Stage<'a> {
     scene: &'a Scene,
@@ -23,6 +23,8 @@ pub(super) struct Stage<'a> {
     /// The story's own connection.
     pub(super) store: Box<dyn Store>,
     cast: Vec<(String, Worker)>,
+    /// The letters of the processes that do not renew, because the story switched that off.
+    stalled: Vec<String>,
     begun: Instant,
     pub(super) trace: Vec<Told>,
     /// The place of the store, as its processes are given it.
@@ -37,6 +39,7 @@ impl<'a> Stage<'a> {
             audience,
             store,
             cast: Vec::new(),
+            stalled: Vec::new(),
             begun: monotonic(),
             trace: Vec::new(),
             place: scene.place.clone(),
@@ -64,6 +67,9 @@ impl<'a> Stage<'a> {
     /// Starts a worker and waits until it works.
     pub(super) fn enter(&mut self, who: &str, setup: &Setup) -> Go<()> {
         self.launch(who, &process::words(setup));
+        if setup.care == Care::Stalled {
+            self.stalled.push(who.to_owned());
+        }
         let started =
             |stage: &Stage<'_>| stage.trace.iter().any(|told| told.is(who, "worker_started"));
         self.until(&format!("{who} to start"), |stage| {
@@ -148,10 +154,22 @@ impl<'a> Stage<'a> {
             }
         }
         heard.sort_by_key(|(at, _)| *at);
-        for (at, told) in heard {
-            let ms = self.ms(at);
-            self.tell(Told { ms, ..told });
+        for (at, mut told) in heard {
+            told.ms = self.ms(at);
+            if self.is_forced(&told) {
+                told.event["forced"] = true.into();
+            }
+            self.tell(told);
         }
+    }
+
+    /// Whether a lease ended only because the story had switched its holder's renewals off.
+    fn is_forced(&self, told: &Told) -> bool {
+        let is_stalled = |one: &&Told| {
+            one.name() == "worker_started" && self.stalled.iter().any(|who| *who == one.who)
+        };
+        let mut stalled = self.trace.iter().filter(is_stalled);
+        told.name() == "lease_lapsed" && stalled.any(|one| one.text("worker") == told.text("from"))
     }
 
     // ── waiting

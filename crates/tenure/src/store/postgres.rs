@@ -55,21 +55,17 @@ pub(crate) use self::session::Param;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
 use super::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
-    Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
-    Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,
-    check_jobs, check_lease, check_resolution, check_settlements, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Operate,
+    Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled,
+    Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap, check_jobs,
+    check_lease, check_resolution, check_settlements, sealed,
 };
 use crate::clock;
-use crate::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
+use crate::inspect::{Current, QueueSettings};
 use crate::job::{JobId, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 use crate::lifecycle::Verb;
-use crate::record::JobRecord;
 
 /// Options for opening a store. There is no clock among them: only the database's clock counts.
 #[derive(Debug, Clone, Default)]
@@ -385,61 +381,6 @@ impl Operate for Postgres {
         self.call("set the guard gap", |session, schema| {
             operate::set_guard_gap(session, schema, gap)
         })
-    }
-}
-
-impl Look for Postgres {
-    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
-        self.call("look for the outcome of a job", |session, schema| {
-            look::outcome(session, schema, id)
-        })
-    }
-
-    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
-        // In one snapshot, so that the job and its timeline match.
-        self.transact("look at a job", Isolation::Snapshot, |session, schema| {
-            look::job(session, schema, id)
-        })
-    }
-
-    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
-        check_batch(limit)?;
-        self.call("list jobs", |session, schema| look::jobs(session, schema, filter, limit))
-    }
-
-    fn overview(&mut self) -> Result<Overview> {
-        self.call("count jobs", look::overview)
-    }
-
-    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
-        check_batch(limit)?;
-        self.call("list leases", |session, schema| look::leases(session, schema, limit))
-    }
-
-    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
-        self.call("list queues", look::queues)
-    }
-
-    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
-        check_batch(limit)?;
-        self.call("list effects", |session, schema| ledger::effects(session, schema, filter, limit))
-    }
-
-    fn workers(&mut self) -> Result<Vec<WorkerView>> {
-        self.call("list workers", look::workers)
-    }
-
-    fn guard_gap(&mut self) -> Result<Duration> {
-        self.call("look at the guard gap", look::guard_gap)
-    }
-
-    fn identity(&mut self) -> Result<Identity> {
-        self.call("look at the epoch", look::identity)
-    }
-
-    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
-        check_batch(limit)?;
-        self.call("check the store", |session, schema| look::check(session, schema, from, limit))
     }
 }
 

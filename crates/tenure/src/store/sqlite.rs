@@ -50,20 +50,16 @@ pub use self::transact::Transaction;
 use self::tx::Tx;
 use self::writer::{Urgency, Writer};
 use super::{
-    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look,
-    Operate, Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result,
-    Settled, Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap,
-    check_jobs, check_lease, check_resolution, check_settlements, migrate, sealed,
+    AsSeen, Attempt, Beat, Changed, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Operate,
+    Pruned, QueueChange, Registration, Renewed, Report, Reported, Resolved, Result, Settled,
+    Settlement, Wake, Work, check_batch, check_claim, check_entries, check_guard_gap, check_jobs,
+    check_lease, check_resolution, check_settlements, migrate, sealed,
 };
 use crate::clock::{self, Clock};
-use crate::inspect::{
-    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
-    Overview, QueueSettings, WorkerView,
-};
+use crate::inspect::{Current, QueueSettings};
 use crate::job::{JobId, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
-use crate::record::JobRecord;
 
 pub use super::Options;
 
@@ -462,56 +458,6 @@ impl Operate for Sqlite {
     fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration> {
         check_guard_gap(gap)?;
         self.write("set the guard gap", Urgency::Normal, |tx| tx.set_guard_gap(gap))
-    }
-}
-
-impl Look for Sqlite {
-    fn outcome(&mut self, id: JobId) -> Result<Option<JobOutcome>> {
-        self.read("look for the outcome of a job", |tx| tx.outcome(id))
-    }
-
-    fn job(&mut self, id: JobId) -> Result<Option<JobDetail>> {
-        self.read("look at a job", |tx| tx.job(id))
-    }
-
-    fn jobs(&mut self, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
-        check_batch(limit)?;
-        self.read("list jobs", |tx| tx.jobs(filter, limit))
-    }
-
-    fn overview(&mut self) -> Result<Overview> {
-        self.read("count jobs", |tx| tx.overview())
-    }
-
-    fn leases(&mut self, limit: usize) -> Result<Vec<LeaseView>> {
-        check_batch(limit)?;
-        self.read("list leases", |tx| tx.leases(limit))
-    }
-
-    fn queues(&mut self) -> Result<Vec<QueueSettings>> {
-        self.read("list queues", |tx| tx.queues())
-    }
-
-    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> Result<Vec<EffectView>> {
-        check_batch(limit)?;
-        self.read("list effects", |tx| tx.effects(filter, limit))
-    }
-
-    fn workers(&mut self) -> Result<Vec<WorkerView>> {
-        self.read("list workers", |tx| tx.workers(&self.guards))
-    }
-
-    fn guard_gap(&mut self) -> Result<Duration> {
-        self.read("look at the guard gap", |tx| Ok(tx.meta()?.guard_gap))
-    }
-
-    fn identity(&mut self) -> Result<Identity> {
-        self.read("look at the epoch", |tx| tx.identity())
-    }
-
-    fn check(&mut self, from: Option<JobId>, limit: usize) -> Result<Checked> {
-        check_batch(limit)?;
-        self.read("check the store", |tx| tx.check(from, limit))
     }
 }
 

@@ -4,17 +4,70 @@ use std::time::Duration;
 
 use postgres::types::Type;
 
-use super::row;
 use super::schema::Schema;
-use super::session::Session;
+use super::session::{Isolation, Session};
+use super::{Postgres, ledger, row};
 use crate::clock::Timestamp;
 use crate::inspect::{
-    Checked, Current, Filter, Identity, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine,
-    QueueSettings, Raise, WorkerView, Wrong,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, OverviewLine, QueueSettings, Raise, WorkerView, Wrong,
 };
 use crate::job::{JobId, Key, Name, Tenant};
 use crate::record::JobRecord;
-use crate::store::row as spelling;
+use crate::store::{self, Look, check_batch, row as spelling};
+
+impl Look for Postgres {
+    fn outcome(&mut self, id: JobId) -> store::Result<Option<JobOutcome>> {
+        self.call("look for the outcome of a job", |session, schema| outcome(session, schema, id))
+    }
+
+    fn job(&mut self, id: JobId) -> store::Result<Option<JobDetail>> {
+        // In one snapshot, so that the job and its timeline match.
+        self.transact("look at a job", Isolation::Snapshot, |session, schema| {
+            job(session, schema, id)
+        })
+    }
+
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> store::Result<Vec<JobRecord>> {
+        check_batch(limit)?;
+        self.call("list jobs", |session, schema| jobs(session, schema, filter, limit))
+    }
+
+    fn overview(&mut self) -> store::Result<Overview> {
+        self.call("count jobs", overview)
+    }
+
+    fn leases(&mut self, limit: usize) -> store::Result<Vec<LeaseView>> {
+        check_batch(limit)?;
+        self.call("list leases", |session, schema| leases(session, schema, limit))
+    }
+
+    fn queues(&mut self) -> store::Result<Vec<QueueSettings>> {
+        self.call("list queues", queues)
+    }
+
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> store::Result<Vec<EffectView>> {
+        check_batch(limit)?;
+        self.call("list effects", |session, schema| ledger::effects(session, schema, filter, limit))
+    }
+
+    fn workers(&mut self) -> store::Result<Vec<WorkerView>> {
+        self.call("list workers", workers)
+    }
+
+    fn guard_gap(&mut self) -> store::Result<Duration> {
+        self.call("look at the guard gap", guard_gap)
+    }
+
+    fn identity(&mut self) -> store::Result<Identity> {
+        self.call("look at the epoch", identity)
+    }
+
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> store::Result<Checked> {
+        check_batch(limit)?;
+        self.call("check the store", |session, schema| check(session, schema, from, limit))
+    }
+}
 
 pub(super) fn current(
     session: &mut Session,

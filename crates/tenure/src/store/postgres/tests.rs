@@ -5,10 +5,12 @@ pub(super) mod lent;
 use self::lent::{Lent, address, ask, cut, job, name, pid, registration, worker};
 use super::link::Timeouts;
 use super::*;
+use crate::inspect::{EffectFilter, Filter};
 use crate::job::{BATCH_LIMIT, Invalid, Progress};
 use crate::lease::Token;
 use crate::lifecycle::Outcome;
 use crate::store::Error;
+use crate::store::Look;
 
 #[test]
 fn a_wait_grows_from_five_milliseconds_to_a_second() {

@@ -1,18 +1,71 @@
 //! Look: reads jobs, queues, leases and counts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rusqlite::{Result, named_params};
 
-use super::row;
 use super::tx::Tx;
+use super::{Sqlite, row};
 use crate::clock::millis;
 use crate::inspect::{
-    Current, Filter, JobDetail, JobOutcome, LeaseView, Overview, OverviewLine, QueueSettings,
+    Checked, Current, EffectFilter, EffectView, Filter, Identity, JobDetail, JobOutcome, LeaseView,
+    Overview, OverviewLine, QueueSettings, WorkerView,
 };
 use crate::job::{JobId, Json, Key, Name, State, Tenant};
 use crate::lease::Token;
 use crate::record::JobRecord;
+use crate::store::{self, Look, check_batch};
+
+impl Look for Sqlite {
+    fn outcome(&mut self, id: JobId) -> store::Result<Option<JobOutcome>> {
+        self.read("look for the outcome of a job", |tx| tx.outcome(id))
+    }
+
+    fn job(&mut self, id: JobId) -> store::Result<Option<JobDetail>> {
+        self.read("look at a job", |tx| tx.job(id))
+    }
+
+    fn jobs(&mut self, filter: &Filter, limit: usize) -> store::Result<Vec<JobRecord>> {
+        check_batch(limit)?;
+        self.read("list jobs", |tx| tx.jobs(filter, limit))
+    }
+
+    fn overview(&mut self) -> store::Result<Overview> {
+        self.read("count jobs", |tx| tx.overview())
+    }
+
+    fn leases(&mut self, limit: usize) -> store::Result<Vec<LeaseView>> {
+        check_batch(limit)?;
+        self.read("list leases", |tx| tx.leases(limit))
+    }
+
+    fn queues(&mut self) -> store::Result<Vec<QueueSettings>> {
+        self.read("list queues", |tx| tx.queues())
+    }
+
+    fn effects(&mut self, filter: &EffectFilter, limit: usize) -> store::Result<Vec<EffectView>> {
+        check_batch(limit)?;
+        self.read("list effects", |tx| tx.effects(filter, limit))
+    }
+
+    fn workers(&mut self) -> store::Result<Vec<WorkerView>> {
+        self.read("list workers", |tx| tx.workers(&self.guards))
+    }
+
+    fn guard_gap(&mut self) -> store::Result<Duration> {
+        self.read("look at the guard gap", |tx| Ok(tx.meta()?.guard_gap))
+    }
+
+    fn identity(&mut self) -> store::Result<Identity> {
+        self.read("look at the epoch", |tx| tx.identity())
+    }
+
+    fn check(&mut self, from: Option<JobId>, limit: usize) -> store::Result<Checked> {
+        check_batch(limit)?;
+        self.read("check the store", |tx| tx.check(from, limit))
+    }
+}
 
 impl Tx<'_> {
     pub(super) fn stands(&self, id: JobId) -> Result<Option<Current>> {

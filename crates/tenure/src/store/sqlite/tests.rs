@@ -8,8 +8,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::clock::Timestamp;
+use crate::inspect::EffectFilter;
 use crate::job::{BATCH_LIMIT, Json, Key, State, Tenant};
 use crate::lifecycle::{CRASH_MEMORY, Outcome};
+use crate::record::JobRecord;
+use crate::store::Look;
 use crate::store::{GROUP_LIMIT, GUARD_GAP, PASS_LIMIT, STALL, lane};
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -190,8 +190,8 @@ pub fn clean_up() {
     }
 }
 
-/// By thread: the session that holds the lock, and the database. Not thread-local, because the
-/// driver cannot be dropped while its thread ends.
+/// For each thread: the client whose session holds the advisory lock on the thread's database, and
+/// the database's name. This is not thread-local: a client cannot be dropped while its thread ends.
 static LENT: Mutex<BTreeMap<String, (Client, String)>> = Mutex::new(BTreeMap::new());
 
 /// The name of this thread's database.

@@ -141,7 +141,8 @@ impl fmt::Display for Answer {
 /// How much was run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
-    /// Cases, each under one setting.
+    /// How many cases were run. A case counts once for each isolation level and each setting of the
+    /// planner.
     pub cases: u64,
     /// Orders of statements, each run once.
     pub schedules: u64,

@@ -119,7 +119,8 @@ pub enum Reason {
     TokenMismatch,
     /// The token is the job's latest, but this attempt was already ended by another settlement.
     AlreadySettled,
-    /// The lease is over. Only the check before an outside call refuses for this reason.
+    /// The lease is over by the worker's own clock. Only `Context::assert_held` refuses for this
+    /// reason; the store never does.
     LeaseExpired,
 }
 

@@ -115,8 +115,9 @@ pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Faul
 
 /// Locks the handler's job until the end of the transaction: no other worker can take it, and its
 /// lease need not be renewed. For transactions at REPEATABLE READ and above, as the first call.
-/// `cx.step` and `cx.effect` of the same job wait until the transaction has ended: call them before
-/// it begins, or the handler waits for itself until its `max_runtime` is over.
+/// `cx.step` and `cx.effect` of the same job wait until the transaction has ended, and fail after
+/// about 100 seconds. A handler that calls them inside this transaction waits for itself, so call
+/// them before it begins.
 pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     heard(cx, Verb::Renew, raw::hold(client, schema, cx.fence()).await).await

@@ -86,7 +86,7 @@ pub struct JobRecord {
 
 impl NewJob {
     /// The record of this job when it enters a store at `now` under `id`. This is the only
-    /// definition of a new job's fields.
+    /// definition of a new job's fields in Rust; on PostgreSQL `verbs/enqueue.sql` has the same.
     pub fn record(&self, id: JobId, now: Timestamp) -> JobRecord {
         let run_at = match self.due {
             Due::Now => now,

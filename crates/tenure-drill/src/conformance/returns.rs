@@ -1,4 +1,5 @@
-//! Workers that were considered gone and come back: which crash is taken back, and when.
+//! Workers that the store considered gone and that call again: which crash the store then no longer
+//! counts, and until when.
 
 use std::num::NonZeroU16;
 use std::time::Duration;

@@ -38,7 +38,7 @@ pub struct Poison {}
 /// Waits until a file exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hold {
-    /// The file.
+    /// The handler waits until this file exists.
     pub gate: PathBuf,
 }
 
@@ -56,7 +56,7 @@ pub struct Quick {}
 /// Charges the bank. Its first attempt stalls before that, until a file exists.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Late {
-    /// The file.
+    /// The handler waits until this file exists.
     pub gate: PathBuf,
     /// The bank's book.
     pub bank: PathBuf,

@@ -378,8 +378,8 @@ impl<C: Crew> Dispatcher<C> {
     fn well(&mut self, now: Moment, found: Found) -> Next {
         self.plan.tell_answered(&self.desk, self.wrote);
         self.failures = 0;
-        // A draining worker checks at once whether that was all. Attempts that were looked up may
-        // have to be settled.
+        // A draining worker claims again at once, to see whether more jobs are due. The settler may
+        // have found attempts that their handlers did not commit; the next call settles them.
         let rests = self.dry || self.rests;
         if !rests || self.drains(found) || self.settler.has_pending() {
             return Next::Again;

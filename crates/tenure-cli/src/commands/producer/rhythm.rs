@@ -1,4 +1,5 @@
-//! How many jobs are due at which time. It has no clock: the time is an argument.
+//! Computes how many jobs the producer should have enqueued by a given time. This file reads no
+//! clock; the caller passes the time.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

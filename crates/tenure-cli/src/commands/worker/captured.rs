@@ -30,7 +30,7 @@ pub(crate) enum Output {
     Nothing,
     /// It is not JSON, so there is no result.
     NotJson,
-    /// It is JSON as far as it was kept, but too large.
+    /// The output is above the limit, and the part that was kept may be the beginning of JSON.
     TooLarge {
         size: usize,
     },

@@ -62,7 +62,7 @@ pub(crate) enum Finished {
 const FATAL: u8 = 65;
 
 impl Program {
-    /// The default time between TERM and KILL.
+    /// The time between TERM and KILL, unless an option sets another.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
     /// Looks for the command, so that a typo is reported once at the start and not by every job.

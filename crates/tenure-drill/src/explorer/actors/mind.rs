@@ -171,7 +171,8 @@ impl Mind {
         asked && self.unsure.is_none()
     }
 
-    /// Whether this call uses up budget for giving back; a repeated call does not.
+    /// Whether this call counts against the scope's limit of jobs that are given back. A repeated
+    /// call does not count again.
     pub(super) fn gives_back(&self, call: &Call) -> bool {
         let given = |(_, ending): &(Fence, Ending)| ending.gives_back();
         matches!(call, Call::Settle(endings) if endings.iter().any(given)) && self.unsure.is_none()

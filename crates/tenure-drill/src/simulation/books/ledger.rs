@@ -1,4 +1,5 @@
-//! The books on effects: in the ledger, and in the world outside.
+//! Checks each write to the ledger, and each effect that a handler sends to the outside, against
+//! what has really happened.
 
 use tenure::engine::job::{JobId, Name};
 use tenure::engine::lease::{Fence, WorkerId};

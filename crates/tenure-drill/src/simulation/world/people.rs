@@ -12,7 +12,7 @@ use super::super::books::RETRY;
 use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};
 use super::{Drive, World};
 
-/// How long ended jobs are kept, where that is checked.
+/// How long ended jobs are kept, in the scenario that checks whether old jobs go.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl World<'_> {

@@ -47,8 +47,9 @@ BEGIN
     RETURN tenure.state_name(answer.became);
 END $$;
 
--- Whether this very transaction settled so, also under a savepoint. The row that tells is visible to the caller, so it is
--- committed, or it is this transaction's own: then its writer is still in progress.
+-- Whether the caller's own transaction made this settlement, even inside a savepoint. A settlement leaves a row: in done, or a
+-- line of the timeline. The caller sees that row, so either another transaction has committed it, or the caller's own has
+-- written it. Only in the second case is the transaction that wrote it (xmin) still in progress.
 CREATE OR REPLACE FUNCTION tenure.is_settled_here(p_job bigint, p_token bigint, p_verb text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$

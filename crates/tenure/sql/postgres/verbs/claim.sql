@@ -36,10 +36,10 @@ BEGIN
 END $$;
 
 -- Settles a batch and claims the next, for a worker whose slots become free as it settles; without settlements it claims.
--- p_in_transaction: see check_alone. p_round: the caller keeps the cursor from claim to claim, and this one is part of a round
--- that ends with this group. Then a claim that has passed 100 lanes of other kinds by looks no further, and if it has room
--- left, the verdict 'midway' tells the caller to go on from the cursor with the same p_round. Without p_round each claim
--- goes all the way around. p_request: a number of the caller's, by which tenure.held answers this claim again.
+-- p_in_transaction: see check_alone. p_round: the group with which the caller's round ends; the caller passes p_cursor from
+-- claim to claim. With p_round a claim stops once it has passed 100 lanes of other kinds. If it has room left then, its verdict
+-- is 'midway', and the caller claims again from the cursor with the same p_round. Without p_round a claim goes all the way
+-- around. p_request: the caller's number for this claim. If the answer is lost, tenure.held finds the claim's jobs by it.
 CREATE OR REPLACE FUNCTION tenure.settle_and_claim(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
     p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,

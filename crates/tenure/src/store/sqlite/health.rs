@@ -51,7 +51,8 @@ impl Sqlite {
             let sql = "SELECT installation, beat FROM tenure_meta";
             tx.connection.query_row(sql, [], |row| row.try_into())
         })?;
-        // In this process's turn, so that no other process writes the witness meanwhile.
+        // The writer runs this while this process has the turn (see `turn.rs`), so no other process
+        // writes the witness meanwhile.
         let problem = self.writer.write("look at the witness", Urgency::Normal, |_| {
             Ok(self.writer.witness().and_then(|witness| {
                 if seen.is_some() {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tenure::engine::job::{JobId, Json, Key, Limits, Name, RetryPolicy, State, Tenant};
 use tenure::testing::Sandbox;
-use tenure::{AnyJob, Context, Fault, Job, Tenure, Timestamp, Worker};
+use tenure::{AnyJob, Context, Fault, Job, Tenure, Timestamp, Worker, sqlite};
 
 #[derive(Serialize, Deserialize)]
 struct Tell;
@@ -238,4 +238,18 @@ async fn every_observer_is_told_of_a_stores_and_of_a_workers() {
 
 async fn tell_nobody(_: Tell, _: Context) -> Result<(), Fault> {
     Err(Fault::fatal("no"))
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_store_fails_says_so_instead_of_trying_again() {
+    let sandbox = Sandbox::new().await.unwrap();
+    sandbox.tenure().enqueue(Tell).await.unwrap();
+    let worker = Worker::new(sandbox.tenure()).handle(tell).state(Told::default());
+    sqlite::transaction(sandbox.tenure(), |tx| {
+        Ok(tx.execute_batch("ALTER TABLE tenure_jobs RENAME COLUMN args TO arguments")?)
+    })
+    .await
+    .unwrap();
+    let failed = sandbox.run_due(&worker).await.unwrap_err().to_string();
+    assert!(failed.contains("run the due jobs") && failed.contains("args"), "{failed}");
 }

@@ -86,6 +86,15 @@ fn a_lease_is_trusted_to_nine_tenths_and_longer_with_each_renewal() {
 }
 
 #[test]
+fn the_lease_that_was_granted_first_is_renewed_first() {
+    let (desk, holds) = holding_some(Desk::new(3), None, 3);
+    let [first, second, third] = [0, 1, 2].map(|at| holds[at].fence);
+    desk.renewed(&[first], &[first], at(2_000), LEASE);
+    desk.renewed(&[second], &[second], at(1_000), LEASE);
+    assert_eq!(to_renew(&desk, at(3_000), at(3_000)), [third, second, first]);
+}
+
+#[test]
 fn a_settlement_waits_for_the_renewal_of_its_own_job_but_not_for_long() {
     let (desk, hold) = holding(None);
     let fences = to_renew(&desk, at(3_000), at(3_000));

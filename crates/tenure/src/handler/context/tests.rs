@@ -181,6 +181,10 @@ async fn a_handler_waits_with_what_it_begins_until_its_lease_is_certain_again() 
 #[tokio::test]
 async fn a_lease_that_was_over_for_a_moment_is_no_fence_though_nobody_took_the_job() {
     let scene = Scene::trusted_for(Duration::ZERO).await;
+    let begun = Moment::now();
+    while Moment::now().since(begun) < Duration::from_millis(20) {
+        tokio::task::yield_now().await;
+    }
     let refused = scene.cx.assert_held().await;
     assert!(
         matches!(&refused, Err(Fault::Retry { error }) if error.contains("the lease was over"))
@@ -189,6 +193,7 @@ async fn a_lease_that_was_over_for_a_moment_is_no_fence_though_nobody_took_the_j
     let (verb, state, reason) = (Verb::Renew, State::Running, Reason::LeaseExpired);
     let told = scene.told();
     let [Fact::StaleWriteBlocked { ran_ms, .. }] = &told[..] else { panic!("{told:?}") };
+    assert!(*ran_ms >= 20, "it was begun 20 ms before: {ran_ms}");
     let (stale_token, current_token, ran_ms) = (token, token, *ran_ms);
     let expected =
         Fact::StaleWriteBlocked { verb, stale_token, current_token, reason, state, ran_ms };

@@ -40,9 +40,11 @@ pub(crate) fn hunt(
     Settings { jobs, limit }: Settings,
     tell: &(dyn Fn(&Fate) -> Result<()> + Sync),
 ) -> Result<Vec<Fate>> {
+    let by_mutant = by_mutant(tests);
     let hunt = Hunt {
         tests,
-        by_mutant: by_mutant(tests),
+        depths: depths(&mutants, &by_mutant),
+        by_mutant,
         limit,
         queue: Mutex::new(mutants.into()),
         kills: Mutex::default(),
@@ -79,8 +81,25 @@ fn by_mutant(tests: &[Test]) -> BTreeMap<u32, Vec<usize>> {
     by_mutant
 }
 
+/// How many of the mutants of a function each test reaches.
+fn depths(
+    mutants: &[Mutant],
+    by_mutant: &BTreeMap<u32, Vec<usize>>,
+) -> BTreeMap<String, BTreeMap<usize, u32>> {
+    let mut depths: BTreeMap<String, BTreeMap<usize, u32>> = BTreeMap::new();
+    for mutant in mutants {
+        let of_function = depths.entry(mutant.function.clone()).or_default();
+        for at in by_mutant.get(&mutant.number).into_iter().flatten() {
+            *of_function.entry(*at).or_default() += 1;
+        }
+    }
+    depths
+}
+
 struct Hunt<'a> {
     tests: &'a [Test],
+    /// How many mutants of each function a test reaches.
+    depths: BTreeMap<String, BTreeMap<usize, u32>>,
     by_mutant: BTreeMap<u32, Vec<usize>>,
     limit: Duration,
     queue: Mutex<VecDeque<Mutant>>,
@@ -137,17 +156,22 @@ impl Hunt<'_> {
     }
 
     /// The order in which the tests run: by their time, which counts less for tests that have
-    /// noticed mutants of the same function or file.
+    /// noticed mutants of the same function or file, and more for tests that do not go as deep into
+    /// the function as others.
     fn order(&self, mutant: &Mutant, candidates: &[usize]) -> Vec<usize> {
         let kills = lock(&self.kills);
         let noticed =
             |place: &str, at: usize| kills.get(&(place.to_owned(), at)).copied().unwrap_or(0);
+        let depths = self.depths.get(&mutant.function);
+        let depth = |at: usize| depths.and_then(|it| it.get(&at)).copied().unwrap_or(0);
+        let deepest = candidates.iter().map(|at| depth(*at)).max().unwrap_or(0);
         let mut order: Vec<(u128, usize)> = candidates
             .iter()
             .filter_map(|at| {
                 let took = self.tests.get(*at)?.took.as_micros() + 10_000;
                 let (near, far) = (noticed(&mutant.function, *at), noticed(&mutant.file, *at));
-                Some((took / u128::from(1 + 8 * near + 2 * far), *at))
+                let shallow = 1 + u128::from(8 * (deepest - depth(*at)) / deepest.max(1));
+                Some((took * shallow / u128::from(1 + 8 * near + 2 * far), *at))
             })
             .collect();
         order.sort_unstable();

@@ -74,7 +74,7 @@ struct Options {
     #[arg(long, default_value_t = 60)]
     limit: u64,
     /// The packages whose tests are used.
-    #[arg(long, value_name = "NAME", default_values = ["tenure", "tenure-drill"])]
+    #[arg(long, value_name = "NAME", default_values = ["tenure", "tenure-drill", "tenure-cli"])]
     package: Vec<String>,
 }
 

@@ -179,3 +179,43 @@ fn list<'a, T>(jobs: &'a [NewJob], of: impl Fn(&'a NewJob) -> Option<T>) -> Said
 fn count(count: NonZeroU16, usual: NonZeroU16) -> Option<u16> {
     (count != usual).then_some(count.get())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Json;
+
+    fn job(args: usize) -> NewJob {
+        let args = Json::check("args", format!("\"{}\"", "x".repeat(args - 2)), args).unwrap();
+        NewJob::new(Name::check("kind", "work").unwrap(), args)
+    }
+
+    fn options(jobs: &[NewJob]) -> Vec<Option<String>> {
+        let said = Lists::of(jobs).options.unwrap_or_default();
+        said.into_iter().map(|one| one.map(|JsonText(text)| text)).collect()
+    }
+
+    #[test]
+    fn what_is_as_usual_is_not_sent() {
+        let plain = [job(9), job(9)];
+        let lists = Lists::of(&plain);
+        assert!(lists.queues.is_none() && lists.tenants.is_none() && lists.extras.is_none());
+        assert!(lists.keys.is_none() && lists.fingerprints.is_none());
+        assert_eq!(options(&plain), []);
+        let usual = Key::check("k").unwrap();
+        let brief = usual.clone().window(Duration::from_secs(1));
+        let three = [job(9), job(9).key(usual), job(9).key(brief).priority(3)];
+        let kept = Lists::of(&three).keys;
+        assert_eq!(kept, Some(vec![None, Some("k"), Some("k")]));
+        let said = r#"{"priority":3,"key_window_ms":1000}"#.to_owned();
+        assert_eq!(options(&three), [None, None, Some(said)]);
+    }
+
+    #[test]
+    fn the_limit_of_args_is_raised_to_the_largest_that_the_library_has_allowed() {
+        let usual = Limits::default().args;
+        assert_eq!(Lists::of(&[job(9), job(usual)]).args_limit, None);
+        let more = i32::try_from(usual).unwrap() + 1;
+        assert_eq!(Lists::of(&[job(9), job(usual + 1), job(usual)]).args_limit, Some(more));
+    }
+}

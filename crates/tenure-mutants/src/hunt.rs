@@ -156,12 +156,15 @@ impl Hunt<'_> {
     }
 
     /// The order in which the tests run: by their time, which counts less for tests that have
-    /// noticed mutants of the same function or file, and more for tests that do not go as deep into
-    /// the function as others.
+    /// noticed mutants of the same function or file and for unit tests of the file's own module, and
+    /// more for tests that do not go as deep into the function as others.
     fn order(&self, mutant: &Mutant, candidates: &[usize]) -> Vec<usize> {
         let kills = lock(&self.kills);
         let noticed =
             |place: &str, at: usize| kills.get(&(place.to_owned(), at)).copied().unwrap_or(0);
+        let module = format!("tenure {}::", mutant.file.trim_end_matches(".rs").replace('/', "::"));
+        let is_own =
+            |at: usize| self.tests.get(at).is_some_and(|test| test.id.starts_with(&module));
         let depths = self.depths.get(&mutant.function);
         let depth = |at: usize| depths.and_then(|it| it.get(&at)).copied().unwrap_or(0);
         let deepest = candidates.iter().map(|at| depth(*at)).max().unwrap_or(0);
@@ -171,6 +174,7 @@ impl Hunt<'_> {
                 let took = self.tests.get(*at)?.took.as_micros() + 10_000;
                 let (near, far) = (noticed(&mutant.function, *at), noticed(&mutant.file, *at));
                 let shallow = 1 + u128::from(8 * (deepest - depth(*at)) / deepest.max(1));
+                let near = near + u32::from(is_own(*at));
                 Some((took * shallow / u128::from(1 + 8 * near + 2 * far), *at))
             })
             .collect();

@@ -185,7 +185,9 @@ fn hunted(
         end.is_some_and(|end| !options.survivors || *end == "killed")
     };
     let names: Vec<String> = mutants.iter().map(|mutant| mutant.name.clone()).collect();
-    let left: Vec<Mutant> = mutants.into_iter().filter(|mutant| !is_done(mutant)).collect();
+    let mut left: Vec<Mutant> = mutants.into_iter().filter(|mutant| !is_done(mutant)).collect();
+    // What nothing is known of comes first, so that a run that is broken off tells the most.
+    left.sort_by_key(|mutant| known.contains_key(&mutant.name));
     say(format_args!("{} mutants to hunt, {} known", left.len(), names.len() - left.len()));
     let log = Log::open(&file)?;
     hunt::hunt(left, tests, options.settings(), &|fate| {

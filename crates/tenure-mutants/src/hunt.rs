@@ -21,6 +21,15 @@ use crate::survivors::End;
 /// For how long a test that passed on the unchanged library is trusted.
 const TRUSTED: Duration = Duration::from_secs(300);
 
+/// Where the tests of a file are that is tested from another crate: the beginnings of the file's path
+/// and of the tests' names.
+const TESTED_BY: [(&str, &str); 4] = [
+    ("store/postgres/migrate", "tenure-cli::postgres_schema"),
+    ("store/postgres/migrate/replace", "tenure-drill::versions"),
+    ("store/postgres/health", "tenure-cli::doctor"),
+    ("store/sqlite/health", "tenure-cli::doctor"),
+];
+
 /// The result for a mutant.
 pub(crate) struct Fate {
     /// The mutant's name.
@@ -156,15 +165,18 @@ impl Hunt<'_> {
     }
 
     /// The order in which the tests run: by their time, which counts less for tests that have
-    /// noticed mutants of the same function or file and for unit tests of the file's own module, and
-    /// more for tests that do not go as deep into the function as others.
+    /// noticed mutants of the same function or file and for the file's own tests, and more for tests
+    /// that do not go as deep into the function as others.
     fn order(&self, mutant: &Mutant, candidates: &[usize]) -> Vec<usize> {
         let kills = lock(&self.kills);
         let noticed =
             |place: &str, at: usize| kills.get(&(place.to_owned(), at)).copied().unwrap_or(0);
         let module = format!("tenure {}::", mutant.file.trim_end_matches(".rs").replace('/', "::"));
-        let is_own =
-            |at: usize| self.tests.get(at).is_some_and(|test| test.id.starts_with(&module));
+        let elsewhere = TESTED_BY.iter().filter(|(file, _)| mutant.file.starts_with(file));
+        let own: Vec<&str> = elsewhere.map(|(_, tests)| *tests).chain([module.as_str()]).collect();
+        let is_own = |at: usize| {
+            self.tests.get(at).is_some_and(|test| own.iter().any(|own| test.id.starts_with(own)))
+        };
         let depths = self.depths.get(&mutant.function);
         let depth = |at: usize| depths.and_then(|it| it.get(&at)).copied().unwrap_or(0);
         let deepest = candidates.iter().map(|at| depth(*at)).max().unwrap_or(0);
@@ -174,8 +186,8 @@ impl Hunt<'_> {
                 let took = self.tests.get(*at)?.took.as_micros() + 10_000;
                 let (near, far) = (noticed(&mutant.function, *at), noticed(&mutant.file, *at));
                 let shallow = 1 + u128::from(8 * (deepest - depth(*at)) / deepest.max(1));
-                let near = near + u32::from(is_own(*at));
-                Some((took * shallow / u128::from(1 + 8 * near + 2 * far), *at))
+                let own = if is_own(*at) { 100 } else { 1 };
+                Some((took * shallow / own / u128::from(1 + 8 * near + 2 * far), *at))
             })
             .collect();
         order.sort_unstable();

@@ -310,6 +310,22 @@ promises! { "settle":
         assert_eq!(w.dump().jobs.len(), 2);
     }
 
+    "I1" of_two_settlements_of_a_job_in_one_batch_only_the_first_ones_follow_ups_are_enqueued(w) {
+        let (_, fence) = taken(w);
+        let (other, beside) = taken(w);
+        let then = |kind| vec![job(kind)];
+        let batch = [
+            settlement(fence, then("first")),
+            settlement(fence, then("second")),
+            settlement(beside, then("beside")),
+        ];
+        let done = Settled::Applied(State::Succeeded);
+        assert_eq!(w.store.settle(&batch).unwrap(), [done, done, done]);
+        let jobs = w.dump().jobs;
+        let followed: Vec<_> = jobs[2..].iter().map(|job| (job.kind.as_str(), job.parent)).collect();
+        assert_eq!(followed, [("first", Some(fence.job)), ("beside", Some(other))]);
+    }
+
     "I12" a_follow_up_whose_key_is_taken_by_another_request_is_visible(w) {
         let owner = w.put(job("other").key(key("k")).delay(secs(99)));
         let (id, fence) = taken(w);

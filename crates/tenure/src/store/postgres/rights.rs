@@ -233,6 +233,30 @@ mod tests {
         assert_eq!(app(&[], &[]).parts(), []);
         let member = Rights { member_of: vec!["tenure_worker".into()], ..app(&[], &[]) };
         assert_eq!(member.parts(), [Part::Worker]);
+        let both = vec!["tenure_enqueuer".into(), "tenure_reader".into()];
+        let member = Rights { member_of: both, ..app(&[], &[]) };
+        assert_eq!(member.parts(), [Part::Enqueuer, Part::Reader]);
+    }
+
+    #[test]
+    fn a_function_that_the_schema_does_not_have_is_not_missing() {
+        let mut older = app(&[Part::Worker], &["beat", "current_many"]);
+        older.functions.retain(|name| name != "beat");
+        assert_eq!(older.missing(Part::Worker), ["current_many"]);
+    }
+
+    #[test]
+    fn there_is_no_advice_where_nothing_is_known_and_a_locked_schema_comes_first() {
+        let refusal = "permission denied for function beat";
+        let worker = app(&[Part::Worker], &["beat"]);
+        assert!(worker.advice(refusal).unwrap().contains("GRANT EXECUTE"));
+        let unknown = Rights { role: String::new(), ..worker.clone() };
+        assert_eq!(unknown.advice(refusal), None);
+        let empty = Rights { functions: vec![], is_usable: false, ..worker.clone() };
+        assert_eq!(empty.advice(refusal), None);
+        let shut_out = Rights { is_usable: false, ..worker };
+        let said = shut_out.advice(refusal).unwrap();
+        assert_eq!(said, "have boss run: GRANT USAGE ON SCHEMA \"tenure\" TO \"app\"");
     }
 
     #[test]

@@ -171,3 +171,33 @@ pub(super) fn stale(shown: Fence, row: &Row) -> Result<Stale, postgres::Error> {
 pub(super) fn lists(fences: impl Iterator<Item = Fence>) -> (Vec<i64>, Vec<i64>) {
     fences.map(|fence| (fence.job.0, fence.token.0)).unzip()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JobId, Json, Name};
+    use crate::lease::Token;
+
+    #[test]
+    fn what_was_not_enqueued_is_noted_once_for_each_parent() {
+        let parent = |job| Fence { job: JobId(job), token: Token(1) };
+        let job = |kind| {
+            NewJob::new(Name::check("kind", kind).unwrap(), Json::check("args", "1", 9).unwrap())
+        };
+        let noted = refusals(
+            &[parent(1), parent(1), parent(1), parent(2)],
+            &[job("a"), job("b"), job("c"), job("d")],
+            &[
+                Enqueued::Conflict(JobId(7)),
+                Enqueued::Created(JobId(8)),
+                Enqueued::Conflict(JobId(9)),
+                Enqueued::Conflict(JobId(7)),
+            ],
+        );
+        let of = |kind: &str, owner: u8| {
+            format!("{kind} not enqueued: job {owner} has its key for another request")
+        };
+        let first = format!("{}; {}", of("a", 7), of("c", 9));
+        assert_eq!(noted, [(parent(1), first), (parent(2), of("d", 7))]);
+    }
+}

@@ -35,16 +35,16 @@ CREATE TABLE done (
 -- :insert
 -- A batch. $1 the args of each, $2 the time.
 INSERT INTO jobs (state, priority, run_at, token, attempt, queue, tenant, kind, args, enqueued_at)
-SELECT 0, 0, $2, 0, 0, 'default', '', 'limit', args, $2
+SELECT 0, 0, $2::bigint, 0, 0, 'default', '', 'limit', args, $2::bigint
 FROM unnest($1::text[]) AS args;
 
 -- :claim
 -- The next jobs of a batch. $1 how many, $2 the time.
 UPDATE jobs
-SET state = 2, token = token + 1, attempt = attempt + 1, worker = 'limit', lease_until = $2 + 30000
+SET state = 2, token = token + 1, attempt = attempt + 1, worker = 'limit', lease_until = $2::bigint + 30000
 WHERE id IN (
     SELECT id FROM jobs WHERE state = 0
-    ORDER BY priority, run_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+    ORDER BY priority, run_at LIMIT $1::bigint FOR UPDATE SKIP LOCKED)
 RETURNING id, token, args;
 
 -- :complete
@@ -54,5 +54,5 @@ WITH gone AS (
     RETURNING id, queue, tenant, kind, args, token, attempt, enqueued_at, worker)
 INSERT INTO done
     (id, state, queue, tenant, kind, args, token, attempt, enqueued_at, worker, finished_at)
-SELECT id, 4, queue, tenant, kind, args, token, attempt, enqueued_at, worker, $2
+SELECT id, 4, queue, tenant, kind, args, token, attempt, enqueued_at, worker, $2::bigint
 FROM gone;

@@ -26,6 +26,6 @@ pub use self::ground::{Ground, On, is_of_a_bench};
 pub use self::machine::Machine;
 pub use self::measures::{ALL, Engine, Measure, Unit};
 pub use self::progress::Progress;
-pub use self::report::{Figure, Of, Report, Summary, shown};
+pub use self::report::{Figure, Of, Own, Report, Summary, shown};
 pub use self::run::{Choice, Plan, run};
 pub use self::svg::draw;

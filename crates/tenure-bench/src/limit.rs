@@ -7,13 +7,12 @@ mod sqlite;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::engine::clock::{Clock, monotonic};
 
 use crate::ground::Ground;
-use crate::measures::Engine;
+use crate::measures::{Engine, Unit};
 use crate::stats::{millis, percentile, rate};
 
 /// What a figure is compared with.
@@ -23,12 +22,18 @@ pub(crate) enum Limit {
     Insert,
     /// Rows inserted a second, each in a commit of its own.
     InsertSingly,
+    /// Rows inserted a second, 16 in a commit.
+    Insert16,
     /// The same as `Insert`, with 64 KiB in each row.
     InsertLarge,
     /// Jobs claimed and completed a second, a thousand in a commit.
     Process,
     /// The same as `Process`, with 64 KiB in each row.
     ProcessLarge,
+    /// One job inserted and claimed, in two commits: the median.
+    Start50,
+    /// The same: the 99th percentile.
+    Start99,
     /// One job inserted, claimed and completed, in three commits: the median.
     Through50,
     /// The same: the 99th percentile.
@@ -36,16 +41,43 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// What it is, for people.
+    /// A short name, for tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Limit::Insert => "insert, 1,000 a commit",
-            Limit::InsertSingly => "insert, 1 a commit",
-            Limit::InsertLarge => "insert 64 KiB, 1,000 a commit",
-            Limit::Process => "claim and complete, 1,000 a commit",
-            Limit::ProcessLarge => "claim and complete 64 KiB, 1,000 a commit",
-            Limit::Through50 => "insert, claim, complete: p50",
-            Limit::Through99 => "insert, claim, complete: p99",
+            Limit::Insert => "insert_1000",
+            Limit::InsertSingly => "insert_1",
+            Limit::Insert16 => "insert_16",
+            Limit::InsertLarge => "insert_64k",
+            Limit::Process => "process_1000",
+            Limit::ProcessLarge => "process_64k",
+            Limit::Start50 => "start p50",
+            Limit::Start99 => "start p99",
+            Limit::Through50 => "through p50",
+            Limit::Through99 => "through p99",
+        }
+    }
+
+    /// What it is, for people.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Limit::Insert => "rows inserted, 1,000 in each commit",
+            Limit::InsertSingly => "rows inserted, 1 in each commit",
+            Limit::Insert16 => "rows inserted, 16 in each commit",
+            Limit::InsertLarge => "rows of 64 KiB inserted, 1,000 in each commit",
+            Limit::Process => "rows claimed and moved to the ended ones, 1,000 in each commit",
+            Limit::ProcessLarge => "rows of 64 KiB claimed and moved, 1,000 in each commit",
+            Limit::Start50 | Limit::Start99 => "one row inserted and claimed, in 2 commits",
+            Limit::Through50 | Limit::Through99 => {
+                "one row inserted, claimed and moved, in 3 commits"
+            }
+        }
+    }
+
+    /// In what it is measured.
+    pub(crate) fn unit(self) -> Unit {
+        match self {
+            Limit::Start50 | Limit::Start99 | Limit::Through50 | Limit::Through99 => Unit::Millis,
+            _ => Unit::Rate,
         }
     }
 }
@@ -98,15 +130,19 @@ fn all(driver: &mut dyn Driver, wanted: &[Limit], quick: bool) -> Result<BTreeMa
         found.insert(Limit::InsertLarge, insert(driver, &large, batches, batch)?);
         found.insert(Limit::ProcessLarge, process(driver, batches * batch)?);
     }
-    if wants(&[Limit::InsertSingly]) {
-        let rows = size(2_000, 100);
-        found.insert(Limit::InsertSingly, insert(driver, &small, rows, 1)?);
-        process(driver, rows)?;
+    for (limit, batch) in [(Limit::InsertSingly, 1), (Limit::Insert16, 16)] {
+        if wants(&[limit]) {
+            let batches = size(1_000, 100);
+            found.insert(limit, insert(driver, &small, batches, batch)?);
+            process(driver, batches * batch)?;
+        }
     }
-    if wants(&[Limit::Through50, Limit::Through99]) {
-        let times = through(driver, &small, size(500, 50))?;
-        found.insert(Limit::Through50, percentile(&times, 50.0));
-        found.insert(Limit::Through99, percentile(&times, 99.0));
+    if wants(&[Limit::Start50, Limit::Start99, Limit::Through50, Limit::Through99]) {
+        let (starts, throughs) = through(driver, &small, size(500, 50))?;
+        found.insert(Limit::Start50, percentile(&starts, 50.0));
+        found.insert(Limit::Start99, percentile(&starts, 99.0));
+        found.insert(Limit::Through50, percentile(&throughs, 50.0));
+        found.insert(Limit::Through99, percentile(&throughs, 99.0));
     }
     Ok(found)
 }
@@ -135,16 +171,17 @@ fn process(driver: &mut dyn Driver, rows: usize) -> Result<f64> {
     }
 }
 
-/// Takes one job after the other all the way, and returns how long each took.
-fn through(driver: &mut dyn Driver, args: &str, jobs: usize) -> Result<Vec<f64>> {
+/// Takes one job after the other all the way. Returns how long each took until it was claimed, and
+/// until it had ended.
+fn through(driver: &mut dyn Driver, args: &str, jobs: usize) -> Result<(Vec<f64>, Vec<f64>)> {
     let args = [args.to_owned()];
-    let one = |_| -> Result<f64> {
+    let one = |_| -> Result<(f64, f64)> {
         let begin = monotonic();
         driver.insert(&args, now())?;
         let claimed = driver.claim(1, now())?;
+        let start = monotonic() - begin;
         driver.complete(&claimed, now())?;
-        let took: Duration = monotonic() - begin;
-        Ok(millis(took))
+        Ok((millis(start), millis(monotonic() - begin)))
     };
     (0..jobs).map(one).collect()
 }
@@ -170,10 +207,15 @@ mod tests {
         let ground = Arc::new(Ground::prepare(&On::Temporary).unwrap());
         let wanted = [Limit::Insert, Limit::InsertSingly, Limit::InsertLarge, Limit::Through99];
         let found = measure(&ground, &wanted, true).unwrap();
-        assert_eq!(found.len(), 7, "those that are measured together come together");
+        assert_eq!(found.len(), 9, "those that are measured together come together");
         assert!(found.values().all(|value| value.is_finite() && *value > 0.0), "{found:?}");
         let found = measure(&ground, &[Limit::Through50], true).unwrap();
-        assert!(found.keys().eq(&[Limit::Through50, Limit::Through99]));
+        assert!(found.keys().eq(&[
+            Limit::Start50,
+            Limit::Start99,
+            Limit::Through50,
+            Limit::Through99
+        ]));
     }
 
     #[test]

@@ -100,13 +100,11 @@ impl Reading {
     pub(crate) fn latencies(
         times: &[f64],
         parts: &[(&'static str, f64)],
+        limits: &[Limit],
         settings: &str,
     ) -> Vec<Reading> {
-        let limit = |part| match part {
-            "p50" => Some(Limit::Through50),
-            "p99" => Some(Limit::Through99),
-            _ => None,
-        };
+        // A limit is named after the percentile that it is of.
+        let limit = |part| limits.iter().copied().find(|limit| limit.name().ends_with(part));
         let reading = |(part, percent): &(&'static str, f64)| Reading {
             part,
             unit: Unit::Millis,
@@ -127,6 +125,7 @@ impl Measure {
 
 const BOTH: &[Engine] = &[Engine::Sqlite, Engine::Postgres];
 const SERVER: &[Engine] = &[Engine::Postgres];
+const START: &[Limit] = &[Limit::Start50, Limit::Start99];
 const THROUGH: &[Limit] = &[Limit::Through50, Limit::Through99];
 
 /// One measure that leaves nothing.
@@ -170,14 +169,14 @@ pub const ALL: &[Measure] = &[
         "enqueue_16",
         "enqueue one job at a time, 16 callers at once",
         BOTH,
-        &[Limit::InsertSingly],
+        &[Limit::Insert16],
         enqueue::sixteen
     ),
     measure!(
         "enqueue_16_keys",
         "the same, each job with a key",
         BOTH,
-        &[Limit::InsertSingly],
+        &[Limit::Insert16],
         enqueue::sixteen_with_keys
     ),
     measure!(
@@ -226,7 +225,7 @@ pub const ALL: &[Measure] = &[
         "idle_pickup",
         "enqueue to start, on a worker with nothing to do",
         BOTH,
-        THROUGH,
+        START,
         idle::pickup
     ),
     measure!(
@@ -264,16 +263,16 @@ pub const ALL: &[Measure] = &[
     leaving!("backlog_1000000", "run jobs out of a backlog of 1,000,000", backlog::million),
     measure!(
         "horizon_busy",
-        "run jobs while an old transaction keeps vacuum away, after 60,000 jobs",
+        "run jobs after 60,000 others, while an old transaction is open",
         SERVER,
         &[Limit::Process],
         horizon::busy
     ),
     measure!(
         "horizon_idle",
-        "enqueue to start, idle, while an old transaction keeps vacuum away, after 60,000 jobs",
+        "enqueue to start, idle, after the same",
         SERVER,
-        THROUGH,
+        START,
         horizon::idle
     ),
     measure!(
@@ -312,7 +311,7 @@ mod tests {
     #[test]
     fn latencies_are_percentiles_of_all_times() {
         let times: Vec<f64> = (1..=100).map(f64::from).collect();
-        let read = Reading::latencies(&times, &[("p50", 50.0), ("p90", 90.0)], "x");
+        let read = Reading::latencies(&times, &[("p50", 50.0), ("p90", 90.0)], THROUGH, "x");
         assert_eq!((read[0].value, read[0].limit), (50.0, Some(Limit::Through50)));
         assert_eq!((read[1].value, read[1].limit), (90.0, None));
     }

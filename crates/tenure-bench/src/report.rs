@@ -10,7 +10,7 @@ use crate::limit::Limit;
 use crate::machine::Machine;
 use crate::measures::{Measure, Reading, Unit};
 use crate::stand::Account;
-use crate::stats::{median, spread};
+use crate::stats::{median, spread, whole};
 
 /// The result of a run. `tenure bench --json` prints it.
 #[derive(Debug, Serialize)]
@@ -33,6 +33,25 @@ pub struct Report {
     pub summary: Summary,
     /// All figures, in the order of the table of measures.
     pub figures: Vec<Figure>,
+    /// What the machine can do at all.
+    pub limits: Vec<Own>,
+}
+
+/// A limit of the machine itself: plain SQL by the driver alone.
+#[derive(Debug, Serialize)]
+pub struct Own {
+    /// The name, as figures refer to it.
+    pub name: &'static str,
+    /// What was measured.
+    pub what: &'static str,
+    /// Of the values.
+    pub unit: Unit,
+    /// One value for each round.
+    pub values: Vec<f64>,
+    /// The middle one.
+    pub median: f64,
+    /// From the smallest to the largest, as a fraction of the median.
+    pub spread: f64,
 }
 
 /// One figure.
@@ -61,7 +80,7 @@ pub struct Figure {
 /// A limit, and how close the figure is to it.
 #[derive(Debug, Serialize)]
 pub struct Of {
-    /// What was measured.
+    /// Its name among the limits.
     pub name: &'static str,
     /// Its median, in the unit of the figure.
     pub value: f64,
@@ -158,6 +177,19 @@ impl Rounds {
         figures
     }
 
+    /// The limits, in their own order.
+    fn own(&self) -> Vec<Own> {
+        let own = |(limit, values): (&Limit, &Vec<f64>)| Own {
+            name: limit.name(),
+            what: limit.what(),
+            unit: limit.unit(),
+            values: values.clone(),
+            median: median(values),
+            spread: spread(values),
+        };
+        self.limits.iter().map(own).collect()
+    }
+
     fn of(&self, limit: Limit) -> Option<Of> {
         let value = median(self.limits.get(&limit)?);
         Some(Of { name: limit.name(), value, fraction: 0.0 })
@@ -174,10 +206,21 @@ impl Report {
         let Conditions { engine, durability, machine } = conditions;
         let tenure = env!("CARGO_PKG_VERSION");
         let on = format!("Tenure {tenure} on {engine} ({durability}); {machine}");
-        let figures = read.figures(&on);
+        let (figures, limits) = (read.figures(&on), read.own());
         let summary = Summary::of(&figures, read.account);
         let took_s = took.as_secs_f64();
-        Report { tenure, engine, durability, machine, rounds, quick, took_s, summary, figures }
+        Report {
+            tenure,
+            engine,
+            durability,
+            machine,
+            rounds,
+            quick,
+            took_s,
+            summary,
+            figures,
+            limits,
+        }
     }
 
     /// Version, engine, durability and machine in one line.
@@ -242,19 +285,6 @@ pub fn shown(value: f64, unit: Unit) -> String {
     }
 }
 
-/// With a comma for each thousand.
-fn whole(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// A report with made-up values, for tests of what is drawn from it.
 #[cfg(test)]
 pub(crate) fn sample(engine: crate::measures::Engine) -> Report {
@@ -299,6 +329,7 @@ mod tests {
         let time = &report.figures[1];
         assert_eq!(time.name, "steady_day p99");
         assert_eq!(time.limit.as_ref().unwrap().fraction, 0.2, "2 of 10 ms are the machine's own");
+        assert_eq!((report.limits.len(), report.limits[0].median), (2, 8_000.0));
         assert!(time.on.contains("Sqlite <1> (WAL & FULL); 2 cores of"), "{}", time.on);
     }
 
@@ -319,6 +350,5 @@ mod tests {
         assert_eq!(shown(12.34, Unit::Millis), "12.3");
         assert_eq!(shown(1_234.5, Unit::Millis), "1,235");
         assert_eq!(shown(f64::NAN, Unit::Millis), "-");
-        assert_eq!([whole(0), whole(999), whole(1_000)], ["0", "999", "1,000"]);
     }
 }

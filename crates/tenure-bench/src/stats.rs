@@ -1,4 +1,4 @@
-//! The arithmetic of the report. Pure: numbers in, a number out.
+//! The arithmetic of the report, and how it writes whole numbers. Pure: numbers in, a number out.
 
 use std::time::Duration;
 
@@ -45,6 +45,19 @@ pub(crate) fn millis(length: Duration) -> f64 {
     length.as_secs_f64() * 1_000.0
 }
 
+/// With a comma for each thousand.
+pub(crate) fn whole(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -86,6 +99,12 @@ mod tests {
         assert_eq!(spread(&[5.0]), 0.0);
         assert_eq!(spread(&[0.0, 0.0]), 0.0);
         assert_eq!(spread(&[]), 0.0);
+    }
+
+    #[test]
+    fn thousands_are_told_apart() {
+        assert_eq!([whole(0), whole(999), whole(1_000)], ["0", "999", "1,000"]);
+        assert_eq!(whole(1_234_567), "1,234,567");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::measures::Unit;
 use crate::report::{Figure, Report, shown};
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1040.0;
 /// Where the bars begin.
 const LEFT: f64 = 190.0;
 /// Where the longest bar ends; the value stands beyond it.
@@ -17,13 +17,17 @@ const BAR: f64 = 13.0;
 /// A group of figures that share a scale.
 struct Panel {
     title: &'static str,
-    unit: Unit,
+    units: &'static [Unit],
     colour: &'static str,
 }
 
 const PANELS: [Panel; 2] = [
-    Panel { title: "Jobs a second (longer is better)", unit: Unit::Rate, colour: "#2f6f9f" },
-    Panel { title: "Milliseconds (shorter is better)", unit: Unit::Millis, colour: "#b5651d" },
+    Panel {
+        title: "Each second (longer is better)",
+        units: &[Unit::Rate, Unit::Renewals],
+        colour: "#2f6f9f",
+    },
+    Panel { title: "Milliseconds (shorter is better)", units: &[Unit::Millis], colour: "#b5651d" },
 ];
 
 /// Draws a report. Bars are logarithmic: the figures of one run span a factor of a thousand.
@@ -37,7 +41,7 @@ pub fn draw(report: &Report) -> String {
     }
     for panel in &PANELS {
         let figures: Vec<&Figure> =
-            report.figures.iter().filter(|figure| figure.unit == panel.unit).collect();
+            report.figures.iter().filter(|figure| panel.units.contains(&figure.unit)).collect();
         if !figures.is_empty() {
             y = draw_panel(&mut body, y + 36.0, panel, &figures);
         }

@@ -17,7 +17,8 @@ fn the_page_lists_every_measure_with_its_line_and_engines() {
         true => "both",
         false => "PostgreSQL",
     };
-    let expected =
-        ALL.iter().map(|it| vec![it.name.to_owned(), it.what.to_owned(), on(it.engines).to_owned()]);
+    let expected = ALL
+        .iter()
+        .map(|it| vec![it.name.to_owned(), it.what.to_owned(), on(it.engines).to_owned()]);
     assert_eq!(rows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }

@@ -7,8 +7,7 @@
 mod process;
 mod shell;
 
-use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use process::Process;
 use rustix::process::Signal;
@@ -20,40 +19,59 @@ on_both_engines!(
     a_bench_that_is_interrupted_leaves_nothing_behind,
 );
 
-/// A bench, with a temporary directory that only this test uses.
-fn bench(shell: &Shell, args: &[&str]) -> Command {
-    std::fs::create_dir_all(temporary(shell)).unwrap();
-    let mut command = shell.command(&[&["bench", "--quick"], args].concat());
-    command.env("TMPDIR", temporary(shell));
-    command
+/// A bench of one test: with a temporary directory and, on a server, a role that nothing else uses.
+struct Bench<'a> {
+    shell: &'a Shell,
+    role: Option<String>,
 }
 
-fn temporary(shell: &Shell) -> PathBuf {
-    shell.path("tmp")
-}
+impl Bench<'_> {
+    fn of(shell: &Shell) -> Bench<'_> {
+        std::fs::create_dir_all(shell.path("tmp")).unwrap();
+        let role = shell.database.as_ref().map(|database| {
+            let role = database.role("bencher");
+            database.execute(&format!("ALTER ROLE {role} CREATEDB"));
+            role
+        });
+        Bench { shell, role }
+    }
 
-/// Databases that benches have made on the server of this test.
-fn databases(shell: &Shell) -> Vec<String> {
-    let Some(database) = &shell.database else { return Vec::new() };
-    let named = "SELECT datname FROM pg_database WHERE datname LIKE 'tenure_bench_%'";
-    database.connect().query(named, &[]).unwrap().iter().map(|row| row.get(0)).collect()
-}
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.shell.command(&[&["bench", "--quick"], args].concat());
+        command.env("TMPDIR", self.shell.path("tmp"));
+        if let Some(role) = &self.role {
+            command.env("TENURE_DB", self.shell.database().url_as(role));
+        }
+        command
+    }
 
-/// Asserts that no file is left, and that the user's own store is unchanged.
-#[track_caller]
-fn leaves_nothing(shell: &Shell) {
-    let files: Vec<_> = std::fs::read_dir(temporary(shell)).unwrap().map(Result::unwrap).collect();
-    assert!(files.is_empty(), "{files:?}");
-    assert_eq!(shell.jobs(), []);
-}
+    /// The directory or the database that it has made, if it is there now.
+    fn ground(&self) -> Vec<String> {
+        let Some(role) = &self.role else {
+            let files = std::fs::read_dir(self.shell.path("tmp")).unwrap();
+            return files.map(|file| format!("{:?}", file.unwrap().path())).collect();
+        };
+        let owned = "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles \
+                     WHERE rolname = $1)";
+        let rows = self.shell.database().connect().query(owned, &[role]).unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
 
-/// Runs a bench that must end well, and returns its report.
-#[track_caller]
-fn measured(shell: &Shell, args: &[&str]) -> Value {
-    let ran = Ran::of(bench(shell, &[args, &["--json"]].concat()).output().unwrap());
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
-    leaves_nothing(shell);
-    serde_json::from_str(&ran.stdout).unwrap()
+    /// Asserts that nothing is left, and that the user's own store is unchanged.
+    #[track_caller]
+    fn leaves_nothing(&self) {
+        assert_eq!(self.ground(), [""; 0]);
+        assert_eq!(self.shell.jobs(), []);
+    }
+
+    /// Runs a bench that must end well, and returns its report.
+    #[track_caller]
+    fn measured(&self, args: &[&str]) -> Value {
+        let ran = Ran::of(self.command(&[args, &["--json"]].concat()).output().unwrap());
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+        self.leaves_nothing();
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
 }
 
 fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Shell) {
@@ -61,7 +79,7 @@ fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Sh
     let only: Vec<&str> = names.iter().flat_map(|name| ["--only", name]).collect();
     let svg = shell.path("bench.svg");
     let drawn = ["--rounds", "2", "--svg", svg.to_str().unwrap()];
-    let report = measured(shell, &[&only[..], &drawn].concat());
+    let report = Bench::of(shell).measured(&[&only[..], &drawn].concat());
 
     let (engine, durability) = match &shell.database {
         None => ("SQLite 3.", "WAL, synchronous=FULL"),
@@ -84,7 +102,10 @@ fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Sh
     assert_eq!(named, expected);
     for figure in figures {
         let values = figure["values"].as_array().unwrap();
-        assert!(values.len() == 2 && values.iter().all(|it| it.as_f64().unwrap() > 0.0), "{figure}");
+        assert!(
+            values.len() == 2 && values.iter().all(|it| it.as_f64().unwrap() > 0.0),
+            "{figure}"
+        );
         assert!(figure["median"].as_f64().unwrap() > 0.0, "{figure}");
         assert!(figure["spread"].as_f64().unwrap() >= 0.0, "{figure}");
         assert!(!figure["settings"].as_str().unwrap().is_empty(), "{figure}");
@@ -107,41 +128,26 @@ fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Sh
 }
 
 fn a_bench_that_is_interrupted_leaves_nothing_behind(shell: &Shell) {
+    let bench = Bench::of(shell);
     // Far more rounds than this test waits for.
-    let args = ["--only", "process_4_workers", "--rounds", "100"];
-    let before = databases(shell);
-    let mut child = bench(shell, &args).spawn().unwrap();
-    wait_until_it_measures(shell, &mut child, &before);
+    let mut child =
+        bench.command(&["--only", "process_4_workers", "--rounds", "100"]).spawn().unwrap();
+    while bench.ground().is_empty() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+        std::thread::yield_now();
+    }
     Process::of(&child.id().to_string()).signal(Signal::INT);
     let ran = Ran::of(child.wait_with_output().unwrap());
     ran.refused(1, "interrupted; what was made for the bench is removed");
     assert_eq!(ran.stdout, "");
-    leaves_nothing(shell);
-    // Other tests may run a bench on the same server at the same time, but none of a hundred rounds.
-    let own = |name: &String| !before.contains(name);
-    let is_over = || !databases(shell).iter().any(own);
-    assert!((0..1_000).any(|_| is_over()), "a database is left");
-}
-
-/// Waits until a store of the bench exists.
-fn wait_until_it_measures(shell: &Shell, child: &mut Child, before: &[String]) {
-    loop {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
-        let begun = match &shell.database {
-            None => std::fs::read_dir(temporary(shell)).unwrap().count() > 0,
-            Some(_) => databases(shell).iter().any(|name| !before.contains(name)),
-        };
-        if begun {
-            return;
-        }
-        std::thread::yield_now();
-    }
+    bench.leaves_nothing();
 }
 
 #[test]
 fn the_report_for_people_is_the_conditions_a_table_and_three_answers() {
     let shell = Shell::new();
-    let ran = Ran::of(bench(&shell, &["--only", "enqueue_1"]).output().unwrap());
+    let bench = Bench::of(&shell);
+    let ran = Ran::of(bench.command(&["--only", "enqueue_1"]).output().unwrap());
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("Tenure 0.1.0 on SQLite 3."), "{ran:?}");
@@ -152,14 +158,16 @@ fn the_report_for_people_is_the_conditions_a_table_and_three_answers() {
     assert_eq!(jobs, "no-op jobs a second: not measured");
     assert!(p99.starts_with("p99 from enqueue to result: not measured"), "{p99}");
     assert_eq!(once, "ran to their end exactly once: 100 of 100 jobs");
-    leaves_nothing(&shell);
+    bench.leaves_nothing();
 }
 
 #[test]
 fn the_list_names_every_measure_and_where_it_runs() {
     let shell = Shell::new();
     let listed = shell.ok(&["bench", "--list"]);
-    assert!(listed.lines().any(|line| line.starts_with("process_1000       both        run no-op")));
+    assert!(
+        listed.lines().any(|line| line.starts_with("process_1000       both        run no-op"))
+    );
     assert!(listed.lines().any(|line| line.starts_with("horizon_busy       PostgreSQL  run jobs")));
     let json = shell.json(&["bench", "--list"]);
     assert_eq!(json.as_array().unwrap().len(), listed.lines().count() - 1);

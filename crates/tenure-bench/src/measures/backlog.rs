@@ -5,6 +5,7 @@ use anyhow::Result;
 
 use super::{Limit, Reading};
 use crate::stand::Stand;
+use crate::stats::whole;
 
 const MOST: u64 = 20_000;
 const CONCURRENCY: usize = 100;
@@ -34,6 +35,6 @@ async fn out_of(stand: &Stand, backlog: u64) -> Result<Vec<Reading>> {
     stand.fill(backlog).await?;
     let jobs = backlog.min(stand.size(MOST, 500));
     let rate = stand.process(jobs, CONCURRENCY).await?;
-    let settings = format!("{jobs} of {backlog} jobs, concurrency {CONCURRENCY}");
+    let settings = format!("{} of {} jobs, concurrency {CONCURRENCY}", whole(jobs), whole(backlog));
     Ok(Reading::rate(rate, Limit::Process, settings))
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use super::{Limit, Reading};
 use crate::jobs::Noop;
 use crate::stand::Stand;
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 const CALLERS: u64 = 16;
 
@@ -20,7 +20,7 @@ pub(super) async fn bulk(stand: &Stand) -> Result<Vec<Reading>> {
     stand.fill(jobs).await?;
     let rate = rate(jobs, monotonic() - begin);
     stand.drain(stand.worker().concurrency(1_000)).await?;
-    Ok(Reading::rate(rate, Limit::Insert, format!("{jobs} jobs")))
+    Ok(Reading::rate(rate, Limit::Insert, format!("{} jobs", whole(jobs))))
 }
 
 /// Each waits for the commit of the one before.
@@ -63,5 +63,8 @@ async fn singly(stand: &Stand, callers: u64, jobs: u64, keys: bool) -> Result<Ve
     }
     let rate = rate(jobs, monotonic() - begin);
     stand.drain(stand.worker().concurrency(1_000)).await?;
-    Ok(Reading::rate(rate, Limit::InsertSingly, format!("{jobs} jobs, callers: {callers}")))
+    // Sixteen callers that wait at the same time can share a commit.
+    let limit = if callers == 1 { Limit::InsertSingly } else { Limit::Insert16 };
+    let callers = if callers == 1 { "1 caller".to_owned() } else { format!("{callers} callers") };
+    Ok(Reading::rate(rate, limit, format!("{} jobs, {callers}", whole(jobs))))
 }

@@ -6,9 +6,9 @@ use postgres::{Client, NoTls};
 use tokio::sync::oneshot::{Sender, channel};
 use tokio::task::JoinHandle;
 
-use super::{Limit, Reading, idle};
+use super::{Limit, Reading, START, idle};
 use crate::stand::{Stand, blocking};
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 /// While work goes on.
 pub(super) async fn busy(stand: &Stand) -> Result<Vec<Reading>> {
@@ -19,7 +19,7 @@ pub(super) async fn busy(stand: &Stand) -> Result<Vec<Reading>> {
     stand.fill(jobs).await?;
     let took = stand.drain(stand.worker().concurrency(100)).await?;
     old.end().await?;
-    let settings = format!("{jobs} jobs after {before}, concurrency 100");
+    let settings = format!("{} jobs after {}, concurrency 100", whole(jobs), whole(before));
     Ok(Reading::rate(rate(jobs, took), Limit::Process, settings))
 }
 
@@ -32,8 +32,8 @@ pub(super) async fn idle(stand: &Stand) -> Result<Vec<Reading>> {
     let times = idle::times(stand, jobs).await?;
     old.end().await?;
     let parts = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0)];
-    let settings = format!("{} after {before} jobs", idle::settings(jobs));
-    Ok(Reading::latencies(&times, &parts, &settings))
+    let settings = format!("{}, after {} jobs", idle::settings(jobs), whole(before));
+    Ok(Reading::latencies(&times, &parts, START, &settings))
 }
 
 /// A transaction with a snapshot, on a thread of its own: the driver blocks.

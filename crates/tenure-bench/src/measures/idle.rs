@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tenure::engine::clock::monotonic;
 
-use super::Reading;
+use super::{Reading, START};
 use crate::jobs::Noop;
 use crate::stand::{Stand, within};
 use crate::stats::millis;
@@ -21,7 +21,7 @@ pub(super) async fn pickup(stand: &Stand) -> Result<Vec<Reading>> {
     let jobs = stand.size(200, 10);
     stand.warm_up().await?;
     let times = times(stand, jobs).await?;
-    Ok(Reading::latencies(&times, &PARTS, &settings(jobs)))
+    Ok(Reading::latencies(&times, &PARTS, START, &settings(jobs)))
 }
 
 /// What `times` does, for people.

@@ -7,7 +7,7 @@ use tenure::engine::clock::monotonic;
 use super::{Limit, Reading};
 use crate::jobs::Padded;
 use crate::stand::Stand;
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 const PAD: usize = 64 << 10;
 
@@ -19,7 +19,7 @@ pub(super) async fn enqueue(stand: &Stand) -> Result<Vec<Reading>> {
     fill(stand, jobs).await?;
     let rate = rate(jobs, monotonic() - begin);
     stand.drain(stand.worker().concurrency(100)).await?;
-    Ok(Reading::rate(rate, Limit::InsertLarge, format!("{jobs} jobs")))
+    Ok(Reading::rate(rate, Limit::InsertLarge, format!("{} jobs", whole(jobs))))
 }
 
 /// One worker.
@@ -28,7 +28,7 @@ pub(super) async fn process(stand: &Stand) -> Result<Vec<Reading>> {
     stand.warm_up().await?;
     fill(stand, jobs).await?;
     let took = stand.drain(stand.worker().concurrency(100)).await?;
-    let settings = format!("{jobs} jobs, concurrency 100");
+    let settings = format!("{} jobs, concurrency 100", whole(jobs));
     Ok(Reading::rate(rate(jobs, took), Limit::ProcessLarge, settings))
 }
 

@@ -8,7 +8,7 @@ use tenure::engine::clock::monotonic;
 use super::{Limit, Reading};
 use crate::children::Child;
 use crate::stand::Stand;
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 const WORKERS: usize = 4;
 
@@ -55,7 +55,7 @@ pub(super) async fn four(stand: &Stand) -> Result<Vec<Reading>> {
             let _ = stand.runs.ran(n);
         }
     }
-    let settings = format!("{jobs} jobs, {WORKERS} processes, concurrency 100");
+    let settings = format!("{} jobs, {WORKERS} processes, concurrency 100", whole(jobs));
     Ok(Reading::rate(rate, Limit::Process, settings))
 }
 
@@ -68,5 +68,5 @@ async fn drain(
     stand.warm_up().await?;
     stand.fill(jobs).await?;
     let took = stand.drain(set(stand.worker())).await?;
-    Ok(Reading::rate(rate(jobs, took), Limit::Process, format!("{jobs} jobs, {settings}")))
+    Ok(Reading::rate(rate(jobs, took), Limit::Process, format!("{} jobs, {settings}", whole(jobs))))
 }

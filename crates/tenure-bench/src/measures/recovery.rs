@@ -38,7 +38,7 @@ pub(super) async fn kill(stand: &Stand) -> Result<Vec<Reading>> {
         times.push(millis(at - begin));
         running.shut_down().await;
     }
-    let settings = format!("{kills} kills, a lease of 30 s");
+    let settings = format!("kills: {kills}, a lease of 30 s");
     // No limit: it is about noticing a death, not about SQL.
-    Ok(Reading::latencies(&times, &[("median", 50.0), ("slowest", 100.0)], &settings))
+    Ok(Reading::latencies(&times, &[("median", 50.0), ("slowest", 100.0)], &[], &settings))
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tenure::{Event, Fact};
+use tenure::engine::clock::monotonic;
+use tenure::{Event, Fact, Worker};
 
 use super::{Limit, Reading, Unit};
 use crate::jobs::{Goal, Hold, taught};
 use crate::stand::{Stand, within};
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 const WORKERS: u64 = 10;
 
@@ -42,18 +43,18 @@ pub(super) async fn ten_thousand(stand: &Stand) -> Result<Vec<Reading>> {
     for _ in 0..WORKERS {
         let hear = Arc::clone(&heard);
         let slots = usize::try_from(held / WORKERS)?;
-        let worker = taught(tenure::Worker::new(&stand.tenure), &stand.runs);
+        let worker = taught(Worker::new(&stand.tenure), &stand.runs);
         let worker = worker.queues(["held"]).concurrency(slots).lease(lease);
         holders.push(worker.observe(move |event| hear.hear(event)).start().await?);
     }
     within("all held jobs to run", stand.runs.held.reach(held)).await?;
     stand.fill(jobs).await?;
     let before = heard.renewed.count();
-    let begin = tenure::engine::clock::monotonic();
+    let begin = monotonic();
     let took = stand.drain(stand.worker().concurrency(100)).await?;
     // At least one whole round of renewals.
     within("renewals", heard.renewed.reach(before + held)).await?;
-    let renewals = rate(heard.renewed.count() - before, tenure::engine::clock::monotonic() - begin);
+    let renewals = rate(heard.renewed.count() - before, monotonic() - begin);
     ensure!(
         heard.lost.count() == 0,
         "{} leases were lost while all workers lived",
@@ -64,7 +65,8 @@ pub(super) async fn ten_thousand(stand: &Stand) -> Result<Vec<Reading>> {
         holder.finish();
         holder.shut_down().await;
     }
-    let settings = format!("{jobs} jobs beside {held}, a lease of {} s", lease.as_secs());
+    let settings =
+        format!("{} jobs beside {}, a lease of {} s", whole(jobs), whole(held), lease.as_secs());
     let mut readings = Reading::rate(rate(jobs, took), Limit::Process, settings.clone());
     readings.push(Reading {
         part: "renewals",

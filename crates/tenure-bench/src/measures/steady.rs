@@ -11,10 +11,10 @@ use tenure::engine::clock::monotonic;
 use tenure::{Event, Fact, JobId};
 use tokio::task::JoinSet;
 
-use super::Reading;
+use super::{Reading, THROUGH};
 use crate::jobs::{Goal, Noop};
 use crate::stand::{Stand, within};
-use crate::stats::millis;
+use crate::stats::{millis, whole};
 
 /// 86,400 seconds for 40,000 jobs.
 const DAY_GAP: Duration = Duration::from_millis(2_160);
@@ -31,17 +31,18 @@ pub(super) async fn day(stand: &Stand) -> Result<Vec<Reading>> {
     let jobs = stand.size(50, 5);
     let gap = if jobs == 5 { QUICK_GAP } else { DAY_GAP };
     let times = arrive(stand, jobs, gap).await?;
+    let parts = [("p50", 50.0), ("p99", 99.0)];
     let settings = format!("{jobs} jobs, one every {} ms, concurrency 100", gap.as_millis());
-    Ok(Reading::latencies(&times, &[("p50", 50.0), ("p99", 99.0)], &settings))
+    Ok(Reading::latencies(&times, &parts, THROUGH, &settings))
 }
 
 /// 2,000 jobs a second.
 pub(super) async fn second(stand: &Stand) -> Result<Vec<Reading>> {
     let jobs = stand.size(20_000, 500);
     let times = arrive(stand, jobs, SECOND_GAP).await?;
-    let settings = format!("{jobs} jobs, one every 0.5 ms, concurrency 100");
+    let settings = format!("{} jobs, one every 0.5 ms, concurrency 100", whole(jobs));
     let parts = [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)];
-    Ok(Reading::latencies(&times, &parts, &settings))
+    Ok(Reading::latencies(&times, &parts, THROUGH, &settings))
 }
 
 /// When each job's settlement was reported.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{Limit, Reading};
 use crate::jobs::Noop;
 use crate::stand::Stand;
-use crate::stats::rate;
+use crate::stats::{rate, whole};
 
 const TENANTS: u64 = 1_000;
 
@@ -17,6 +17,6 @@ pub(super) async fn thousand(stand: &Stand) -> Result<Vec<Reading>> {
     let job = |n| stand.tenure.enqueue(Noop { n }).tenant(tenant(n));
     stand.fill_with(jobs, job).await?;
     let took = stand.drain(stand.worker().concurrency(100)).await?;
-    let settings = format!("{jobs} jobs of {TENANTS} tenants, concurrency 100");
+    let settings = format!("{} jobs of {} tenants, concurrency 100", whole(jobs), whole(TENANTS));
     Ok(Reading::rate(rate(jobs, took), Limit::Process, settings))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure_bench::{ALL, Engine, Figure, Machine, Report, shown};
+use tenure_bench::{ALL, Engine, Figure, Machine, Own, Report, shown};
 
 use crate::Answer;
 use crate::output::{Column, Output, Table};
@@ -56,34 +56,65 @@ pub(super) fn report(report: &Report, out: &mut Output) -> Result<()> {
         Column::Number("MEDIAN"),
         Column::Text("UNIT"),
         Column::Number("SPREAD"),
-        Column::Number("OF LIMIT"),
-        Column::Number("LIMIT"),
-        Column::Text("LIMIT OF"),
+        Column::Number("FRACTION"),
+        Column::Text("OF LIMIT"),
         Column::Text("SETTINGS"),
     ]);
     report.figures.iter().for_each(|figure| table.row(row(figure)));
     out.table(&table)?;
     out.line("")?;
+    limits(&report.limits, out)?;
     report.summary.lines().iter().try_for_each(|line| out.line(line))
 }
 
 fn row(figure: &Figure) -> Vec<String> {
-    let percent = |part: f64| format!("{:.0} %", part * 100.0);
-    let (fraction, limit, of) = match &figure.limit {
-        Some(of) => (percent(of.fraction), shown(of.value, figure.unit), of.name.to_owned()),
-        None => (String::new(), String::new(), String::new()),
+    let (fraction, of) = match &figure.limit {
+        Some(of) => (percent(of.fraction), of.name.to_owned()),
+        None => (String::new(), String::new()),
     };
-    let spread = if figure.values.len() > 1 { percent(figure.spread) } else { String::new() };
     vec![
         figure.name.clone(),
         shown(figure.median, figure.unit),
         figure.unit.sign().to_owned(),
-        spread,
+        spread(&figure.values, figure.spread),
         fraction,
-        limit,
         of,
         figure.settings.clone(),
     ]
+}
+
+/// Prints what the machine can do at all.
+fn limits(limits: &[Own], out: &mut Output) -> Result<()> {
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        Column::Text("LIMIT"),
+        Column::Number("MEDIAN"),
+        Column::Text("UNIT"),
+        Column::Number("SPREAD"),
+        Column::Text("PLAIN SQL BY THE DRIVER ALONE"),
+    ]);
+    for limit in limits {
+        table.row(vec![
+            limit.name.to_owned(),
+            shown(limit.median, limit.unit),
+            limit.unit.sign().to_owned(),
+            spread(&limit.values, limit.spread),
+            limit.what.to_owned(),
+        ]);
+    }
+    out.table(&table)?;
+    out.line("")
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", part * 100.0)
+}
+
+/// One round has no spread.
+fn spread(values: &[f64], spread: f64) -> String {
+    if values.len() > 1 { percent(spread) } else { String::new() }
 }
 
 /// Says so if other work was running: it makes every figure worse.

@@ -150,7 +150,7 @@ macro_rules! leaving {
 }
 
 /// All measures, in the order in which they run.
-pub const ALL: &[Measure] = &[
+pub static ALL: &[Measure] = &[
     measure!(
         "enqueue_bulk",
         "enqueue in batches of 1,000, one caller",

@@ -6,8 +6,10 @@ use std::future::pending;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use tenure::engine::clock::monotonic;
 use tenure::{Context, Tenure, Worker};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
@@ -90,9 +92,14 @@ impl Child {
         input.write_all(GO.as_bytes()).await.context("a worker process has ended early")
     }
 
-    /// Waits until it has drained the store.
-    pub(crate) async fn drained(&mut self) -> Result<()> {
-        self.hear(DRAINED).await.map(drop)
+    /// Waits until it has drained the store, and returns when its last settlement was committed;
+    /// `None` if others did all the work.
+    pub(crate) async fn drained(&mut self) -> Result<Option<Instant>> {
+        let line = self.hear(DRAINED).await?;
+        let now = monotonic();
+        let micros = line.split_whitespace().nth(1).map(str::parse).transpose();
+        let micros = micros.context("a worker process does not say when it was done")?;
+        Ok(micros.and_then(|micros| now.checked_sub(Duration::from_micros(micros))))
     }
 
     /// The numbers of the jobs that it ran.
@@ -147,7 +154,10 @@ async fn drain(tenure: &Tenure, concurrency: usize, jobs: u64) -> Result<()> {
         return Ok(());
     }
     worker.run().await?;
-    say(DRAINED)?;
+    match runs.settled_at() {
+        Some(at) => say(&format!("{DRAINED} {}", (monotonic() - at).as_micros()))?,
+        None => say(DRAINED)?,
+    }
     let mut ran = RAN.to_owned();
     for (n, count) in runs.counts().iter().enumerate() {
         (0..*count).for_each(|_| ran.push_str(&format!(" {n}")));

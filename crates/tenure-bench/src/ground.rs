@@ -50,7 +50,7 @@ pub struct Ground {
 enum Kind {
     Directory(TempDir),
     // Dropped in this order.
-    Database { database: Database, cluster: Option<Cluster> },
+    Database { database: Database, cluster: Option<Box<Cluster>> },
 }
 
 /// The place of one store.
@@ -107,7 +107,7 @@ impl Ground {
                 let cluster =
                     Cluster::start(&binaries, &Settings::new()).map_err(anyhow::Error::new)?;
                 let database = Database::make(&cluster.url())?;
-                Kind::Database { database, cluster: Some(cluster) }
+                Kind::Database { database, cluster: Some(Box::new(cluster)) }
             }
         };
         Ok(Ground { kind, stores: AtomicU64::new(1) })
@@ -192,7 +192,9 @@ impl Ground {
             Kind::Database { cluster, .. } => {
                 let address = ServerAddress::parse(&site.url)?;
                 let mut store = Postgres::open(&address, &Options::default())?;
-                let version = store.facts().version.clone();
+                // Packagers add a name of their own.
+                let version = store.facts().version.split_whitespace().next();
+                let version = version.unwrap_or_default().to_owned();
                 let terms = store.terms()?;
                 let fsync = if terms.is_synced { "on" } else { "off" };
                 let commits = terms.durability.name();

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tenure::engine::clock::monotonic;
-use tenure::{Context, Fault, Job, Worker};
+use tenure::{Context, Fact, Fault, Job, Worker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 
@@ -61,13 +61,17 @@ pub(crate) fn number(args: &str) -> Option<u64> {
 
 /// Gives a worker the handlers.
 pub(crate) fn taught(worker: Worker, runs: &Arc<Runs>) -> Worker {
+    let hear = Arc::clone(runs);
     worker
         .handle(async |job: Noop, cx: Context| cx.state::<Arc<Runs>>().ran(job.n))
         .handle(async |job: Padded, cx: Context| cx.state::<Arc<Runs>>().ran(job.n))
         .handle(hold)
         .state(Arc::clone(runs))
-        // A program listens to its events; this one has no use for them.
-        .observe(|_| {})
+        .observe(move |event| {
+            if matches!(event.fact, Fact::JobSucceeded { .. }) {
+                hear.settled();
+            }
+        })
 }
 
 async fn hold(job: Hold, cx: Context) -> Result<(), Fault> {
@@ -86,6 +90,8 @@ pub(crate) struct Runs {
     /// How many held jobs have started.
     pub(crate) held: Goal,
     release: watch::Sender<bool>,
+    /// When the last settlement was reported, which is after its commit.
+    settled_at: Mutex<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -101,6 +107,7 @@ impl Runs {
             ended: Goal::default(),
             held: Goal::default(),
             release: watch::Sender::new(false),
+            settled_at: Mutex::default(),
         })
     }
 
@@ -125,6 +132,16 @@ impl Runs {
         drop(inner);
         self.ended.add(1);
         Ok(())
+    }
+
+    fn settled(&self) {
+        *self.settled_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(monotonic());
+    }
+
+    /// When the last settlement so far was committed. A worker ends up to 250 ms later, when its
+    /// renewer looks up from waiting for the store.
+    pub(crate) fn settled_at(&self) -> Option<Instant> {
+        *self.settled_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on each run of a handler is sent, with its time.

@@ -200,7 +200,7 @@ impl Report {
     pub(crate) fn of(
         conditions: Conditions,
         (rounds, quick): (u32, bool),
-        read: Rounds,
+        read: &Rounds,
         took: Duration,
     ) -> Report {
         let Conditions { engine, durability, machine } = conditions;
@@ -310,7 +310,7 @@ pub(crate) fn sample(engine: crate::measures::Engine) -> Report {
         durability: "WAL & FULL".into(),
         machine: Machine { cores: 2, cpu: "\"CPU\"".into(), kernel: "Linux".into(), load: None },
     };
-    Report::of(conditions, (3, false), read, Duration::from_secs(1))
+    Report::of(conditions, (3, false), &read, Duration::from_secs(1))
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub async fn run(plan: &Plan, ground: &Arc<Ground>, progress: &Arc<Progress>) ->
         }
     }
     let rounds = (plan.rounds, plan.quick);
-    Ok(Report::of(conditions, rounds, read, monotonic() - begin))
+    Ok(Report::of(conditions, rounds, &read, monotonic() - begin))
 }
 
 async fn conditions(ground: &Arc<Ground>) -> Result<Conditions> {

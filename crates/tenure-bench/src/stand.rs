@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use tenure::engine::client::Enqueue;
@@ -16,6 +16,7 @@ use crate::children::Program;
 use crate::ground::{Ground, Site};
 use crate::jobs::{Noop, Runs, number, taught};
 use crate::progress::Progress;
+use crate::stats::rate;
 
 /// The timeout of every wait. Running into it is always an error.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -104,8 +105,8 @@ impl Stand {
         taught(Worker::new(&self.tenure), &self.runs)
     }
 
-    /// Works until nothing is due, and returns how long that took: from the start of the worker to
-    /// its end, when the last settlement is committed.
+    /// Works until nothing is due and the worker has ended. Returns the time from its start to the
+    /// commit of the last settlement.
     pub(crate) async fn drain(&self, worker: Worker) -> Result<Duration> {
         let before = self.runs.ended.count();
         let begin = monotonic();
@@ -116,9 +117,8 @@ impl Stand {
             tokio::select! {
                 biased;
                 ended = &mut work => {
-                    let took = monotonic() - begin;
                     ended?;
-                    return Ok(took);
+                    return self.took(begin);
                 }
                 _ = beat.tick() => {
                     let ended = self.runs.ended.count();
@@ -144,11 +144,16 @@ impl Stand {
         within("jobs to run", self.runs.ended.reach(before + jobs)).await?;
         running.finish();
         running.ended().await;
-        let took = monotonic() - begin;
         if let Some(error) = running.failure() {
             return Err(error.into());
         }
-        Ok(crate::stats::rate(self.runs.ended.count() - before, took))
+        Ok(rate(self.runs.ended.count() - before, self.took(begin)?))
+    }
+
+    /// From a time to the commit of the last settlement.
+    fn took(&self, begin: Instant) -> Result<Duration> {
+        let settled = self.runs.settled_at().filter(|at| *at > begin);
+        Ok(settled.context("the worker has ended, and settled nothing")? - begin)
     }
 
     /// Counts in the store what became of every job. Any other end than exactly one run and a

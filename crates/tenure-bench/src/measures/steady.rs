@@ -32,7 +32,7 @@ pub(super) async fn day(stand: &Stand) -> Result<Vec<Reading>> {
     let gap = if jobs == 5 { QUICK_GAP } else { DAY_GAP };
     let times = arrive(stand, jobs, gap).await?;
     let parts = [("p50", 50.0), ("p99", 99.0)];
-    let settings = format!("{jobs} jobs, one every {} ms, concurrency 100", gap.as_millis());
+    let settings = format!("{jobs} jobs, one every {} s, concurrency 100", gap.as_secs_f64());
     Ok(Reading::latencies(&times, &parts, THROUGH, &settings))
 }
 

@@ -99,7 +99,7 @@ fn test() -> Vec<Step> {
             Cargo::new("check -p tenure --no-default-features --features postgres"),
         ),
         Step::cargo(
-            "the command line without the drill",
+            "the command line without the drill and the bench",
             Cargo::new("check -p tenure-cli --no-default-features"),
         ),
         Step::own("documents", "cargo xtask readme", readme::check).on(Wanted::Any),

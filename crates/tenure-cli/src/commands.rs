@@ -1,5 +1,7 @@
 //! The commands, one file each. All have the same shape: the arguments, then `run`.
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 pub(crate) mod changes;
 pub(crate) mod completions;
 pub(crate) mod dead;

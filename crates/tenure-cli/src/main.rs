@@ -20,6 +20,8 @@ use clap::{Parser, Subcommand};
 use tenure::engine::job::Invalid;
 use tenure::engine::store::{Error, Store};
 
+#[cfg(feature = "bench")]
+use self::commands::bench;
 #[cfg(feature = "drill")]
 use self::commands::drill;
 use self::commands::worker::shim;
@@ -92,6 +94,8 @@ enum Command {
     #[cfg(feature = "drill")]
     #[command(subcommand)]
     Drill(drill::Command),
+    #[cfg(feature = "bench")]
+    Bench(bench::Args),
     Completions(completions::Args),
     /// A worker of `tenure dev`
     #[command(name = dev::WORK, hide = true)]
@@ -100,6 +104,12 @@ enum Command {
     #[cfg(feature = "drill")]
     #[command(name = drill::stories::WORK, hide = true)]
     DrillProcess {
+        words: Vec<String>,
+    },
+    /// A worker process of `tenure bench`
+    #[cfg(feature = "bench")]
+    #[command(name = bench::WORK, hide = true)]
+    BenchProcess {
         words: Vec<String>,
     },
 }
@@ -176,6 +186,10 @@ fn run(cli: Cli) -> Result<Answer> {
         Command::Doctor(args) => doctor::run(&args, &mut session),
         #[cfg(feature = "drill")]
         Command::Drill(command) => drill::run(&command, &mut session),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => bench::run(&args, &mut session),
+        #[cfg(feature = "bench")]
+        Command::BenchProcess { words } => bench::work(&words, &session),
         Command::Completions(args) => completions::run(&args, &mut session),
     };
     // What was answered before a failure is still an answer: it is written in either case.

@@ -109,6 +109,7 @@ impl Stand {
     /// commit of the last settlement.
     pub(crate) async fn drain(&self, worker: Worker) -> Result<Duration> {
         let before = self.runs.ended.count();
+        self.progress.expect((self.runs.counts().len() as u64).saturating_sub(before));
         let begin = monotonic();
         let mut work = std::pin::pin!(worker.drain().run());
         let mut beat = tokio::time::interval(Duration::from_millis(200));

@@ -47,7 +47,8 @@ impl Bars {
         self.measures.set_length(steps);
         self.measures.set_position(step);
         let (done, of) = progress.jobs();
-        self.jobs.set_length(of);
+        // A bar of no length would be drawn as a full one.
+        self.jobs.set_length(of.max(1));
         self.jobs.set_position(done);
         self.jobs.set_message(progress.doing());
     }

@@ -165,9 +165,8 @@ impl<'a> Stage<'a> {
 
     /// Whether a lease ended only because the story had switched its holder's renewals off.
     fn is_forced(&self, told: &Told) -> bool {
-        let is_stalled = |one: &&Told| {
-            one.name() == "worker_started" && self.stalled.iter().any(|who| *who == one.who)
-        };
+        let is_stalled =
+            |one: &&Told| one.name() == "worker_started" && self.stalled.contains(&one.who);
         let mut stalled = self.trace.iter().filter(is_stalled);
         told.name() == "lease_lapsed" && stalled.any(|one| one.text("worker") == told.text("from"))
     }

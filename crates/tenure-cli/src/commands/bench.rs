@@ -9,8 +9,11 @@ mod bars;
 mod show;
 
 use std::fs::{self, OpenOptions};
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -115,8 +118,13 @@ fn place(args: &Args, session: &Session) -> Result<On> {
 /// Measures, and removes what was made for it. `None`: Ctrl-C or TERM came first.
 fn measure(plan: &Plan, on: &On, session: &mut Session) -> Result<Option<tenure_bench::Report>> {
     let runtime = runtime()?;
-    // From here on a signal cannot end this process before it has cleaned up.
-    let stop = runtime.spawn(tenure::shutdown_signal());
+    let mut stop = pin!(tenure::shutdown_signal());
+    // Its first poll listens for signals: from here on none of them can end this process before it
+    // has cleaned up.
+    let listens = poll_fn(|task| Poll::Ready(stop.as_mut().poll(task)));
+    if runtime.block_on(listens).is_ready() {
+        return Ok(None);
+    }
     if matches!(on, On::ThrowAway) {
         session.out.say("starting a throw-away PostgreSQL")?;
     }
@@ -125,7 +133,7 @@ fn measure(plan: &Plan, on: &On, session: &mut Session) -> Result<Option<tenure_
     let measured = runtime.block_on(async {
         tokio::select! {
             biased;
-            _ = stop => Ok(None),
+            () = &mut stop => Ok(None),
             report = tenure_bench::run(plan, &ground, &progress) => report.map(Some),
             () = bars::draw(&progress) => Ok(None),
         }

@@ -185,6 +185,42 @@ fn a_role_that_may_call_a_function_may_call_it_after_the_upgrade() {
 }
 
 #[test]
+fn functions_and_views_of_another_shape_are_replaced_and_whoever_might_use_them_still_may() {
+    let (old, new) = (Database::new(), Database::new());
+    let role = format!("version_{}", unique().simple());
+    old.up();
+    new.up();
+    // As if an earlier release had had another answer, other names of parameters and other columns.
+    old.client()
+        .batch_execute(&format!(
+            "CREATE ROLE {role};
+             DROP VIEW tenure.job;
+             CREATE VIEW tenure.job AS SELECT 1 AS number;
+             DROP FUNCTION tenure.later, tenure.resume;
+             CREATE FUNCTION tenure.later(start bigint, length bigint) RETURNS text
+                LANGUAGE sql AS 'SELECT NULL::text';
+             CREATE FUNCTION tenure.resume(id bigint) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+             REVOKE ALL ON FUNCTION tenure.later, tenure.resume FROM PUBLIC;
+             GRANT EXECUTE ON FUNCTION tenure.later, tenure.resume TO {role};
+             GRANT SELECT ON tenure.job TO {role};
+             UPDATE tenure.meta SET functions = 'older', functions_release = 0;"
+        ))
+        .unwrap();
+    old.up();
+    assert_eq!(old.catalog(), new.catalog());
+    let may = format!(
+        "SELECT bool_and(has_function_privilege('{role}', p.oid, 'EXECUTE'))
+                AND has_table_privilege('{role}', 'tenure.job', 'SELECT')
+           FROM pg_proc p
+          WHERE p.pronamespace = 'tenure'::regnamespace AND p.proname IN ('later', 'resume')"
+    );
+    let may: bool = old.client().query_one(&may, &[]).unwrap().get(0);
+    let clean = format!("DROP OWNED BY {role}; DROP ROLE {role};");
+    old.client().batch_execute(&clean).unwrap();
+    assert!(may);
+}
+
+#[test]
 fn a_function_that_the_user_s_own_view_needs_is_not_taken_away() {
     let old = Database::new();
     old.up();

@@ -217,6 +217,22 @@ fn a_witness_that_keeps_nothing_begins_one_epoch_and_is_told_of() {
 }
 
 #[test]
+fn whoever_looks_at_the_witness_is_told_whether_it_is_of_this_store_and_makes_none() {
+    let (_directory, file) = place();
+    let mut store = open(&file);
+    store.enqueue(&[job()]).unwrap();
+    assert!(store.beside(&file).unwrap().is_witnessed);
+    let witness = beside(&file, "-witness");
+    let text = fs::read_to_string(&witness).unwrap();
+    let installation = text.split(' ').nth(1).unwrap();
+    fs::write(&witness, text.replace(installation, "another")).unwrap();
+    assert!(!store.beside(&file).unwrap().is_witnessed);
+    fs::remove_file(&witness).unwrap();
+    assert!(!store.beside(&file).unwrap().is_witnessed);
+    assert!(!witness.exists());
+}
+
+#[test]
 fn an_older_state_is_noticed_by_a_process_that_has_no_witness() {
     let (_directory, file) = place();
     let mut store = open(&file);

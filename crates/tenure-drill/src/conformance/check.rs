@@ -52,6 +52,40 @@ queries! { "check":
         assert_eq!(wrong(w), []);
     }
 
+    "I9" what_is_wrong_is_told_once_and_in_the_order_of_jobs(w) {
+        let (stuck, done) = (w.put_one(), w.put_one());
+        w.take("ann");
+        let fence = w.take("bob").lease.fence();
+        w.open(fence, "charge");
+        w.settle(fence, complete());
+        let other = w.put_one();
+        w.take("cid");
+        w.pass(LEASE + Rule::OVERDUE);
+        let expected = [(stuck.0, Rule::I11), (done.0, Rule::Ledger), (other.0, Rule::I11)];
+        assert_eq!(wrong(w), expected);
+        let mut told = Vec::new();
+        let mut from = None;
+        for _ in 0..3 {
+            let checked = w.look().check(from, 1).unwrap();
+            told.extend(checked.wrong.iter().map(|wrong| (wrong.job.0, wrong.rule)));
+            from = checked.next;
+        }
+        assert_eq!((from, told), (None, expected.to_vec()));
+    }
+
+    "I5" a_suspect_whose_handler_has_returned_may_stand_with_the_others(w) {
+        w.put_one();
+        for worker in ["ann", "bob"] {
+            w.take(worker);
+            w.pass(LEASE);
+            w.sweep();
+            assert_eq!(wrong(w), []);
+        }
+        let fence = w.take("cid").lease.fence();
+        w.settle(fence, Outcome::Snooze { after: secs(0) });
+        assert_eq!((w.record(fence.job).crashes, wrong(w)), (2, vec![]));
+    }
+
     "G8" an_effect_that_a_success_left_open_is_found(w) {
         w.put_one();
         let fence = w.take("ann").lease.fence();

@@ -133,6 +133,8 @@ promises! { "operate":
         let before = w.dump();
         assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Applied]);
         assert_eq!(w.dump(), before);
+        w.store.cancel(&[id]).unwrap();
+        assert_eq!(w.store.resume(&[id]).unwrap(), [Changed::Refused(State::Cancelled)]);
     }
 
     "I4" only_parked_jobs_are_resumed(w) {
@@ -213,11 +215,11 @@ promises! { "operate":
     }
 
     "I9" pruning_goes_in_bounded_steps_and_never_touches_what_is_owed(w) {
-        for _ in 0..25 {
-            w.ended(complete());
+        for n in 0..25 {
+            w.ended(if n % 2 == 0 { complete() } else { bury() });
         }
         let owed = w.put_one();
-        w.pass(8 * DAY);
+        w.pass(31 * DAY);
         let steps: Vec<_> = (0..4).map(|_| w.store.prune(10).unwrap().jobs).collect();
         assert_eq!(steps, [10, 10, 5, 0]);
         assert_eq!(w.state(owed), State::Queued);

@@ -42,7 +42,7 @@ const BREATH: Duration = Duration::from_millis(10);
 pub struct Sweeper {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
-    look: Moment,
+    pub(super) look: Moment,
     /// When to look for lost processes once more, after it has advanced the pulse.
     again: Option<Moment>,
     /// When it last deleted, and whether there was more than one call deletes.

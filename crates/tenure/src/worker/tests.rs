@@ -127,6 +127,22 @@ fn a_store_that_cannot_be_written_to_is_lost_until_it_is_written_to() {
 }
 
 #[test]
+fn a_round_without_a_call_does_not_show_that_the_store_is_back_and_a_renewal_does() {
+    let mut bench = Bench::new();
+    let mut renewer = bench.renewer();
+    renewer.step(&mut bench.store, at(0));
+    assert_eq!(bench.store.calls(), ["register"]);
+    bench.plan.tell_of_store(&bench.desk, &unwritable());
+    bench.told();
+    let Next::At(next) = renewer.step(&mut bench.store, at(60_000)) else { panic!("it goes on") };
+    assert_eq!((bench.store.calls(), bench.told()), (vec![], vec![]), "it had nothing to ask");
+    bench.hold(1);
+    renewer.step(&mut bench.store, next);
+    assert_eq!(bench.store.calls(), ["renew"]);
+    assert!(bench.told().contains(&Fact::StoreBack));
+}
+
+#[test]
 fn a_renewer_whose_store_is_out_of_reach_asks_it_once_a_round() {
     let mut bench = Bench::new();
     let holds = bench.hold(BATCH_LIMIT + 1);
@@ -240,6 +256,20 @@ fn the_dispatcher_learns_how_many_workers_are_woken_with_it() {
         bench.sweeper().step(&mut bench.store, at(0));
         assert_eq!(bench.desk.take(&mut Vec::new(), at(0)).company, company);
     }
+}
+
+#[test]
+fn a_sweeper_that_comes_late_lets_others_keep_their_leases_for_longer() {
+    let mut bench = Bench::new();
+    let leads = Beat { leads: true, leases_are_out: true, workers: 1, wakes: true };
+    bench.store.trouble().beat = Some(leads);
+    let mut sweeper = bench.sweeper();
+    for late in [Duration::ZERO, LEASE / 2, LEASE / 2 + Duration::from_millis(1)] {
+        // It looks when it said, or later than that.
+        let look = sweeper.look + late;
+        sweeper.step(&mut bench.store, look);
+    }
+    assert_eq!(bench.store.trouble().graces, [Duration::ZERO, Duration::ZERO, LEASE]);
 }
 
 #[test]

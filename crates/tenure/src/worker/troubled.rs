@@ -23,6 +23,8 @@ pub(super) struct Trouble {
     /// Answers instead of the store's own.
     pub(super) beat: Option<Beat>,
     pub(super) pruned: Option<Pruned>,
+    /// The grace of each search for leases that are over.
+    pub(super) graces: Vec<Duration>,
 }
 
 /// One connection to the store.
@@ -119,6 +121,12 @@ macro_rules! pass {
                 made_up.map_or_else(|| self.store.prune(limit), Ok)
             }
 
+            fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>> {
+                self.meet("overdue")?;
+                self.trouble().graces.push(grace);
+                self.store.overdue(limit, grace)
+            }
+
             fn caution(&mut self) -> Option<String> {
                 self.trouble().caution.clone()
             }
@@ -138,7 +146,6 @@ pass! {
     register(worker: &Registration) -> Guarded;
     retire(worker: &WorkerId) -> ();
     vanished(limit: usize) -> Vec<Lapse>;
-    overdue(limit: usize, grace: Duration) -> Vec<Fence>;
     lapse(fences: &[Fence]) -> Vec<Lapsed>;
     current(jobs: &[JobId]) -> Vec<Option<Current>>;
     wait(until: Instant) -> Wake;

@@ -433,6 +433,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_is_refused_with_what_it_is_and_left_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let words = |path: &Path| [status(path).unwrap_err(), check_file(path, "it").unwrap_err()];
+        for told in words(directory.path()) {
+            assert!(told.to_string().contains("this is a directory"), "{told}");
+        }
+        for told in words(Path::new("/dev/null")) {
+            assert!(told.to_string().contains("this is not a regular file"), "{told}");
+        }
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_bare_name_is_a_file_in_the_current_directory() {
+        assert_eq!(directory_of(Path::new("jobs.db")), Path::new("."));
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        let name = format!("{}.db", clock::unique());
+        assert_eq!(resolve(Path::new(&name)), here.join(name));
+    }
+
+    #[test]
     fn a_reader_cannot_write_and_waits_for_a_busy_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("jobs.db");

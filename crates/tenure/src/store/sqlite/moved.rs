@@ -163,10 +163,16 @@ mod tests {
         std::fs::rename(&path, &aside).unwrap();
         assert!(refusal(last).unwrap().contains("it was deleted, but the write-ahead log"));
         std::fs::write(&path, "other").unwrap();
-        assert!(refusal(last).unwrap().contains("delete jobs.db-wal and jobs.db-shm"));
+        let words = refusal(last).unwrap();
+        assert!(words.contains("another file was put in its place"), "{words}");
+        assert!(words.contains("delete jobs.db-wal and jobs.db-shm"), "{words}");
         assert_eq!(refusal(None), None, "nobody knows what it was");
         // A copy of the whole directory: all files are new, and belong together.
-        std::fs::rename(&log, directory.path().join("away")).unwrap();
+        let away = directory.path().join("away");
+        std::fs::rename(&index, &away).unwrap();
+        assert!(refusal(last).is_some(), "the log alone would be read");
+        std::fs::rename(&away, &index).unwrap();
+        std::fs::rename(&log, &away).unwrap();
         assert!(refusal(last).is_some(), "who has the earlier file open shares the index");
         std::fs::rename(&index, directory.path().join("away too")).unwrap();
         assert_eq!(refusal(last), None, "both were deleted with the database");

@@ -17,6 +17,7 @@ mod failure;
 mod hold;
 mod leases;
 mod outcomes;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ pub use self::hold::Hold;
 use self::leases::Held;
 use self::outcomes::Outcomes;
 pub(crate) use self::outcomes::Unwritten;
+use self::waiting::Waiting;
+pub(crate) use self::waiting::{Begun, may_wait};
 use crate::clock::Moment;
 use crate::lease::Fence;
 use crate::telemetry::Tally;
@@ -81,12 +84,16 @@ struct State {
     /// Executions that have not returned, including those whose attempt is over.
     busy: usize,
     held: BTreeMap<Fence, Held>,
+    /// Attempts that were claimed ahead of time, and begin when a slot is free.
+    waiting: Waiting,
     ended: Vec<Ended>,
     /// Outcomes of effects that the store has not confirmed yet, by attempt and effect.
     unwritten: Outcomes,
     /// The leases that are being renewed right now, and since when.
     renewing: (BTreeSet<Fence>, Moment),
     poked: bool,
+    /// How many ended attempts wake the dispatcher.
+    enough: usize,
     failure: Failure,
     leaves_nothing: bool,
     /// How often the store refused a write of a handler.
@@ -109,10 +116,12 @@ impl Desk {
                 slots,
                 busy: 0,
                 held: BTreeMap::new(),
+                waiting: Waiting::default(),
                 ended: Vec::new(),
                 unwritten: Outcomes::new(),
                 renewing: (BTreeSet::new(), Moment::default()),
                 poked: true,
+                enough: 1,
                 failure: Failure::default(),
                 leaves_nothing: false,
                 refused: 0,
@@ -174,10 +183,13 @@ impl Desk {
 
     /// Wakes the dispatcher after a change of this state.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
-        state.poked = true;
+        let was_poked = std::mem::replace(&mut state.poked, true);
         // Unlocked first, so that the dispatcher does not have to wait for the lock.
         drop(state);
-        self.poked.notify_all();
+        // A dispatcher that was poked and has not looked yet does not rest.
+        if !was_poked {
+            self.poked.notify_all();
+        }
     }
 
     /// Sets how many workers share the store and are woken when something changes.

@@ -225,7 +225,8 @@ impl Crew for Started {
 
 impl Bench {
     fn new(worker: &Worker) -> Result<Bench> {
-        let plan = Arc::new(Plan { slots: 1, drain: true, ..worker.plan()? });
+        let plan =
+            Arc::new(Plan { slots: 1, ahead: Duration::ZERO, drain: true, ..worker.plan()? });
         let desk = Arc::new(Desk::stalled(1));
         let around = worker.surroundings(&plan, &desk);
         let started = Started::default();

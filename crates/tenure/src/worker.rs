@@ -14,6 +14,7 @@
 pub(crate) mod attempt;
 mod build;
 mod dispatch;
+mod pace;
 mod renew;
 mod settle;
 mod shutdown;
@@ -72,6 +73,8 @@ pub struct Plan {
     pub kinds: Option<Vec<Name>>,
     /// How many jobs it runs at a time.
     pub slots: usize,
+    /// How much work it claims ahead of its free slots, as time that its slots need for it.
+    pub ahead: Duration,
     /// The length of a lease, and of each renewal.
     pub lease: Duration,
     /// Whether it ends when nothing is due and nothing runs.
@@ -82,6 +85,9 @@ pub struct Plan {
     pub(crate) waiters: Arc<Waiters>,
 }
 
+/// How much work a worker claims ahead, unless it is told otherwise.
+const AHEAD: Duration = Duration::from_millis(20);
+
 impl Plan {
     /// The plan of a worker that runs one job at a time, of any kind, from the default queue, and
     /// whose events nothing receives.
@@ -91,6 +97,7 @@ impl Plan {
             queues: vec![Name::default_queue()],
             kinds: None,
             slots: 1,
+            ahead: AHEAD,
             lease: Duration::from_secs(30),
             drain: false,
             observer: Observer::default(),

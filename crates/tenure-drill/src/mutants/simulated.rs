@@ -12,7 +12,7 @@ use crate::simulation::{Flaw, Report, Scenario, crowded, fickle, run_mutant, ste
 use crate::verdict::{Invariant, Violation};
 
 /// How many seeds are tried before a mutant counts as a survivor.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 60;
 
 /// A mutant of the explorer, which shows here in jobs that snooze and kill in turns.
 const FORGOTTEN: &str = "crashes forgotten at once";

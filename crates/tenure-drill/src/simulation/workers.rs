@@ -76,6 +76,7 @@ impl Crew for Hands {
             (books.number(&self.who, hold.fence).unwrap_or(0), books.quiet)
         };
         let now = *self.now.lock().expect("one thread");
+        hold.begin(now);
         let mood = (quiet, self.flaw);
         let running = Running::new(&attempt, hold, number, &mut self.chance, mood, now);
         self.running.lock().expect("one thread").push(running);

@@ -1,10 +1,10 @@
 //! Attempts that have ended, from the return of their handler to their settlement.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::outcomes::{self, Unwritten};
-use super::{Cause, Desk, Stage, State};
+use super::{Begun, Cause, Desk, Stage, State};
 use crate::clock::Moment;
 use crate::job::{BATCH_LIMIT, Name};
 use crate::lease::Fence;
@@ -60,6 +60,8 @@ pub(crate) struct Found {
     pub(crate) stage: Stage,
     pub(crate) free: usize,
     pub(crate) busy: usize,
+    /// Attempts that wait for a slot.
+    pub(crate) waiting: usize,
     /// Leases that are not settled yet, including those of ended attempts that wait here for a
     /// renewal to finish.
     pub(crate) held: usize,
@@ -75,12 +77,39 @@ pub(crate) struct Found {
 }
 
 impl Desk {
-    /// An execution has returned. What it returned counts, unless its attempt is over already.
+    /// An execution has returned, and its slot is free. What it returned counts, unless its attempt
+    /// is over already.
     pub fn returned(&self, fence: Fence, returned: Returned, now: Moment) {
         let mut state = self.state();
-        state.busy = state.busy.saturating_sub(1);
-        state.end(fence, returned, now);
-        self.wake(state);
+        state.leave(fence, returned, now);
+        self.wake_if_enough(state);
+    }
+
+    /// Like [`Desk::returned`], and the next attempt that waits begins in the same slot. Returns it,
+    /// if there is one.
+    pub(crate) fn returned_for_next(
+        &self,
+        fence: Fence,
+        returned: Returned,
+        now: Moment,
+    ) -> Option<Begun> {
+        let mut state = self.state();
+        state.leave(fence, returned, now);
+        let next = state.next();
+        self.wake_if_enough(state);
+        next
+    }
+
+    /// How many ended attempts wake the dispatcher, until it looks at the desk again. It also wakes
+    /// when nothing is left to run.
+    pub(crate) fn gather(&self, enough: usize) {
+        self.state().enough = enough;
+    }
+
+    fn wake_if_enough(&self, state: MutexGuard<'_, State>) {
+        if state.ended.len() >= state.enough || state.busy == 0 {
+            self.wake(state);
+        }
     }
 
     /// The store refused a write of a handler: the job belongs to another worker by now.
@@ -102,6 +131,7 @@ impl Desk {
         /// refused.
         const PATIENCE: Duration = Duration::from_secs(1);
         let mut state = self.state();
+        state.enough = 1;
         let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = &mut *state;
         let renewing_now = now.since(*since) < PATIENCE;
         let room = BATCH_LIMIT.saturating_sub(ended.len());
@@ -120,10 +150,12 @@ impl Desk {
             stage: state.stage,
             free: state.slots.saturating_sub(state.busy),
             busy: state.busy,
+            waiting: state.waiting.len(),
             held: state.held.len(),
             unwritten: state.unwritten.len(),
             refused: state.refused,
-            poked: std::mem::take(&mut state.poked),
+            // An attempt that has ended may have made room for another.
+            poked: std::mem::take(&mut state.poked) || taken > 0,
             drains: state.drains,
             company: state.company,
         }
@@ -158,6 +190,11 @@ impl Desk {
 }
 
 impl State {
+    fn leave(&mut self, fence: Fence, returned: Returned, now: Moment) {
+        self.busy = self.busy.saturating_sub(1);
+        self.end(fence, returned, now);
+    }
+
     pub(super) fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
         let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
         let Some(held) = open else { return };

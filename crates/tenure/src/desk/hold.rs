@@ -1,7 +1,7 @@
 //! One lease of a worker process: which attempt it is for, and how long it may be trusted. Nothing
 //! here reads the time.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -18,7 +18,8 @@ pub struct Hold {
     pub fence: Fence,
     /// The attempt, for its events.
     pub(crate) about: Arc<About>,
-    started: Moment,
+    granted: Moment,
+    begun: OnceLock<Moment>,
     trust: watch::Sender<Trust>,
 }
 
@@ -32,14 +33,21 @@ pub(crate) struct Trust {
 }
 
 impl Hold {
-    pub(super) fn new(about: About, started: Moment) -> Hold {
-        let trust = watch::Sender::new(Trust { until: started, stopped: None });
-        Hold { fence: about.fence(), about: Arc::new(about), started, trust }
+    pub(super) fn new(about: About, granted: Moment) -> Hold {
+        let trust = watch::Sender::new(Trust { until: granted, stopped: None });
+        let (fence, about) = (about.fence(), Arc::new(about));
+        Hold { fence, about, granted, begun: OnceLock::new(), trust }
     }
 
-    /// How long the attempt has run.
+    /// Its handler is called now.
+    pub fn begin(&self, now: Moment) {
+        // A handler begins once.
+        let _ = self.begun.set(now);
+    }
+
+    /// How long its handler has run: from its beginning, or from the claim if it has not begun.
     pub(crate) fn ran(&self, now: Moment) -> Duration {
-        now.since(self.started)
+        now.since(*self.begun.get().unwrap_or(&self.granted))
     }
 
     /// Whether its handler must stop.

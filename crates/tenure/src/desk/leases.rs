@@ -61,7 +61,8 @@ fn patience(max_runtime: Duration) -> Duration {
 }
 
 impl Desk {
-    /// Records a lease granted at `granted` or later. Returns `None` if it is known already.
+    /// Records a lease granted at `granted` or later, and occupies a slot for it. Returns `None` if
+    /// it is known already.
     pub(crate) fn hold(
         &self,
         attempt: &Attempt,
@@ -148,15 +149,19 @@ impl Desk {
     }
 
     /// Stops handlers that have run for as long as they may, and all handlers from
-    /// [`Stage::Releasing`] on; ends the attempts of handlers that do not stop. Returns when to
-    /// check again. The dispatcher calls it, because it knows of new jobs first, and so does the
-    /// renewer, because the dispatcher may be waiting for a store that does not answer.
+    /// [`Stage::Releasing`] on; ends the attempts of handlers that do not stop, and those that have
+    /// waited too long for a slot. Returns when to check again. The dispatcher calls it, because it
+    /// knows of new jobs first, and so does the renewer, because the dispatcher may be waiting for
+    /// a store that does not answer.
     pub(crate) fn revoke(&self, now: Moment) -> Option<Moment> {
         /// How long a handler may take to stop after it was asked to.
         const PATIENCE: Duration = Duration::from_secs(6);
         let mut state = self.state();
         let releasing = state.stage >= Stage::Releasing;
-        let mut over = Vec::new();
+        let release = || Returned::Settle(Outcome::Release);
+        let ends = state.stage > Stage::Working;
+        let given_back = state.waiting.give_back(now, ends);
+        let mut over: Vec<_> = given_back.into_iter().map(|fence| (fence, release())).collect();
         for held in state.held.values_mut().filter(|held| held.ended.is_none()) {
             if held.revoke_at.is_some_and(|at| at <= now) {
                 held.hold.stop(Cause::TimedOut);
@@ -168,7 +173,7 @@ impl Desk {
                 held.hold.stop(Cause::Shutdown);
                 held.patience_ends = Some(now + PATIENCE);
             } else if held.patience_ends.is_some_and(|end| end <= now) {
-                over.push((held.hold.fence, Returned::Settle(Outcome::Release)));
+                over.push((held.hold.fence, release()));
             }
         }
         let ended_some = !over.is_empty();
@@ -176,7 +181,8 @@ impl Desk {
             state.end(fence, returned, now);
         }
         let open = state.held.values().filter(|held| held.ended.is_none());
-        let next = open.flat_map(|held| held.revoke_at.into_iter().chain(held.patience_ends)).min();
+        let next = open.flat_map(|held| held.revoke_at.into_iter().chain(held.patience_ends));
+        let next = next.chain(state.waiting.next()).min();
         if ended_some {
             self.wake(state);
         }

@@ -20,7 +20,7 @@ use tracing::Instrument;
 use super::Plan;
 use super::dispatch::Crew;
 use crate::clock::{Chance, Jitter, Moment, millis};
-use crate::desk::{Cause, Committed, Desk, Hold, Returned, Stage};
+use crate::desk::{Begun, Cause, Committed, Desk, Hold, Returned, Stage};
 use crate::handler::{Answer, Caught, Context, Execution, Surroundings, panicked};
 use crate::lease::Fence;
 use crate::lifecycle::{self, Fault, Outcome, Standing};
@@ -52,6 +52,7 @@ pub(crate) async fn run(
     hold: Arc<Hold>,
     jitter: Jitter,
 ) -> Returned {
+    hold.begin(Moment::now());
     let standing = attempt.standing();
     let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
         // Only kinds that can be run are claimed, so this job is for another worker.
@@ -128,40 +129,49 @@ pub(super) struct Tasks {
 impl Crew for Tasks {
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         let around = Arc::clone(&self.surroundings);
-        let jitter = self.chance.jitter();
+        let mut chance = Chance::seeded(self.chance.bits());
         // Created here, so that the slot is given back even if the task never starts.
-        let mut slot = Slot(Some((Arc::clone(&around.desk), hold.fence)));
+        let mut slot = Slot { desk: Arc::clone(&around.desk), fence: Some(hold.fence) };
         self.runtime.spawn(async move {
-            let returned = run(&around, attempt, hold, jitter).await;
-            slot.give_back(returned);
+            let mut begun = Some((attempt, hold));
+            while let Some((attempt, hold)) = begun {
+                let returned = run(&around, attempt, hold, chance.jitter()).await;
+                begun = slot.pass_on(returned);
+                // Handlers that wait for nothing must not keep other tasks from running.
+                tokio::task::consume_budget().await;
+            }
         });
     }
 }
 
-/// An occupied slot.
-struct Slot(Option<(Arc<Desk>, Fence)>);
+/// An occupied slot, and the attempt that occupies it.
+struct Slot {
+    desk: Arc<Desk>,
+    fence: Option<Fence>,
+}
 
 impl Slot {
-    fn give_back(&mut self, returned: Returned) {
-        if let Some((desk, fence)) = self.0.take() {
-            desk.returned(fence, returned, Moment::now());
-        }
+    /// The attempt has ended. If another one waits, it occupies the slot and begins.
+    fn pass_on(&mut self, returned: Returned) -> Option<Begun> {
+        let next = self.desk.returned_for_next(self.fence.take()?, returned, Moment::now());
+        self.fence = next.as_ref().map(|(_, hold)| hold.fence);
+        next
     }
 }
 
 impl Drop for Slot {
-    /// Reached if the handler's future panicked while it was dropped, or if the runtime shuts down
-    /// and drops its tasks.
+    /// Reached while the slot is occupied if the handler's future panicked while it was dropped, or
+    /// if the runtime shuts down and drops its tasks.
     fn drop(&mut self) {
-        let Some((desk, _)) = &self.0 else { return };
+        let Some(fence) = self.fence else { return };
         let outcome = if std::thread::panicking() {
             Outcome::Retry { after: Duration::from_secs(1), error: "the handler panicked".into() }
         } else {
             // Without a runtime the worker would claim and give back for ever.
-            desk.advance(Stage::Releasing);
+            self.desk.advance(Stage::Releasing);
             Outcome::Release
         };
-        self.give_back(Returned::Settle(outcome));
+        self.desk.returned(fence, Returned::Settle(outcome), Moment::now());
     }
 }
 

@@ -7,6 +7,9 @@
 //! claim may reach the store even later and lease jobs then; so the dispatcher asks about it again
 //! from time to time, for as long as one lease.
 //!
+//! It may claim more than there are free slots: the [pace](super::pace) says how many attempts may
+//! wait on the desk. They begin as soon as a slot is free, without the dispatcher.
+//!
 //! One claim does not always check everything: it asks for some of the worker's queues at a time,
 //! and it may stop midway around the ring. The claims that together have checked everything are a
 //! round. Only a complete round shows that there is nothing to do.
@@ -15,15 +18,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pace::Pace;
 use super::settle::{self, Settler};
 use super::{Next, Plan, attempt};
 use crate::clock::Moment;
-use crate::desk::{Desk, Found, Hold, Stage, Unwritten};
+use crate::desk::{Desk, Found, Hold, Stage, Unwritten, may_wait};
 use crate::job::{BATCH_LIMIT, Name};
 use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Work};
 use crate::telemetry::{Exit, Fact};
 
-/// How long ended attempts may gather while other jobs still run, counted from the last call.
+/// How long ended attempts may gather while other jobs still run, counted from the last answer.
 const GATHER: Duration = Duration::from_millis(1);
 /// How long an idle worker waits before it checks the store if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
@@ -77,6 +81,7 @@ pub struct Dispatcher<C> {
     desk: Arc<Desk>,
     crew: C,
     settler: Settler,
+    pace: Pace,
     ask: Claim,
     /// The worker's other queues, in the order of their turns, each with the position where its
     /// last claim ended.
@@ -96,7 +101,10 @@ pub struct Dispatcher<C> {
     look: Moment,
     /// How many times in a row it found nothing.
     in_vain: u32,
-    last_call: Moment,
+    /// When the answer to the last call was there.
+    answered: Moment,
+    /// Whether there was a call in the last step.
+    has_called: bool,
     /// Whether the store wrote something in that call.
     wrote: bool,
     failures: u32,
@@ -120,11 +128,13 @@ impl<C: Crew> Dispatcher<C> {
             kinds: plan.kinds.clone(),
             ..Claim::new(plan.worker.clone(), 0, plan.lease)
         };
+        let pace = Pace::new(plan.slots, plan.ahead);
         Dispatcher {
             plan,
             desk,
             crew,
             settler: Settler::default(),
+            pace,
             ask,
             turns: others.len() + 1,
             others,
@@ -134,7 +144,8 @@ impl<C: Crew> Dispatcher<C> {
             lost: Vec::new(),
             look: now,
             in_vain: 0,
-            last_call: Moment::default(),
+            answered: Moment::default(),
+            has_called: false,
             wrote: false,
             failures: 0,
             pause: now,
@@ -147,8 +158,16 @@ impl<C: Crew> Dispatcher<C> {
     /// Does what is due, and returns when to call it again.
     pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
         let grace = self.grace(now);
+        if std::mem::take(&mut self.has_called) {
+            self.answered = now;
+        }
         let revoke = self.desk.revoke(now);
+        while let Some((attempt, hold)) = self.desk.next() {
+            self.crew.start(attempt, hold);
+        }
+        let known = self.settler.pending().len();
         let found = self.settler.gather(&self.desk, now);
+        self.pace.ended(self.settler.pending().get(known..).unwrap_or_default(), now);
         let mut next = self.act(store, now, found, grace);
         if let Next::At(at) = next {
             let at = revoke.map_or(at, |revoke| revoke.min(at));
@@ -190,11 +209,12 @@ impl<C: Crew> Dispatcher<C> {
             return Next::Done;
         }
         let room = match found.stage {
-            Stage::Working if !self.dry && !self.rests => found.free.min(BATCH_LIMIT),
+            Stage::Working if !self.dry && !self.rests => self.room(found),
             _ => 0,
         };
         if self.may_gather(now, found) {
-            return Next::At(self.last_call + GATHER);
+            self.desk.gather(self.enough() - self.settler.pending().len());
+            return Next::At(self.answered + GATHER);
         }
         let asks = self.next_question().is_some_and(|ask| now >= ask);
         if !self.settler.is_ready(now) && !asks && room == 0 {
@@ -202,7 +222,7 @@ impl<C: Crew> Dispatcher<C> {
             let rest = if working { self.look } else { now + IDLE };
             return Next::At(self.earliest(rest));
         }
-        self.last_call = now;
+        self.has_called = true;
         self.wrote = false;
         match self.call(store, now, room, grace, found) {
             Ok(()) => self.well(now, found),
@@ -217,14 +237,26 @@ impl<C: Crew> Dispatcher<C> {
             || found.stage == Stage::Finishing && self.settler.is_empty() && self.is_done(found)
     }
 
+    /// For how many attempts to claim: for the free slots, and for those that may wait. If no slot is
+    /// free, half of these places must be: a call for a few would delay the next settlements.
+    fn room(&self, found: Found) -> usize {
+        let allowed = self.pace.allowed();
+        if found.free == 0 && found.waiting * 2 > allowed {
+            return 0;
+        }
+        (found.free + allowed).saturating_sub(found.waiting).min(BATCH_LIMIT)
+    }
+
     /// Whether ended attempts wait a moment for others to be settled with them. Only while the last
-    /// call was a moment ago, so that the first to end is settled at once.
+    /// answer was a moment ago, so that the first to end is settled at once.
     fn may_gather(&self, now: Moment, found: Found) -> bool {
         let alone = !self.settler.has_pending() || found.busy == 0;
-        !alone
-            && !self.settler.is_full()
-            && self.settler.len() < self.plan.slots
-            && now.since(self.last_call) < GATHER
+        !alone && self.settler.pending().len() < self.enough() && now.since(self.answered) < GATHER
+    }
+
+    /// How many ended attempts are worth a call although others will end soon.
+    fn enough(&self) -> usize {
+        self.plan.slots.max(self.pace.allowed() / 2).min(BATCH_LIMIT)
     }
 
     fn call(
@@ -344,6 +376,7 @@ impl<C: Crew> Dispatcher<C> {
         for lapse in &claimed.lapsed {
             self.plan.tell_lapsed(lapse);
         }
+        self.pace.claimed(&claimed.attempts, now);
         self.start(claimed.attempts, now);
     }
 
@@ -366,12 +399,17 @@ impl<C: Crew> Dispatcher<C> {
         is_over
     }
 
-    fn start(&mut self, attempts: Vec<Attempt>, asked: Moment) {
+    /// Starts these attempts. Those that find no free slot wait on the desk.
+    fn start(&mut self, mut attempts: Vec<Attempt>, asked: Moment) {
+        // What may not wait gets the first slots.
+        attempts.sort_by_key(may_wait);
         for attempt in attempts {
             let Some(hold) = attempt::begin(&self.plan, &self.desk, &attempt, asked) else {
                 continue;
             };
-            self.crew.start(attempt, hold);
+            if let Some((attempt, hold)) = self.desk.seat(attempt, hold, asked) {
+                self.crew.start(attempt, hold);
+            }
         }
     }
 
@@ -380,8 +418,10 @@ impl<C: Crew> Dispatcher<C> {
         self.failures = 0;
         // A draining worker claims again at once, to see whether more jobs are due. The settler may
         // have found attempts that their handlers did not commit; the next call settles them.
+        // What waits has to be looked at, so that it does not wait too long.
         let rests = self.dry || self.rests;
-        if !rests || self.drains(found) || self.settler.has_pending() {
+        let waits = self.pace.allowed() > 0;
+        if !rests || waits || self.drains(found) || self.settler.has_pending() {
             return Next::Again;
         }
         Next::At(self.earliest(self.look).max(now))

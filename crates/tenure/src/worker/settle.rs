@@ -113,12 +113,9 @@ impl Settler {
         Ok(())
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.pending.len() >= BATCH_LIMIT
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.pending.len()
+    /// The attempts to send that are not locked, in the order in which they ended.
+    pub(super) fn pending(&self) -> &[Ended] {
+        &self.pending
     }
 
     /// The settlements to send. Attempts that their handlers have completed themselves need none.

@@ -1,5 +1,6 @@
 //! The dispatcher, stepped by hand.
 
+mod ahead;
 mod checks;
 mod failures;
 mod line;
@@ -8,10 +9,10 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::clock::{Clock, Timestamp};
-use crate::desk::Returned;
+use crate::desk::{Cause, Returned};
 use crate::inspect::Filter;
 use crate::job::{JobId, Json, Limits, Name, NewJob, State, Tenant};
-use crate::lease::{Token, WorkerId};
+use crate::lease::{Fence, Token, WorkerId};
 use crate::lifecycle::{Outcome, Verb};
 use crate::record::About;
 use crate::store::sqlite::{Options, Sqlite};
@@ -99,13 +100,17 @@ impl Bench {
         assert_eq!(self.store.claim(&ask).unwrap().attempts.len(), n);
     }
 
-    /// How many jobs are running, and the attempts that each queued one has used.
     fn running_and_queued(&mut self) -> (usize, Vec<u16>) {
-        let jobs = self.store.jobs(&Filter::default(), 100).unwrap();
-        let (running, queued): (Vec<_>, Vec<_>) =
-            jobs.into_iter().partition(|job| job.state == State::Running);
-        (running.len(), queued.iter().map(|job| job.attempt).collect())
+        running_and_queued(&mut self.store)
     }
+}
+
+/// How many jobs are running, and the attempts that each queued one has used.
+fn running_and_queued(store: &mut Sqlite) -> (usize, Vec<u16>) {
+    let jobs = store.jobs(&Filter::default(), 100).unwrap().into_iter();
+    let jobs = jobs.filter(|job| matches!(job.state, State::Running | State::Queued));
+    let (running, queued): (Vec<_>, Vec<_>) = jobs.partition(|job| job.state == State::Running);
+    (running.len(), queued.iter().map(|job| job.attempt).collect())
 }
 
 #[test]
@@ -141,6 +146,19 @@ fn a_worker_that_holds_nothing_does_not_wait_long_for_the_answer_to_a_claim() {
     assert!(!bench.ends(at(10_011)));
     assert!(bench.ends(at(10_012)));
     assert_eq!(bench.dispatcher.exit(), Some(Exit::Error));
+}
+
+#[test]
+fn a_worker_that_lets_its_jobs_finish_waits_longer_for_them_than_for_the_store() {
+    let mut bench = Bench::new(false);
+    bench.desk.advance(Stage::Finishing);
+    for now in [1, 10_001, 60_000] {
+        assert!(!bench.ends(at(now)), "its job is still running at {now} ms");
+    }
+    let done = Returned::Settle(Outcome::Complete { result: None });
+    bench.desk.returned(bench.hold.fence, done, at(60_001));
+    assert!(bench.ends(at(60_001)));
+    assert_eq!(bench.state(), State::Succeeded);
 }
 
 #[test]

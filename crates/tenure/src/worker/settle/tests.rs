@@ -285,12 +285,12 @@ fn a_settler_gathers_what_is_to_settle_and_what_is_to_ask_and_forgets_what_is_lo
     settler.gather(&bench.desk, at(2));
     assert!(!settler.is_empty() && !settler.has_pending(), "it is only asked about");
     assert!(settler.is_ready(at(2)));
-    assert_eq!(settler.len(), 0);
+    assert_eq!(settler.pending.len(), 0);
     bench.desk.returned(fences[2], settle(Outcome::Release), at(3));
     settler.gather(&bench.desk, at(3));
     assert!(settler.has_pending() && settler.is_ready(at(3)));
     assert_eq!((settler.pending.len(), settler.unknown.len()), (1, 1));
-    assert_eq!((settler.len(), bench.held()), (1, 2));
+    assert_eq!((settler.pending.len(), bench.held()), (1, 2));
 }
 
 #[test]
@@ -307,16 +307,6 @@ fn a_settler_is_empty_only_if_nothing_is_pending_locked_or_unknown() {
     assert_eq!(settler.next_look(), Some(at(10)));
     settler.locked.clear();
     assert!(!settler.is_empty() && !settler.is_ready(at(9)) && settler.is_ready(at(10)));
-}
-
-#[test]
-fn a_settler_is_full_when_it_has_as_many_as_one_call_accepts() {
-    let full = BATCH_LIMIT as i64;
-    let mut settler = Settler { pending: (1..full).map(ended).collect(), ..Settler::default() };
-    assert!(!settler.is_full());
-    settler.pending.push(ended(full));
-    assert!(settler.is_full());
-    assert_eq!(settler.len(), BATCH_LIMIT);
 }
 
 #[test]
@@ -337,21 +327,21 @@ fn a_job_whose_row_is_locked_holds_up_no_other_and_is_tried_again_after_a_pause(
     settler.unheard(&busy(), &mut store);
     settler.pass_by_locked(&mut store, LEASE, at(2)).unwrap();
     assert_eq!(store.calls(), ["renew"]);
-    assert_eq!((settler.len(), settler.next_look()), (1, Some(at(502))));
+    assert_eq!((settler.pending.len(), settler.next_look()), (1, Some(at(502))));
     bench.send(&mut settler, &mut store).unwrap();
     assert_eq!(bench.states(&fences), [State::Running, State::Succeeded]);
     assert_eq!(store.calls(), ["settle"]);
 
     settler.pass_by_locked(&mut store, LEASE, at(501)).unwrap();
-    assert_eq!((settler.len(), settler.next_look()), (0, Some(at(502))));
+    assert_eq!((settler.pending.len(), settler.next_look()), (0, Some(at(502))));
     assert_eq!(store.calls(), [""; 0], "there is nothing to ask yet");
     settler.pass_by_locked(&mut store, LEASE, at(502)).unwrap();
     assert_eq!(store.calls(), ["renew"], "a settlement would wait for the lock");
-    assert_eq!((settler.len(), settler.next_look()), (0, Some(at(1_002))));
+    assert_eq!((settler.pending.len(), settler.next_look()), (0, Some(at(1_002))));
 
     store.locked.clear();
     settler.pass_by_locked(&mut store, LEASE, at(1_002)).unwrap();
-    assert_eq!((store.calls(), settler.len()), (vec!["renew"], 1));
+    assert_eq!((store.calls(), settler.pending.len()), (vec!["renew"], 1));
     settler.pass_by_locked(&mut store, LEASE, at(1_003)).unwrap();
     assert_eq!(store.calls(), [""; 0], "no lock is left");
     bench.send(&mut settler, &mut store).unwrap();
@@ -450,7 +440,7 @@ fn a_settlement_that_finds_no_job_is_a_success_only_if_it_was_sent_before() {
     store.fails = vec![busy()];
     let error = bench.send(&mut settler, &mut store).unwrap_err();
     settler.unheard(&error, &mut store);
-    assert_eq!(settler.len(), 1, "nothing is dropped while an answer is outstanding");
+    assert_eq!(settler.pending.len(), 1, "nothing is dropped while an answer is outstanding");
     settler.heard(&gone[..1], &bench.plan, &bench.desk);
     assert_eq!(bench.told.lock().unwrap().drain(..).collect::<Vec<_>>(), ["job_succeeded"]);
     assert_eq!((settler.refused, bench.held()), (1, 0));

@@ -94,7 +94,7 @@ fn a_worker_is_there_when_a_handler_has_run_for_as_long_as_it_may() {
     scene.rest(at(0));
     assert_eq!(scene.step(at(1_000)).0, Next::At(at(1_600)));
     // Its handler has not returned, but all that it could wait for has ended.
-    scene.dispatcher.last_call = at(1_600);
+    scene.dispatcher.answered = at(1_600);
     assert_eq!(scene.step(at(1_600)).1, ["settle"]);
     assert!(scene.was_told("retry_scheduled"));
 }

@@ -187,6 +187,16 @@ impl Scene {
         self.dispatcher.crew.0.lock().unwrap()[n].fence
     }
 
+    /// How many attempts have begun.
+    pub(super) fn started(&self) -> usize {
+        self.dispatcher.crew.0.lock().unwrap().len()
+    }
+
+    /// How many jobs are running, and the attempts that each queued one has used.
+    pub(super) fn running_and_queued(&mut self) -> (usize, Vec<u16>) {
+        running_and_queued(&mut self.line.store)
+    }
+
     pub(super) fn state(&mut self, n: usize) -> State {
         let job = self.fence(n).job;
         self.line.store.job(job).unwrap().unwrap().job.state

@@ -1,0 +1,97 @@
+//! How far ahead of its free slots a worker claims: as many attempts as its slots will probably
+//! begin within the next moments, by how long the same kinds took lately.
+//!
+//! A worker that claimed for its free slots alone would need a call of the store for each handful of
+//! short jobs. A worker that claims far ahead keeps jobs from other workers, and if its process dies,
+//! each of them has crashed. So nothing is claimed ahead of a slow or unknown kind, and the number
+//! starts small. Pure: time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::desk::{Ended, Returned, may_wait};
+use crate::job::{BATCH_LIMIT, Name};
+use crate::lifecycle::Outcome;
+use crate::store::Attempt;
+
+/// For how long nothing is claimed ahead after an attempt that may not wait, or that was given back.
+const CAUTION: Duration = Duration::from_secs(1);
+/// So many kinds are remembered.
+const MOST_KINDS: usize = 1_000;
+
+/// What is known about the speed of the jobs.
+#[derive(Debug)]
+pub(super) struct Pace {
+    slots: usize,
+    /// How much work may wait, as time that the slots need for it.
+    ahead: Duration,
+    /// How long handlers of each kind took lately, on average.
+    took: BTreeMap<Name, Duration>,
+    /// How many attempts may wait now.
+    allowed: usize,
+    /// How many have ended since that number was last raised.
+    ended: usize,
+    /// None may wait before this time.
+    cautious_until: Moment,
+}
+
+impl Pace {
+    /// The pace of a worker with so many slots that claims as far ahead as this.
+    pub(super) fn new(slots: usize, ahead: Duration) -> Pace {
+        let cautious_until = Moment::default();
+        Pace { slots, ahead, took: BTreeMap::new(), allowed: 0, ended: 0, cautious_until }
+    }
+
+    /// How many attempts may wait now.
+    pub(super) fn allowed(&self) -> usize {
+        self.allowed
+    }
+
+    /// These attempts have ended.
+    pub(super) fn ended(&mut self, attempts: &[Ended], now: Moment) {
+        self.ended += attempts.len();
+        for Ended { about, returned, ran } in attempts {
+            if matches!(returned, Returned::Settle(Outcome::Release)) {
+                // It may have waited too long.
+                (self.allowed, self.cautious_until) = (0, now + CAUTION);
+            } else if let Some(took) = self.took.get_mut(&about.kind) {
+                // An eighth of each new value: one outlier does not decide.
+                *took = (*took * 7 + *ran) / 8;
+            } else if self.took.len() < MOST_KINDS {
+                self.took.insert(about.kind.clone(), *ran);
+            }
+        }
+    }
+
+    /// A claim has brought these attempts. Others like them are to be expected.
+    pub(super) fn claimed(&mut self, attempts: &[Attempt], now: Moment) {
+        if attempts.is_empty() {
+            return;
+        }
+        if !attempts.iter().all(may_wait) {
+            self.cautious_until = now + CAUTION;
+        }
+        if now < self.cautious_until {
+            (self.allowed, self.ended) = (0, 0);
+            return;
+        }
+        let slowest = attempts
+            .iter()
+            .map(|attempt| self.took.get(&attempt.kind).copied().unwrap_or(Duration::MAX))
+            .max()
+            .unwrap_or(Duration::MAX);
+        // One more for each attempt that has ended: what is known may be wrong.
+        self.allowed = self.in_time(slowest).min(self.allowed + std::mem::take(&mut self.ended));
+    }
+
+    /// How many attempts of this length the slots begin within the time.
+    fn in_time(&self, took: Duration) -> usize {
+        let all = self.ahead.as_nanos() * self.slots as u128;
+        let count = all / took.as_nanos().max(1);
+        usize::try_from(count).unwrap_or(BATCH_LIMIT).min(BATCH_LIMIT)
+    }
+}
+
+#[cfg(test)]
+mod tests;

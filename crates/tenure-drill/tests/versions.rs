@@ -221,6 +221,18 @@ fn functions_and_views_of_another_shape_are_replaced_and_whoever_might_use_them_
 }
 
 #[test]
+fn roles_get_their_rights_also_where_the_schema_is_up_to_date() {
+    let database = Database::new();
+    database.up();
+    let may = "SELECT count(*) FROM pg_roles WHERE rolname IN ('tenure_worker', 'tenure_enqueuer')
+                  AND has_schema_privilege(oid, 'tenure', 'USAGE')";
+    let may = || database.client().query_one(may, &[]).unwrap().get::<_, i64>(0);
+    assert_eq!(may(), 0);
+    Migrations::connect(&database.address()).unwrap().up(Roles::Make).unwrap();
+    assert_eq!(may(), 2);
+}
+
+#[test]
 fn a_function_that_the_user_s_own_view_needs_is_not_taken_away() {
     let old = Database::new();
     old.up();

@@ -80,6 +80,7 @@ queries! { "check":
             w.pass(LEASE);
             w.sweep();
             assert_eq!(wrong(w), []);
+            w.pass(secs(60));
         }
         let fence = w.take("cid").lease.fence();
         w.settle(fence, Outcome::Snooze { after: secs(0) });

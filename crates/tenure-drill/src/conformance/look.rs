@@ -197,7 +197,9 @@ queries! { "look":
     }
 
     "G1" the_overview_counts_each_queue_and_tenant(w) {
-        assert!(w.look().overview().unwrap().lines.is_empty());
+        let overview = w.look().overview().unwrap();
+        assert!(overview.lines.is_empty());
+        assert_eq!(overview.at, w.now());
         w.ended(complete());
         w.ended(Outcome::Bury { reason: "no".into() });
         w.ended(Outcome::Park { reason: "x".into() });

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tenure::engine::job::{JobId, State};
 use tenure::engine::lease::{Fence, Reason, Stale, Token};
+use tenure::engine::ledger::{Act, Entry, effect_name};
 use tenure::engine::lifecycle::Verb;
 use tenure::engine::store::Renewed;
 
-use super::{LEASE, ask, complete, job, promises, secs};
+use super::{LEASE, ask, complete, job, json, promises, secs};
 
 promises! { "renew":
     "G5" a_renewal_extends_the_lease_from_now(w) {
@@ -71,6 +72,33 @@ promises! { "renew":
             w.store.renew(&[first.lease.fence()], LEASE).unwrap();
         }
         assert_eq!(w.refusals(id), [Verb::Renew]);
+    }
+
+    "G2" refusals_of_one_call_stand_in_the_timeline_in_one_order_whatever_theirs_is_in_the_call(w) {
+        let id = w.put_one();
+        let fences = ["ann", "bob", "cid"].map(|who| {
+            let fence = w.take(who).lease.fence();
+            w.pass(LEASE);
+            w.sweep();
+            w.pass(secs(60));
+            fence
+        });
+        w.store.renew(&[fences[2], fences[0], fences[1]], LEASE).unwrap();
+        let entry = |fence, name, act| Entry { fence, name: effect_name(name).unwrap(), act };
+        let entries = [
+            entry(fences[1], "charge", Act::Open),
+            entry(fences[0], "load", Act::Remember { result: json("1") }),
+            entry(fences[0], "charge", Act::Open),
+        ];
+        w.store.ledger(&entries).unwrap();
+        let lines = w.timeline(id).into_iter().filter(|line| line.refused);
+        let refused: Vec<_> = lines.map(|line| (line.verb, line.token)).collect();
+        let [first, second, third] = fences.map(|fence| fence.token);
+        let renewals = [(Verb::Renew, first), (Verb::Renew, second), (Verb::Renew, third)];
+        assert_eq!(refused[..3], renewals);
+        let entries =
+            [(Verb::EffectOpen, first), (Verb::StepPut, first), (Verb::EffectOpen, second)];
+        assert_eq!(refused[3..], entries);
     }
 
     "I7" the_holder_of_a_cancelled_job_learns_it_at_its_next_renewal(w) {

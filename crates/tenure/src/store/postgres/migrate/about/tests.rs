@@ -205,6 +205,8 @@ fn roles_are_promised_only_where_they_can_be_made() {
     assert_eq!(whole().can_have_roles(), Ok(()));
     let humble = About { has_roles: false, ..whole() };
     refused(humble.can_have_roles(), "ann may not make roles", "CREATEROLE");
+    let longest = About { schema: "s".repeat(54), ..whole() };
+    assert_eq!(longest.can_have_roles(), Ok(()));
     let long = About { schema: "s".repeat(55), ..whole() };
     refused(long.can_have_roles(), "too long", "leave --roles out");
 }

@@ -48,9 +48,9 @@ fn those_made_by_machine_are_told_by_engine_file_and_verb_and_a_part_of_them_by_
         assert_eq!(told.status.code(), Some(0), "{}", said(&told.stderr));
         said(&told.stdout).lines().map(str::to_owned).collect()
     };
-    let all = names(&["--of", "sqlite", "--only", "settle fence:"]);
+    let all = names(&["--of", "sqlite", "--only", "record holds:"]);
     assert!(
-        all.iter().any(|name| name == "sqlite settle fence: `token = :token` is true"),
+        all.iter().any(|name| name == "sqlite record holds: `token = :token` is true"),
         "{all:#?}"
     );
     let (odd, even) =

@@ -205,7 +205,7 @@ impl Model {
         // A suspect that this worker may not take beside the suspects it holds still gives its
         // group a place in the round: the lanes record that there is a suspect, but not how many
         // crashes it has left.
-        let suspects = self.may_take_suspects(&ask.worker);
+        let suspects = ask.suspects && self.may_take_suspects(&ask.worker);
         let ready = self.asked_for(ask).filter(|job| suspects || !job.is_suspect);
         let with_work: BTreeSet<i64> = ready.map(group_of).collect();
         let mut found = Vec::new();
@@ -225,7 +225,7 @@ impl Model {
     /// The groups that have ready jobs of any kind, from the one after the claim's cursor to the
     /// end of its round, each with the number of its lanes that the claim does not ask for.
     fn ring(&self, ask: &Claim) -> Vec<(i64, usize)> {
-        let suspects = self.may_take_suspects(&ask.worker);
+        let suspects = ask.suspects && self.may_take_suspects(&ask.worker);
         let any_kind = Claim { kinds: None, ..ask.clone() };
         let ready = self.asked_for(&any_kind).filter(|job| suspects || !job.is_suspect);
         let lanes: BTreeSet<_> =
@@ -247,10 +247,11 @@ impl Model {
         }
     }
 
-    /// Ready jobs that this claim may take; a suspect only if the worker may take it beside those
-    /// it holds.
+    /// Ready jobs that this claim may take; a suspect only if the claim asks for suspects and the
+    /// worker may take it beside those it holds.
     fn ready<'a>(&'a self, ask: &'a Claim) -> impl Iterator<Item = &'a JobRecord> {
-        self.asked_for(ask).filter(|job| !job.is_suspect || self.may_join(job, &ask.worker))
+        let may_join = |job: &JobRecord| ask.suspects && self.may_join(job, &ask.worker);
+        self.asked_for(ask).filter(move |job| !job.is_suspect || may_join(job))
     }
 
     /// Ready jobs of the queues and kinds that this claim asks for.

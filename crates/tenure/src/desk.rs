@@ -17,6 +17,8 @@ mod failure;
 mod hold;
 mod leases;
 mod outcomes;
+mod pace;
+mod relief;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,8 @@ pub use self::hold::Hold;
 use self::leases::Held;
 use self::outcomes::Outcomes;
 pub(crate) use self::outcomes::Unwritten;
+use self::pace::Pace;
+use self::relief::Relief;
 use self::waiting::Waiting;
 pub(crate) use self::waiting::{Begun, may_wait};
 use crate::clock::Moment;
@@ -71,6 +75,8 @@ pub struct Desk {
     state: Mutex<State>,
     /// Wakes the dispatcher: there is something to settle, or perhaps something to claim.
     poked: Condvar,
+    /// Wakes the relief: there is a batch for it.
+    relief_wanted: Condvar,
     /// Wakes the other threads: the stage has changed.
     staged: Condvar,
     /// For a sandbox, which has no machines: the store has answered the outcome of an effect.
@@ -86,7 +92,11 @@ struct State {
     held: BTreeMap<Fence, Held>,
     /// Attempts that were claimed ahead of time, and begin when a slot is free.
     waiting: Waiting,
+    /// How many may wait, by how long jobs took lately.
+    pace: Pace,
     ended: Vec<Ended>,
+    /// What the dispatcher and its relief know of each other.
+    relief: Relief,
     /// Outcomes of effects that the store has not confirmed yet, by attempt and effect.
     unwritten: Outcomes,
     /// The leases that are being renewed right now, and since when.
@@ -117,7 +127,9 @@ impl Desk {
                 busy: 0,
                 held: BTreeMap::new(),
                 waiting: Waiting::default(),
+                pace: Pace::new(slots),
                 ended: Vec::new(),
+                relief: Relief::default(),
                 unwritten: Outcomes::new(),
                 renewing: (BTreeSet::new(), Moment::default()),
                 poked: true,
@@ -131,6 +143,7 @@ impl Desk {
                 stalled: false,
             }),
             poked: Condvar::new(),
+            relief_wanted: Condvar::new(),
             staged: Condvar::new(),
             answered: Notify::new(),
         }
@@ -166,6 +179,7 @@ impl Desk {
         let mut state = self.state();
         state.stage = state.stage.max(stage);
         self.wake(state);
+        self.relief_wanted.notify_all();
         self.staged.notify_all();
     }
 

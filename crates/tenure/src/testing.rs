@@ -218,6 +218,10 @@ impl Started {
 }
 
 impl Crew for Started {
+    fn another(&mut self) -> Started {
+        self.clone()
+    }
+
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((attempt, hold));
     }

@@ -14,7 +14,7 @@
 pub(crate) mod attempt;
 mod build;
 mod dispatch;
-mod pace;
+mod relief;
 mod renew;
 mod settle;
 mod shutdown;
@@ -31,6 +31,7 @@ use std::time::Duration;
 pub(crate) mod machines {
     pub use super::attempt::decide;
     pub use super::dispatch::{Crew, Dispatcher};
+    pub use super::relief::Relief;
     pub use super::renew::Renewer;
     pub use super::sweep::Sweeper;
     pub use super::{Next, Plan};
@@ -39,6 +40,7 @@ pub(crate) mod machines {
 
 pub use self::build::Worker;
 pub(crate) use self::dispatch::{Crew, Dispatcher};
+use self::relief::Relief;
 use self::renew::Renewer;
 pub use self::shutdown::{Running, shutdown_signal};
 use self::sweep::Sweeper;
@@ -75,6 +77,9 @@ pub struct Plan {
     pub slots: usize,
     /// How much work it claims ahead of its free slots, as time that its slots need for it.
     pub ahead: Duration,
+    /// How many ended attempts are worth a second call of the store while one is under way; 0: no
+    /// second call is ever made, because the store serves one at a time.
+    pub relief: usize,
     /// The length of a lease, and of each renewal.
     pub lease: Duration,
     /// Whether it ends when nothing is due and nothing runs.
@@ -88,6 +93,10 @@ pub struct Plan {
 /// How much work a worker claims ahead, unless it is told otherwise.
 const AHEAD: Duration = Duration::from_millis(20);
 
+/// How many ended attempts are worth a second call, where the store can serve two at once. Fewer
+/// can wait for the call that is under way.
+const RELIEF: usize = 32;
+
 impl Plan {
     /// The plan of a worker that runs one job at a time, of any kind, from the default queue, and
     /// whose events nothing receives.
@@ -98,6 +107,7 @@ impl Plan {
             kinds: None,
             slots: 1,
             ahead: AHEAD,
+            relief: 0,
             lease: Duration::from_secs(30),
             drain: false,
             observer: Observer::default(),

@@ -232,6 +232,27 @@ promises! { "suspect":
         assert_eq!(w.claim_ids(&long("ann", "k1")), [last]);
     }
 
+    "G4" a_claim_that_asks_for_no_suspects_takes_none_and_passes_by_them(w) {
+        let suspect = crashed(w, 1, 5, 2)[0];
+        let clean = w.put(limited("k0", 5));
+        let second = Claim { suspects: false, ..ask("ann", 10) };
+        assert_eq!(w.claim_ids(&second), [clean], "it is younger, and in the same group");
+        assert!(w.claim_ids(&second).is_empty());
+        assert_eq!(w.claim_ids(&ask("ann", 10)), [suspect]);
+    }
+
+    "G4" a_claim_that_asks_for_no_suspects_takes_none_that_it_took_back_itself(w) {
+        let suspect = crashed(w, 1, 5, 1)[0];
+        assert_eq!(w.claim_ids(&ask("doomed", 1)), [suspect]);
+        w.pass(LEASE);
+        let second = Claim { suspects: false, ..ask("ann", 10) };
+        let claimed = w.claim(&second);
+        assert_eq!((claimed.lapsed.len(), claimed.attempts.len()), (1, 0));
+        w.pass(secs(60));
+        assert!(w.claim_ids(&second).is_empty());
+        assert_eq!(w.claim_ids(&ask("ann", 10)), [suspect]);
+    }
+
     "G4" a_requeue_ends_the_suspicion(w) {
         let ids = crashed(w, 3, 5, 2);
         w.store.cancel(&ids).unwrap();

@@ -158,6 +158,7 @@ fn random_claim(chance: &mut Chance) -> Claim {
         kinds,
         grace: one_of(chance, &[0_u64, 0, 0, 3_000]).into_duration(),
         request: one_of(chance, &[0, 1]),
+        suspects: chance.below(4) > 0,
         ..Claim::new(
             random_worker(chance),
             one_of(chance, &[1, 1, 2, 5, 12]),

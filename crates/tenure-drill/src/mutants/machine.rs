@@ -302,7 +302,7 @@ mod tests {
         let mutants = all();
         for words in [
             "sqlite claim take: `SET attempt = attempt + 1` dropped",
-            "sqlite settle fence: `token = :token` is true",
+            "sqlite record holds: `token = :token` is true",
             "postgres verbs/settle hold_many: lock: `FOR NO KEY UPDATE` dropped",
             "postgres verbs/renew renew_many: lock: `SKIP LOCKED` dropped",
             "postgres single/fence check_fence: lock: `FOR NO KEY UPDATE` dropped",

@@ -91,11 +91,15 @@ pub enum Rare {
     ClockAhead,
     /// The store's clock was set back by more than a lease.
     ClockBack,
+    /// A worker's second call settled a batch and claimed the next one.
+    Relieved,
+    /// A worker's second call failed, and the dispatcher took its batch over.
+    ReliefFailed,
 }
 
 impl Rare {
     /// All rare paths.
-    pub const ALL: [Rare; 38] = [
+    pub const ALL: [Rare; 40] = [
         Rare::StaleRefused,
         Rare::LateSettlement,
         Rare::ReplyHealed,
@@ -134,6 +138,8 @@ impl Rare {
         Rare::LateClaim,
         Rare::ClockAhead,
         Rare::ClockBack,
+        Rare::Relieved,
+        Rare::ReliefFailed,
     ];
 
     /// The name in reports.
@@ -177,6 +183,8 @@ impl Rare {
             Rare::LateClaim => "late claim",
             Rare::ClockAhead => "clock ahead",
             Rare::ClockBack => "clock back",
+            Rare::Relieved => "second call answered",
+            Rare::ReliefFailed => "second call failed",
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::WorkerId;
-use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
+use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Relief, Renewer, Sweeper};
 use tenure::engine::clock::{Chance, Moment};
 use tenure::engine::store::Attempt;
 
 use super::faulty::{Faulty, Shared};
 use super::handlers::{Did, Running};
+use super::trace::Rare;
 
 /// A flaw of a worker. The machines are always the real ones: the flaw is in the scheduler, the
 /// connection or the handler.
@@ -48,10 +49,11 @@ pub(super) struct Worker {
     pub(super) id: WorkerId,
     pub(super) desk: Arc<Desk>,
     pub(super) dispatcher: Dispatcher<Hands>,
+    relief: Relief<Hands>,
     renewer: Renewer,
     sweeper: Sweeper,
     /// Connections: one for each machine, and one for the handlers.
-    lines: [Faulty; 4],
+    lines: [Faulty; 5],
     wakes: [Moment; 3],
     running: Arc<Mutex<Vec<Running>>>,
     /// It stands still until then.
@@ -70,6 +72,12 @@ pub(super) struct Hands {
 }
 
 impl Crew for Hands {
+    fn another(&mut self) -> Hands {
+        let (running, now) = (Arc::clone(&self.running), Arc::clone(&self.now));
+        let chance = Chance::seeded(self.chance.bits());
+        Hands { who: self.who.clone(), running, chance, shared: self.shared.clone(), now, ..*self }
+    }
+
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         let (number, quiet) = {
             let mut books = self.shared.books();
@@ -87,6 +95,7 @@ impl Crew for Hands {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
     Dispatch,
+    Relieve,
     Renew,
     Sweep,
     Handle(usize),
@@ -105,7 +114,7 @@ pub(super) enum Lives {
 impl Worker {
     pub(super) fn new(
         plan: Plan,
-        lines: [Faulty; 4],
+        lines: [Faulty; 5],
         chance: Chance,
         now: (Moment, Arc<Mutex<Moment>>),
         flaw: Option<Flaw>,
@@ -114,7 +123,7 @@ impl Worker {
         let desk = Arc::new(Desk::new(plan.slots));
         let running: Arc<Mutex<Vec<Running>>> = Arc::default();
         let (now, time) = now;
-        let hands = Hands {
+        let mut hands = Hands {
             who: plan.worker.clone(),
             running: Arc::clone(&running),
             chance,
@@ -124,6 +133,7 @@ impl Worker {
         };
         Worker {
             id: plan.worker.clone(),
+            relief: Relief::new(Arc::clone(&plan), Arc::clone(&desk), hands.another()),
             dispatcher: Dispatcher::new(Arc::clone(&plan), Arc::clone(&desk), hands, now),
             renewer: Renewer::new(Arc::clone(&plan), Arc::clone(&desk)),
             sweeper: Sweeper::new(plan, Arc::clone(&desk), now),
@@ -157,6 +167,9 @@ impl Worker {
         if dispatch || poked {
             ready.push((place, What::Dispatch));
         }
+        if self.desk.has_relief() {
+            ready.push((place, What::Relieve));
+        }
         if renew {
             ready.push((place, What::Renew));
         }
@@ -177,9 +190,14 @@ impl Worker {
 
     /// Takes one step.
     pub(super) fn act(&mut self, what: What, now: Moment) -> Lives {
-        let [dispatching, renewing, sweeping, handling] = &mut self.lines;
+        let [dispatching, renewing, sweeping, handling, relieving] = &mut self.lines;
         match what {
             What::Dispatch => self.wakes[0] = when(self.dispatcher.step(dispatching, now), now),
+            What::Relieve => {
+                let is_answered = self.relief.step(relieving, now);
+                let rare = if is_answered { Rare::Relieved } else { Rare::ReliefFailed };
+                relieving.shared.books().count(rare);
+            }
             What::Renew => self.wakes[1] = when(self.renewer.step(renewing, now), now),
             What::Sweep => self.wakes[2] = when(self.sweeper.step(sweeping, now), now),
             What::Handle(at) => {

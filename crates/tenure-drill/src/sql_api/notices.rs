@@ -19,6 +19,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between,
     a_queue_is_announced_when_it_is_no_longer_paused,
     a_job_that_is_given_back_is_announced_and_one_that_waits_is_not,
+    the_more_workers_there_are_the_later_a_session_announces_a_queue_again,
 };
 
 /// The notifications that a session has received so far: channels and queues. It notifies itself
@@ -174,6 +175,31 @@ fn a_queue_is_announced_when_it_is_no_longer_paused() {
             .batch_execute(&format!("SELECT tenure.configure('default', {change})"))
             .unwrap();
         assert_eq!(heard(&mut listener), told, "{change}");
+    }
+}
+
+/// Each notification wakes all of them.
+fn the_more_workers_there_are_the_later_a_session_announces_a_queue_again() {
+    let mut lab = Lab::new();
+    let (mut listener, mut session) = (lab.session(), lab.session());
+    listener.batch_execute("LISTEN tenure").unwrap();
+    for (workers, silent_ms) in [(0, 2), (10, 2), (14, 2), (15, 3), (100, 20), (250, 50), (300, 50)]
+    {
+        lab.owner()
+            .batch_execute(&format!(
+                "INSERT INTO tenure.workers (worker, under, taken_at, takings, guarded, queues)
+                 SELECT 'w' || n, 0, 0, 1, true, 'default' FROM generate_series(1, {workers}) n
+                     ON CONFLICT DO NOTHING"
+            ))
+            .unwrap();
+        let mut enqueue = |lab: &mut Lab, after_ms: i64| {
+            lab.advance(after_ms);
+            session.batch_execute("SELECT tenure.enqueue('work')").unwrap();
+            heard(&mut listener).len()
+        };
+        assert_eq!(enqueue(&mut lab, 3_600_000), 1);
+        let told = [enqueue(&mut lab, 0), enqueue(&mut lab, silent_ms), enqueue(&mut lab, 1)];
+        assert_eq!(told, [0, 0, 1], "{workers} workers");
     }
 }
 

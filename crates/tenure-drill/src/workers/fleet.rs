@@ -47,6 +47,10 @@ enum Machine {
 struct Nobody;
 
 impl Crew for Nobody {
+    fn another(&mut self) -> Nobody {
+        Nobody
+    }
+
     fn start(&mut self, _: Attempt, _: Arc<Hold>) {}
 }
 

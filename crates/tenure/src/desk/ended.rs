@@ -46,6 +46,8 @@ pub(crate) struct Ended {
     pub(crate) returned: Returned,
     /// How long it ran.
     pub(crate) ran: Duration,
+    /// Whether its settlement was sent, without knowing whether the store applied it.
+    pub(crate) was_sent: bool,
 }
 
 impl Ended {
@@ -60,8 +62,12 @@ pub(crate) struct Found {
     pub(crate) stage: Stage,
     pub(crate) free: usize,
     pub(crate) busy: usize,
-    /// Attempts that wait for a slot.
-    pub(crate) waiting: usize,
+    /// How many attempts to claim now.
+    pub(crate) room: usize,
+    /// How many ended attempts are worth a call although others will end soon.
+    pub(crate) enough: usize,
+    /// Whether the relief has a call under way.
+    pub(crate) is_relieved: bool,
     /// Leases that are not settled yet, including those of ended attempts that wait here for a
     /// renewal to finish.
     pub(crate) held: usize,
@@ -107,6 +113,9 @@ impl Desk {
     }
 
     fn wake_if_enough(&self, state: MutexGuard<'_, State>) {
+        if state.wants_relief() {
+            self.relief_wanted.notify_one();
+        }
         if state.ended.len() >= state.enough || state.busy == 0 {
             self.wake(state);
         }
@@ -127,30 +136,16 @@ impl Desk {
 
     /// Takes up to a batch of ended attempts, and returns the state of the desk.
     pub(crate) fn take(&self, ended: &mut Vec<Ended>, now: Moment) -> Found {
-        /// How long a settlement waits for a renewal of the same lease, so that the renewal is not
-        /// refused.
-        const PATIENCE: Duration = Duration::from_secs(1);
         let mut state = self.state();
         state.enough = 1;
-        let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = &mut *state;
-        let renewing_now = now.since(*since) < PATIENCE;
-        let room = BATCH_LIMIT.saturating_sub(ended.len());
-        let mut taken = 0;
-        waiting.retain(|one| {
-            let fence = one.fence();
-            let waits = unwritten.contains_key(&fence) || renewing_now && renewing.contains(&fence);
-            let take = taken < room && !waits;
-            if take {
-                ended.push(one.clone());
-                taken += 1;
-            }
-            !take
-        });
+        let taken = state.take(ended, now, |_| true);
         Found {
             stage: state.stage,
-            free: state.slots.saturating_sub(state.busy),
+            free: state.free(),
             busy: state.busy,
-            waiting: state.waiting.len(),
+            room: state.room(),
+            enough: state.enough(),
+            is_relieved: state.relief.is_relieved(),
             held: state.held.len(),
             unwritten: state.unwritten.len(),
             refused: state.refused,
@@ -195,11 +190,61 @@ impl State {
         self.end(fence, returned, now);
     }
 
+    /// Takes up to a batch of those ended attempts that are `wanted`; returns how many.
+    pub(super) fn take(
+        &mut self,
+        ended: &mut Vec<Ended>,
+        now: Moment,
+        wanted: impl Fn(&Ended) -> bool,
+    ) -> usize {
+        /// How long a settlement waits for a renewal of the same lease, so that the renewal is not
+        /// refused.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let State { ended: waiting, renewing: (renewing, since), unwritten, .. } = self;
+        let renewing_now = now.since(*since) < PATIENCE;
+        let (known, room) = (ended.len(), BATCH_LIMIT.saturating_sub(ended.len()));
+        let mut taken = 0;
+        waiting.retain(|one| {
+            let fence = one.fence();
+            let waits = unwritten.contains_key(&fence) || renewing_now && renewing.contains(&fence);
+            let take = taken < room && !waits && wanted(one);
+            if take {
+                ended.push(one.clone());
+                taken += 1;
+            }
+            !take
+        });
+        self.pace.ended(&ended[known..], now);
+        taken
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.slots.saturating_sub(self.busy)
+    }
+
+    /// For how many attempts to claim: for the free slots, and for those that may wait, less those
+    /// that are on their way. If no slot is free, half of these places must be: a call for a few
+    /// would delay the next settlements.
+    pub(super) fn room(&self) -> usize {
+        let (free, allowed) = (self.free(), self.pace.allowed());
+        let there = self.waiting.len() + self.relief.reserved();
+        if free == 0 && there * 2 > allowed {
+            return 0;
+        }
+        (free + allowed).saturating_sub(there).min(BATCH_LIMIT)
+    }
+
+    /// How many ended attempts are worth a call although others will end soon.
+    pub(super) fn enough(&self) -> usize {
+        self.slots.max(self.pace.allowed() / 2).min(BATCH_LIMIT)
+    }
+
     pub(super) fn end(&mut self, fence: Fence, returned: Returned, now: Moment) {
         let open = self.held.get_mut(&fence).filter(|held| held.ended.is_none());
         let Some(held) = open else { return };
         held.ended = Some(now);
         let about = Arc::clone(&held.hold.about);
-        self.ended.push(Ended { about, returned, ran: held.hold.ran(now) });
+        let ran = held.hold.ran(now);
+        self.ended.push(Ended { about, returned, ran, was_sent: false });
     }
 }

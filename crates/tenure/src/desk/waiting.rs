@@ -67,11 +67,27 @@ impl Waiting {
 }
 
 impl Desk {
+    /// From now on attempts are claimed ahead, as many as the slots begin within this time.
+    pub(crate) fn claim_ahead(&self, ahead: Duration) {
+        self.state().pace.claim_ahead(ahead);
+    }
+
+    /// Whether attempts may wait for a slot: then the desk has to be looked at often.
+    pub(crate) fn claims_ahead(&self) -> bool {
+        self.state().pace.allowed() > 0
+    }
+
+    /// A claim has brought these attempts.
+    pub(crate) fn claimed(&self, attempts: &[Attempt], now: Moment) {
+        self.state().pace.claimed(attempts, now);
+    }
+
     /// Decides where an attempt goes whose lease was just recorded: it begins if there is a slot for
-    /// it, and is returned then. Otherwise it waits, or is given back if it may not wait.
+    /// it, and is returned then. Otherwise it waits, or is given back if it may not wait or if the
+    /// worker ends.
     pub(crate) fn seat(&self, attempt: Attempt, hold: Arc<Hold>, now: Moment) -> Option<Begun> {
         let mut state = self.state();
-        if state.busy <= state.slots {
+        if state.busy <= state.slots && state.stage < Stage::Releasing {
             return Some((attempt, hold));
         }
         // It had occupied a slot that is not there.

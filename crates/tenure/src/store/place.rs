@@ -99,6 +99,16 @@ impl Engine {
 }
 
 impl Place {
+    /// Whether two connections are served at the same time. SQLite has one writer.
+    pub(crate) fn serves_two_at_once(&self) -> bool {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Place::File(_) | Place::Memory(_) => false,
+            #[cfg(feature = "postgres")]
+            Place::Server(_) => true,
+        }
+    }
+
     /// The place at this address. A store in memory is made here; nothing else is opened.
     #[cfg_attr(
         not(feature = "sqlite"),

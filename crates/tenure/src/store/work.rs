@@ -139,6 +139,9 @@ pub struct Claim {
     pub cursor: Cursor,
     /// How long a lease must have been over before this claim lapses it; see [`Work::overdue`].
     pub grace: Duration,
+    /// Whether it may take a suspect: a job that has crashed so often that it may be what kills its
+    /// workers. A worker that makes two claims at once allows it to one of them.
+    pub suspects: bool,
     /// A number that the worker chooses. If the answer is lost, [`Work::held`] finds the leased
     /// jobs by it.
     pub request: i64,
@@ -155,6 +158,7 @@ impl Claim {
             lease,
             cursor: Cursor::default(),
             grace: Duration::ZERO,
+            suspects: true,
             request: 0,
         }
     }

@@ -127,6 +127,11 @@ pub(super) struct Tasks {
 }
 
 impl Crew for Tasks {
+    fn another(&mut self) -> Tasks {
+        let (runtime, surroundings) = (self.runtime.clone(), Arc::clone(&self.surroundings));
+        Tasks { runtime, surroundings, chance: Chance::seeded(self.chance.bits()) }
+    }
+
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>) {
         let around = Arc::clone(&self.surroundings);
         let mut chance = Chance::seeded(self.chance.bits());

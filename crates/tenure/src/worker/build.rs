@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 use super::attempt::Tasks;
 use super::shutdown::Running;
 use super::threads::Threads;
-use super::{AHEAD, Plan};
+use super::{AHEAD, Plan, RELIEF};
 use crate::client::{Job, Tenure};
 use crate::clock::Chance;
 use crate::desk::Desk;
 use crate::handler::{self, AnyJob, Context, Handlers, Surroundings};
-use crate::job::{BATCH_LIMIT, Invalid, Json, Name};
+use crate::job::{Invalid, Json, Name};
 use crate::lease::WorkerId;
 use crate::lifecycle::Fault;
 use crate::store::{Error, Result, Work, check_lease};
@@ -201,11 +201,13 @@ impl Worker {
         })
     }
 
-    /// How many jobs it runs at a time, at most 1,000.
+    /// How many jobs it runs at a time, at most 10,000.
     pub fn concurrency(self, slots: usize) -> Worker {
         self.with(|worker| {
-            if !(1..=BATCH_LIMIT).contains(&slots) {
-                let why = format!("{slots} is outside 1 to {BATCH_LIMIT}");
+            /// Each is a task with a lease to renew: more are better spread over processes.
+            const MOST: usize = 10_000;
+            if !(1..=MOST).contains(&slots) {
+                let why = format!("{slots} is outside 1 to {MOST}");
                 return Err(Invalid::Value { field: "concurrency", why });
             }
             worker.slots = slots;
@@ -418,6 +420,7 @@ impl Worker {
             kinds,
             slots: self.slots,
             ahead: self.ahead,
+            relief: if self.tenure.0.place.serves_two_at_once() { RELIEF } else { 0 },
             lease: self.lease,
             drain: self.drain,
             observer: self.tenure.0.observer.clone().and_all_of(&self.observer),

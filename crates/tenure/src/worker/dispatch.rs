@@ -7,8 +7,10 @@
 //! claim may reach the store even later and lease jobs then; so the dispatcher asks about it again
 //! from time to time, for as long as one lease.
 //!
-//! It may claim more than there are free slots: the [pace](super::pace) says how many attempts may
-//! wait on the desk. They begin as soon as a slot is free, without the dispatcher.
+//! It may claim more than there are free slots: the desk says how many attempts may wait there. They
+//! begin as soon as a slot is free, without the dispatcher.
+//!
+//! While its call is under way, a [relief](super::relief) may make another one.
 //!
 //! One claim does not always check everything: it asks for some of the worker's queues at a time,
 //! and it may stop midway around the ring. The claims that together have checked everything are a
@@ -18,12 +20,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pace::Pace;
 use super::settle::{self, Settler};
 use super::{Next, Plan, attempt};
 use crate::clock::Moment;
 use crate::desk::{Desk, Found, Hold, Stage, Unwritten, may_wait};
-use crate::job::{BATCH_LIMIT, Name};
+use crate::job::Name;
 use crate::store::{Attempt, Claim, Claimed, Cursor, Error, Result, Work};
 use crate::telemetry::{Exit, Fact};
 
@@ -39,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// How long it waits if a job is due but could not be claimed.
 const BUSY: Duration = Duration::from_millis(50);
 /// How many queues one claim asks for: each costs the store a lookup of its own.
-const QUEUES: usize = 32;
+pub(super) const QUEUES: usize = 32;
 /// The longest pause after a failed call.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a worker that must end keeps trying to give back its jobs. After that it exits, and
@@ -57,8 +58,32 @@ fn pause(in_vain: u32, company: usize) -> Duration {
 
 /// Runs the handlers.
 pub trait Crew {
+    /// Another crew like this one, for the relief.
+    fn another(&mut self) -> Self;
+
     /// Starts to run a job. When the handler has returned, the crew calls [`Desk::returned`].
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>);
+}
+
+/// The attempts of a claim that was sent at `asked` begin. Those that find no free slot wait on the
+/// desk.
+pub(super) fn start(
+    plan: &Plan,
+    desk: &Desk,
+    crew: &mut impl Crew,
+    mut attempts: Vec<Attempt>,
+    asked: Moment,
+) {
+    // What may not wait gets the first slots.
+    attempts.sort_by_key(may_wait);
+    for attempt in attempts {
+        let Some(hold) = attempt::begin(plan, desk, &attempt, asked) else {
+            continue;
+        };
+        if let Some((attempt, hold)) = desk.seat(attempt, hold, asked) {
+            crew.start(attempt, hold);
+        }
+    }
 }
 
 /// How long it waits before it asks again about a claim whose answer was lost and that had leased
@@ -81,7 +106,6 @@ pub struct Dispatcher<C> {
     desk: Arc<Desk>,
     crew: C,
     settler: Settler,
-    pace: Pace,
     ask: Claim,
     /// The worker's other queues, in the order of their turns, each with the position where its
     /// last claim ended.
@@ -128,13 +152,12 @@ impl<C: Crew> Dispatcher<C> {
             kinds: plan.kinds.clone(),
             ..Claim::new(plan.worker.clone(), 0, plan.lease)
         };
-        let pace = Pace::new(plan.slots, plan.ahead);
+        desk.claim_ahead(plan.ahead);
         Dispatcher {
             plan,
             desk,
             crew,
             settler: Settler::default(),
-            pace,
             ask,
             turns: others.len() + 1,
             others,
@@ -165,9 +188,10 @@ impl<C: Crew> Dispatcher<C> {
         while let Some((attempt, hold)) = self.desk.next() {
             self.crew.start(attempt, hold);
         }
-        let known = self.settler.pending().len();
         let found = self.settler.gather(&self.desk, now);
-        self.pace.ended(self.settler.pending().get(known..).unwrap_or_default(), now);
+        for (request, sent) in self.desk.take_lost() {
+            self.lost.push(Lost { request, sent, ask: now, was_asked: false });
+        }
         let mut next = self.act(store, now, found, grace);
         if let Next::At(at) = next {
             let at = revoke.map_or(at, |revoke| revoke.min(at));
@@ -209,11 +233,11 @@ impl<C: Crew> Dispatcher<C> {
             return Next::Done;
         }
         let room = match found.stage {
-            Stage::Working if !self.dry && !self.rests => self.room(found),
+            Stage::Working if !self.dry && !self.rests => found.room,
             _ => 0,
         };
         if self.may_gather(now, found) {
-            self.desk.gather(self.enough() - self.settler.pending().len());
+            self.desk.gather(found.enough - self.settler.pending().len());
             return Next::At(self.answered + GATHER);
         }
         let asks = self.next_question().is_some_and(|ask| now >= ask);
@@ -224,7 +248,10 @@ impl<C: Crew> Dispatcher<C> {
         }
         self.has_called = true;
         self.wrote = false;
-        match self.call(store, now, room, grace, found) {
+        self.desk.call_begins();
+        let answer = self.call(store, now, room, grace, found);
+        self.desk.call_ended(answer.is_ok());
+        match answer {
             Ok(()) => self.well(now, found),
             Err(error) => self.ill(&error, store, now, found),
         }
@@ -237,26 +264,11 @@ impl<C: Crew> Dispatcher<C> {
             || found.stage == Stage::Finishing && self.settler.is_empty() && self.is_done(found)
     }
 
-    /// For how many attempts to claim: for the free slots, and for those that may wait. If no slot is
-    /// free, half of these places must be: a call for a few would delay the next settlements.
-    fn room(&self, found: Found) -> usize {
-        let allowed = self.pace.allowed();
-        if found.free == 0 && found.waiting * 2 > allowed {
-            return 0;
-        }
-        (found.free + allowed).saturating_sub(found.waiting).min(BATCH_LIMIT)
-    }
-
     /// Whether ended attempts wait a moment for others to be settled with them. Only while the last
     /// answer was a moment ago, so that the first to end is settled at once.
     fn may_gather(&self, now: Moment, found: Found) -> bool {
         let alone = !self.settler.has_pending() || found.busy == 0;
-        !alone && self.settler.pending().len() < self.enough() && now.since(self.answered) < GATHER
-    }
-
-    /// How many ended attempts are worth a call although others will end soon.
-    fn enough(&self) -> usize {
-        self.plan.slots.max(self.pace.allowed() / 2).min(BATCH_LIMIT)
+        !alone && self.settler.pending().len() < found.enough && now.since(self.answered) < GATHER
     }
 
     fn call(
@@ -294,8 +306,10 @@ impl<C: Crew> Dispatcher<C> {
             return self.take_up(store, now, found);
         }
         (self.ask.n, self.ask.grace) = (room, grace);
-        self.ask.request += 1;
-        let request = self.ask.request;
+        let request = self.desk.next_request();
+        self.ask.request = request;
+        // Until the attempts that it brings have begun.
+        let _places = self.desk.reserve(room);
         self.lost.push(Lost { request, sent: now, ask: now, was_asked: false });
         let answer = if settlements.is_empty() {
             store.claim(&self.ask).map(|claimed| (Vec::new(), claimed))
@@ -376,7 +390,7 @@ impl<C: Crew> Dispatcher<C> {
         for lapse in &claimed.lapsed {
             self.plan.tell_lapsed(lapse);
         }
-        self.pace.claimed(&claimed.attempts, now);
+        self.desk.claimed(&claimed.attempts, now);
         self.start(claimed.attempts, now);
     }
 
@@ -399,18 +413,8 @@ impl<C: Crew> Dispatcher<C> {
         is_over
     }
 
-    /// Starts these attempts. Those that find no free slot wait on the desk.
-    fn start(&mut self, mut attempts: Vec<Attempt>, asked: Moment) {
-        // What may not wait gets the first slots.
-        attempts.sort_by_key(may_wait);
-        for attempt in attempts {
-            let Some(hold) = attempt::begin(&self.plan, &self.desk, &attempt, asked) else {
-                continue;
-            };
-            if let Some((attempt, hold)) = self.desk.seat(attempt, hold, asked) {
-                self.crew.start(attempt, hold);
-            }
-        }
+    fn start(&mut self, attempts: Vec<Attempt>, asked: Moment) {
+        start(&self.plan, &self.desk, &mut self.crew, attempts, asked);
     }
 
     fn well(&mut self, now: Moment, found: Found) -> Next {
@@ -420,8 +424,7 @@ impl<C: Crew> Dispatcher<C> {
         // have found attempts that their handlers did not commit; the next call settles them.
         // What waits has to be looked at, so that it does not wait too long.
         let rests = self.dry || self.rests;
-        let waits = self.pace.allowed() > 0;
-        if !rests || waits || self.drains(found) || self.settler.has_pending() {
+        if !rests || self.desk.claims_ahead() || self.drains(found) || self.settler.has_pending() {
             return Next::Again;
         }
         Next::At(self.earliest(self.look).max(now))
@@ -453,7 +456,7 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     fn is_done(&self, found: Found) -> bool {
-        let settled = found.held == 0 && found.unwritten == 0;
+        let settled = found.held == 0 && found.unwritten == 0 && !found.is_relieved;
         match found.stage {
             Stage::Working => self.drains(found) && self.dry && found.busy == 0 && settled,
             Stage::Finishing => settled && found.busy == 0,
@@ -468,6 +471,7 @@ impl<C: Crew> Dispatcher<C> {
         !self.settler.is_empty()
             || self.settler.has_abandoned
             || self.is_unsure()
+            || found.is_relieved
             || found.held > 0
             || found.unwritten > 0
     }

@@ -19,8 +19,6 @@ use crate::telemetry::Fact;
 #[derive(Debug, Default)]
 pub(super) struct Settler {
     pending: Vec<Ended>,
-    /// How many of them were sent before, without knowing whether the store applied them.
-    repeats: usize,
     /// Attempts whose row another transaction has locked. They would make the others wait.
     locked: Vec<Ended>,
     /// The last call found a lock.
@@ -43,7 +41,34 @@ impl Settler {
     /// Takes the ended attempts from the desk.
     pub(super) fn gather(&mut self, desk: &Desk, now: Moment) -> Found {
         let found = desk.take(&mut self.pending, now);
-        // A lost job needs no settlement.
+        self.drop_lost(desk);
+        let is_unknown = |ended: &Ended| ended.returned == Returned::PerhapsCommitted;
+        let (unknown, pending) =
+            std::mem::take(&mut self.pending).into_iter().partition(is_unknown);
+        self.pending = pending;
+        self.unknown.extend::<Vec<Ended>>(unknown);
+        found
+    }
+
+    /// Takes a batch of ended attempts for the [relief](super::relief), and returns how many
+    /// attempts it should claim; `None` if there is no batch.
+    pub(super) fn gather_relief(&mut self, desk: &Desk, now: Moment) -> Option<usize> {
+        let room = desk.take_relief(&mut self.pending, now)?;
+        self.drop_lost(desk);
+        Some(room)
+    }
+
+    /// Gives up what is to be sent, for another settler.
+    pub(super) fn hand_over(&mut self, was_sent: bool) -> Vec<Ended> {
+        let mut pending = std::mem::take(&mut self.pending);
+        for ended in &mut pending {
+            ended.was_sent |= was_sent;
+        }
+        pending
+    }
+
+    /// A lost job needs no settlement.
+    fn drop_lost(&mut self, desk: &Desk) {
         self.pending.retain(|ended| {
             let lost = ended.returned == Returned::Lost;
             if lost {
@@ -51,12 +76,6 @@ impl Settler {
             }
             !lost
         });
-        let is_unknown = |ended: &Ended| ended.returned == Returned::PerhapsCommitted;
-        let (unknown, pending) =
-            std::mem::take(&mut self.pending).into_iter().partition(is_unknown);
-        self.pending = pending;
-        self.unknown.extend::<Vec<Ended>>(unknown);
-        found
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -193,7 +212,7 @@ impl Settler {
 
     /// The store has answered the settlements.
     pub(super) fn heard(&mut self, answers: &[Settled], plan: &Arc<Plan>, desk: &Desk) {
-        for (at, (ended, answer)) in self.pending.drain(..).zip(answers).enumerate() {
+        for (ended, answer) in self.pending.drain(..).zip(answers) {
             let Returned::Settle(outcome) = &ended.returned else { continue };
             match answer {
                 Settled::Applied(state) => tell(plan, desk, &ended, outcome, *state),
@@ -209,20 +228,21 @@ impl Settler {
                 }
                 // With history off, a repeated settlement finds no row if the first one was
                 // applied.
-                Settled::NotFound if at < self.repeats => {
+                Settled::NotFound if ended.was_sent => {
                     tell(plan, desk, &ended, outcome, State::Succeeded);
                 }
                 Settled::NotFound => self.refused += 1,
             }
             desk.forget(ended.fence());
         }
-        self.repeats = 0;
     }
 
     /// The call failed. A settlement that the store can never accept is replaced by one that it
     /// can: the job is buried.
     pub(super) fn unheard(&mut self, error: &Error, store: &mut dyn Work) {
-        self.repeats = self.pending.len();
+        for ended in &mut self.pending {
+            ended.was_sent = true;
+        }
         if !error.is_invalid() {
             self.suspects_locks |= matches!(error, Error::Busy { .. });
             return;
@@ -253,7 +273,7 @@ pub(super) fn release(
         let about = Arc::new(one.about());
         plan.tell(&about, attempt::acquired(one));
         let returned = Returned::Settle(Outcome::Release);
-        let ended = Ended { about, returned, ran: Duration::ZERO };
+        let ended = Ended { about, returned, ran: Duration::ZERO, was_sent: false };
         tell(plan, desk, &ended, &Outcome::Release, state);
     }
     Ok(())

@@ -318,6 +318,10 @@ fn workers_do_not_all_sweep_at_the_same_pace() {
 struct Quick(Arc<Desk>);
 
 impl Crew for Quick {
+    fn another(&mut self) -> Quick {
+        Quick(Arc::clone(&self.0))
+    }
+
     fn start(&mut self, _: Attempt, hold: Arc<Hold>) {
         let done = Returned::Settle(Outcome::Complete { result: None });
         self.0.returned(hold.fence, done, Moment::now());
@@ -365,6 +369,10 @@ fn a_worker_that_may_not_wait_for_changes_ends_and_says_why() {
 fn a_worker_ends_if_one_of_its_threads_panics() {
     struct Panics;
     impl Crew for Panics {
+        fn another(&mut self) -> Panics {
+            Panics
+        }
+
         fn start(&mut self, _: Attempt, _: Arc<Hold>) {
             panic!("on purpose");
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use super::{Crew, Desk, Dispatcher, Next, Plan, Renewer, Sweeper};
+use super::{Crew, Desk, Dispatcher, Next, Plan, Relief, Renewer, Sweeper};
 use crate::clock::{self, Moment};
 use crate::desk::Stage;
 use crate::store::{Result, Wake, Work};
@@ -18,7 +18,7 @@ pub(crate) type Connect<'a> = &'a mut dyn FnMut() -> Result<Box<dyn Work>>;
 /// The threads of one worker.
 pub(crate) struct Threads {
     dispatcher: JoinHandle<Exit>,
-    others: [JoinHandle<()>; 2],
+    others: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
@@ -27,21 +27,23 @@ impl Threads {
     pub(crate) fn start(
         plan: &Arc<Plan>,
         desk: &Arc<Desk>,
-        crew: impl Crew + Send + 'static,
+        mut crew: impl Crew + Send + 'static,
         connect: Connect<'_>,
     ) -> Result<Threads> {
         let now = Moment::now();
         let mut stores = [connect()?, connect()?, connect()?];
+        let relieving = if plan.relief > 0 { Some(connect()?) } else { None };
         // The guard is in place before the first job is claimed.
         let mut renewer = Renewer::new(Arc::clone(plan), Arc::clone(desk));
         renewer.register(stores[0].as_mut())?;
         plan.tell_started();
         let [renewing, sweeping, dispatching] = stores;
         let mut sweeper = Sweeper::new(Arc::clone(plan), Arc::clone(desk), now);
+        let other_crew = crew.another();
         let dispatcher = Dispatcher::new(Arc::clone(plan), Arc::clone(desk), crew, now);
         let (at_renewing, at_sweeping, at_dispatching) =
             (Arc::clone(desk), Arc::clone(desk), Arc::clone(desk));
-        let others = [
+        let mut others = vec![
             spawn("tenure-renew", move || keep(&mut renewer, renewing, &at_renewing)),
             spawn("tenure-sweep", move || {
                 let mut store = sweeping;
@@ -50,6 +52,17 @@ impl Threads {
                 }
             }),
         ];
+        if let Some(store) = relieving {
+            let mut relief = Relief::new(Arc::clone(plan), Arc::clone(desk), other_crew);
+            let (desk, mut store) = (Arc::clone(desk), store);
+            others.push(spawn("tenure-relief", move || {
+                // Without a relief the worker would wait for what it has taken.
+                let _release = AtTheEnd(&desk, Stage::Releasing);
+                while desk.rest_of_relief() {
+                    relief.step(store.as_mut(), Moment::now());
+                }
+            }));
+        }
         let dispatcher =
             spawn("tenure-dispatch", move || dispatch(dispatcher, dispatching, &at_dispatching));
         Ok(Threads { dispatcher, others })
@@ -141,6 +154,10 @@ mod tests {
     struct Idle(Arc<Desk>);
 
     impl Crew for Idle {
+        fn another(&mut self) -> Idle {
+            Idle(Arc::clone(&self.0))
+        }
+
         fn start(&mut self, _: Attempt, hold: Arc<Hold>) {
             let done = Returned::Settle(Outcome::Complete { result: None });
             self.0.returned(hold.fence, done, Moment::now());

@@ -31,7 +31,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         broken: &[Invariant::I7],
         scope: "lease",
         sqlite: &[patch(
-            "settle",
+            "record",
             "token = :token AND state = 2",
             "token != -:token AND state = 2",
         )],
@@ -45,7 +45,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         removed: "a settlement needs the job's token, whether or not the job is running",
         broken: &[Invariant::I4, Invariant::I10],
         scope: "settle",
-        sqlite: &[patch("settle", "token = :token AND state = 2", "token = :token")],
+        sqlite: &[patch("record", "token = :token AND state = 2", "token = :token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "AND j.token = s.token\n            RETURNING s.n"),
             patch("verbs/settle", FENCE, "AND j.token = p_token; IF NOT FOUND THEN"),
@@ -56,7 +56,7 @@ pub(super) const MUTANTS: [Mutant; 11] = [
         removed: "a settlement needs nothing but the job's id",
         broken: &[Invariant::I7],
         scope: "lease",
-        sqlite: &[patch("settle", "token = :token AND state = 2", "token != -:token")],
+        sqlite: &[patch("record", "token = :token AND state = 2", "token != -:token")],
         postgres: &[
             patch("verbs/settle", BULK_FENCE, "RETURNING s.n"),
             patch("verbs/settle", FENCE, "; IF NOT FOUND THEN"),

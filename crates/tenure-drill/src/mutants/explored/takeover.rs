@@ -89,9 +89,9 @@ pub(super) const MUTANTS: [Mutant; 9] = [
                 "       token = CASE WHEN :crashes > crashes THEN token ELSE :token END,\n       attempt",
             ),
             patch(
-                "settle",
-                "SELECT id, :state, priority, run_at, :token, attempt",
-                "SELECT id, :state, priority, run_at, CASE WHEN :crashes > crashes THEN token ELSE :token END, attempt",
+                "record",
+                "SELECT id, :state, priority, run_at, coalesce(:ends_under, token), attempt",
+                "SELECT id, :state, priority, run_at, CASE WHEN :crashes > crashes THEN token ELSE coalesce(:ends_under, token) END, attempt",
             ),
         ],
         postgres: &[
@@ -129,9 +129,9 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         broken: &[Invariant::I7],
         scope: "operate",
         sqlite: &[patch(
-            "settle",
-            "SELECT id, :state, priority, run_at, :token, attempt",
-            "SELECT id, :state, priority, run_at, CASE WHEN :state = 6 THEN token ELSE :token END, attempt",
+            "record",
+            "SELECT id, :state, priority, run_at, coalesce(:ends_under, token), attempt",
+            "SELECT id, :state, priority, run_at, CASE WHEN :state = 6 THEN token ELSE coalesce(:ends_under, token) END, attempt",
         )],
         postgres: &[patch(
             "verbs/operate",

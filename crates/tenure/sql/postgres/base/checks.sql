@@ -15,7 +15,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
-    SELECT n.name INTO bad FROM (SELECT DISTINCT u.name FROM unnest(names) u(name)) n
+    -- OFFSET 0 keeps the condition from moving inside, where it would be asked of each name before they are distinct.
+    SELECT n.name INTO bad FROM (SELECT DISTINCT u.name FROM unnest(names) u(name) OFFSET 0) n
      WHERE n.name !~ '^[a-z0-9][a-z0-9_.:-]{0,62}$'
         OR n.name IS NULL LIMIT 1;
     IF FOUND THEN

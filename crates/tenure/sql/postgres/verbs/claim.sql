@@ -40,10 +40,11 @@ END $$;
 -- claim to claim. With p_round a claim stops once it has passed 100 lanes of other kinds. If it has room left then, its verdict
 -- is 'midway', and the caller claims again from the cursor with the same p_round. Without p_round a claim goes all the way
 -- around. p_request: the caller's number for this claim. If the answer is lost, tenure.held finds the claim's jobs by it.
+-- p_suspects: false for the second of two claims that a worker makes at once, since each would take a suspect.
 CREATE OR REPLACE FUNCTION tenure.settle_and_claim(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_worker text, p_queues text[], p_kinds text[], p_n int, p_lease_ms bigint,
     p_cursor bigint DEFAULT 0, p_marks text DEFAULT NULL, p_grace_ms bigint DEFAULT 0, p_in_transaction boolean DEFAULT false,
-    p_round bigint DEFAULT NULL, p_request bigint DEFAULT NULL)
+    p_round bigint DEFAULT NULL, p_request bigint DEFAULT NULL, p_suspects boolean DEFAULT true)
 RETURNS SETOF tenure.claim_row
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -124,7 +125,7 @@ BEGIN
     SELECT q.queues, q.due,
            EXISTS (SELECT 1 FROM tenure.jobs r
                     WHERE r.state = 2 /* running */ AND r.lease_until >= known.running_from AND r.lease_until <= late),
-           s.alone, s.allowed,
+           s.alone, s.allowed AND p_suspects,
            CASE WHEN p_kinds IS NOT NULL THEN ARRAY(SELECT tenure.prefix(k, 15) FROM unnest(p_kinds) k) END,
            ARRAY(SELECT b.bound
                    FROM (SELECT DISTINCT tenure.prefix(u, 20) AS number FROM unnest(q.queues) u) n
@@ -161,7 +162,7 @@ BEGIN
     IF over THEN
         RETURN QUERY SELECT l.* FROM tenure.lapse_over(known.running_from, late, lapse_limit, t, e) l;
         GET DIAGNOSTICS seen = ROW_COUNT;
-        SELECT s.alone, s.allowed INTO alone, allowed FROM tenure.suspects_of(p_worker, t) s;
+        SELECT s.alone, s.allowed AND p_suspects INTO alone, allowed FROM tenure.suspects_of(p_worker, t) s;
     END IF;
     dead := tenure.entries_read('tenure.jobs_running') - read_[2];
     IF tenure.mark_for(dead) IS NOT NULL AND seen < lapse_limit THEN

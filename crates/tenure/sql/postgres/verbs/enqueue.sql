@@ -59,17 +59,20 @@ BEGIN
                AS u(id, kind, args, queue, tenant, key, extras,
                     priority, run_at, delay_ms, max_attempts, max_crashes, retry, max_runtime, key_window, parent)
          WHERE u.id IS NOT NULL),
+    -- Hashing three names costs more than storing a job, and most batches are of one kind.
+    place AS MATERIALIZED (
+        SELECT d.queue, d.tenant, d.kind, tenure.lane(d.queue, d.tenant, d.kind, false) AS lane
+          FROM (SELECT DISTINCT i.queue, i.tenant, i.kind FROM incoming i) d),
     large AS (
         INSERT INTO tenure.payloads (job_id, args) SELECT i.id, i.args FROM incoming i WHERE i.apart),
     stored AS (
         INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
                                  queue, tenant, kind, args, retry, max_runtime, key, extras, parent, enqueued_at)
         SELECT i.id, CASE WHEN i.run_at > t THEN 1 /* waiting */ ELSE 0 /* ready */ END,
-               tenure.lane(i.queue, i.tenant, i.kind, false),
-               i.priority, i.run_at, 0, 0, i.max_attempts, 0, i.max_crashes,
+               p.lane, i.priority, i.run_at, 0, 0, i.max_attempts, 0, i.max_crashes,
                i.queue, i.tenant, i.kind, CASE WHEN NOT i.apart THEN i.args END, i.retry, i.max_runtime, i.key,
                i.extras, i.parent, t
-          FROM incoming i)
+          FROM incoming i JOIN place p ON p.queue = i.queue AND p.tenant = i.tenant AND p.kind = i.kind)
     SELECT array_agg(DISTINCT i.queue) INTO loud FROM incoming i WHERE i.run_at <= t;
     PERFORM tenure.announce(q, t) FROM unnest(loud) q;
 

@@ -1,4 +1,5 @@
--- A job as row.rs reads it. Other verbs write {live} or {ended} for these columns.
+-- What several statements have in common: a job as row.rs reads it, and conditions. Elsewhere {live} stands for the
+-- section :live, and so on.
 
 -- :live
 id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
@@ -21,3 +22,18 @@ lease_until <= :over
         OR min(max(iif(leased_at < :since, :since, 0),
                    iif(leased_at >= :broke_before AND leased_at < :broke, :broke, 0)) + lease_ms,
                coalesce(started_at + max_runtime, 9223372036854775807)) <= :over)
+
+-- A job goes into the table of ended jobs. Without :ends_under and :crashes it keeps its token and its crashes.
+-- :as_ended
+INSERT INTO tenure_done (id, state, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
+                         queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
+                         enqueued_at, worker, started_at, finished_at, result, reason)
+SELECT id, :state, priority, run_at, coalesce(:ends_under, token), attempt, max_attempts, coalesce(:crashes, crashes), max_crashes,
+       queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
+       enqueued_at, worker, started_at, :now, :result, :reason
+
+-- The fence of settlements: the job runs, and this is its latest token.
+-- :holds
+  FROM tenure_jobs
+ WHERE id = :job
+   AND token = :token AND state = 2 /* running */

@@ -3,9 +3,7 @@
 
 -- :fence
 SELECT {live}
-  FROM tenure_jobs
- WHERE id = :job
-   AND token = :token AND state = 2 /* running */
+{holds}
 
 -- Back to the queue or aside. Settling, lapsing and resuming end here.
 -- :put_back
@@ -23,14 +21,14 @@ UPDATE tenure_jobs
 
 -- Over. Settling, lapsing and cancelling end here.
 -- :end
-INSERT INTO tenure_done (id, state, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                         queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
-                         enqueued_at, worker, started_at, finished_at, result, reason)
-SELECT id, :state, priority, run_at, :token, attempt, max_attempts, :crashes, max_crashes,
-       queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,
-       enqueued_at, worker, started_at, :now, :result, :reason
+{as_ended}
   FROM tenure_jobs
  WHERE id = :job
+
+-- The same for a completion, with its fence: it writes nothing if the attempt does not hold the job.
+-- :complete
+{as_ended}
+{holds}
 
 -- :remove
 DELETE FROM tenure_jobs WHERE id = :job

@@ -35,7 +35,7 @@ pub(super) fn settle_and_claim(
         queue, tenant, attempt, max_attempts, crashes, max_crashes, retry, max_runtime, run_at, \
         started_at, enqueued_at, lease_until, key, extras, cursor, due_ms, marks \
         FROM tenure.settle_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-        p_round => $15, p_request => $16, p_in_transaction => $17)";
+        p_round => $15, p_request => $16, p_suspects => $17, p_in_transaction => $18)";
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));
@@ -70,6 +70,7 @@ struct Asked<'a> {
     grace_ms: i64,
     round: i64,
     request: i64,
+    suspects: bool,
 }
 
 impl<'a> Asked<'a> {
@@ -84,10 +85,11 @@ impl<'a> Asked<'a> {
             grace_ms: millis(ask.grace),
             round: ask.cursor.end(),
             request: ask.request,
+            suspects: ask.suspects,
         }
     }
 
-    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 10] {
+    fn params(&'a self, marks: &'a Option<String>) -> [Param<'a>; 11] {
         [
             (&self.worker, Type::TEXT),
             (&self.queues, Type::TEXT_ARRAY),
@@ -99,6 +101,7 @@ impl<'a> Asked<'a> {
             (&self.grace_ms, Type::INT8),
             (&self.round, Type::INT8),
             (&self.request, Type::INT8),
+            (&self.suspects, Type::BOOL),
         ]
     }
 }

@@ -121,7 +121,8 @@ struct Walk<'a> {
     /// The numbers of the requested kinds; `None` for all.
     kinds: Option<BTreeSet<i64>>,
     /// Whether the claim may take a suspect: not while its worker runs one that started less than
-    /// [`SUSPICION`] ago, or that its next crash would bury; and not after it has taken one.
+    /// [`SUSPICION`] ago, or that its next crash would bury; not after it has taken one; and not
+    /// if it was not asked for any.
     suspect_allowed: bool,
     /// Whether the claim may take a suspect whose next crash would bury it: only if the worker runs
     /// no other suspect.
@@ -166,7 +167,7 @@ impl<'a> Walk<'a> {
             ranges: ring(queues, ask.cursor),
             queues,
             kinds: ask.kinds.as_ref().map(|kinds| kinds.iter().map(lane::kind).collect()),
-            suspect_allowed: !held.unwrap_or(false),
+            suspect_allowed: ask.suspects && !held.unwrap_or(false),
             last_chance_allowed: held.is_none(),
             passed: 0,
             walked_to: ask.cursor.group,
@@ -347,19 +348,12 @@ impl<'a> Walk<'a> {
     /// Takes a job, and reads it in a second statement: with RETURNING, SQLite would keep a
     /// statement journal for a statement that changes one row.
     fn take_one(&self, job: JobId) -> Result<Option<Attempt>> {
-        let by_id = named_params! { ":job": job.0 };
-        let taken = self.tx.run(
-            &self.tx.sql.claim.take,
-            named_params! {
-                ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
-                ":request": self.ask.request,
-                ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
-            },
-        )?;
-        if taken == 0 {
-            return Ok(None);
-        }
-        let taken = self.tx.one(&self.tx.sql.claim.taken, by_id, row::record)?;
+        let taken = named_params! {
+            ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
+            ":request": self.ask.request,
+            ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
+        };
+        let taken = self.tx.one(&self.tx.sql.claim.take, taken, row::record)?;
         Ok(taken.and_then(Attempt::of))
     }
 }

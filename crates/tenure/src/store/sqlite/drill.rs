@@ -281,7 +281,7 @@ impl Tx<'_> {
                 &self.sql.settle.end,
                 named_params! {
                     ":job": job.id.0, ":state": row::code(job.state, false),
-                    ":token": job.token.0, ":crashes": job.crashes, ":now": finished_at.as_millis(),
+                    ":ends_under": job.token.0, ":crashes": job.crashes, ":now": finished_at.as_millis(),
                     ":result": job.result.as_ref().map(|result| result.as_str()), ":reason": job.reason,
                 },
             )?;

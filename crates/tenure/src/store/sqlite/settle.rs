@@ -7,7 +7,7 @@ use rusqlite::{Result, named_params};
 use super::row;
 use super::tx::{Ending, Tx, entry};
 use crate::inspect::TimelineEntry;
-use crate::job::{Name, NewJob, State};
+use crate::job::{Json, Name, NewJob, State};
 use crate::lease::{Fence, Stale};
 use crate::lifecycle::{
     Outcome, Standing, Verb, after_settling, attempt_counts, crashes_after_return, is_own_return,
@@ -45,13 +45,40 @@ impl Tx<'_> {
 
     fn settle_one(&self, settlement: &Settlement, forgetful: &BTreeSet<Name>) -> Result<Settled> {
         let Settlement { fence, outcome, .. } = settlement;
-        match self.pass_fence(*fence)? {
-            Some(job) => Ok(Settled::Applied(self.apply(&job, outcome, forgetful)?)),
+        let applied = match outcome {
+            // The everyday case, in two statements.
+            Outcome::Complete { result } if forgetful.is_empty() => {
+                self.complete(*fence, result.as_ref())?.then_some(State::Succeeded)
+            }
+            _ => {
+                let held = self.pass_fence(*fence)?;
+                held.map(|job| self.apply(&job, outcome, forgetful)).transpose()?
+            }
+        };
+        match applied {
+            Some(state) => Ok(Settled::Applied(state)),
             None => self.answer_late(*fence, outcome.verb()),
         }
     }
 
-    /// The running job that has this token. This is the only place that decides whether a
+    /// Completes a job if this attempt holds it, and returns whether it does. By the same fence as
+    /// [`Tx::pass_fence`]: it stands once in the SQL.
+    fn complete(&self, fence: Fence, result: Option<&Json>) -> Result<bool> {
+        let job = named_params! { ":job": fence.job.0 };
+        let ending = named_params! {
+            ":job": fence.job.0, ":state": row::code(State::Succeeded, false),
+            ":token": fence.token.0, ":ends_under": None::<i64>, ":crashes": None::<u16>,
+            ":now": self.now.as_millis(),
+            ":result": result.map(Json::as_str), ":reason": None::<&str>,
+        };
+        let is_held = self.run(&self.sql.settle.complete, ending)? > 0;
+        if is_held {
+            self.run(&self.sql.settle.remove, job)?;
+        }
+        Ok(is_held)
+    }
+
+    /// The running job that has this token. Its fence is the only thing that decides whether a
     /// settlement may be applied.
     fn pass_fence(&self, fence: Fence) -> Result<Option<JobRecord>> {
         let shown = named_params! { ":job": fence.job.0, ":token": fence.token.0 };

@@ -61,8 +61,7 @@ macro_rules! statements {
                             $($name: {
                                 let sql = found.remove(stringify!($name));
                                 let sql = sql.unwrap_or_else(|| panic!("{}.sql has no statement {}", stringify!($file), stringify!($name)));
-                                sql.replace("{live}", &record["live"]).replace("{ended}", &record["ended"])
-                                    .replace("{over}", &record["over"])
+                                record.iter().fold(sql, |sql, (name, part)| sql.replace(&format!("{{{name}}}"), part))
                             },)+
                         };
                         assert!(found.is_empty(), "{}.sql has statements that nobody uses: {found:?}", stringify!($file));
@@ -78,10 +77,10 @@ const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
 
 statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
-    claim { probe looks_over due promote meta paused holds_suspect next_lane pick take taken next_due held }
+    claim { probe looks_over due promote meta paused holds_suspect next_lane pick take next_due held }
     renew { extend }
     progress { report }
-    settle { fence put_back end remove current ended_by completed_by heard last_kept thin note forgetful }
+    settle { fence put_back end complete remove current ended_by completed_by heard last_kept thin note forgetful }
     ledger { holds open find write has_open recall remember effects effects_in_doubt }
     lapse {
         overdue check of_worker workers guards register keep_guard retire looked counted_anew uncrash break_time forget_workers
@@ -103,6 +102,7 @@ mod tests {
     fn every_statement_that_the_engine_names_is_in_its_file_and_no_other() {
         let statements = Statements::embedded();
         assert!(statements.settle.fence.contains("token = :token AND state = 2"));
+        assert!(statements.settle.complete.contains("token = :token AND state = 2"));
         assert!(statements.claim.held.contains("lease_until, NULL, NULL, reason"));
     }
 

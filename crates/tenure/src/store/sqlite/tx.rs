@@ -133,7 +133,7 @@ impl Tx<'_> {
                     &self.sql.settle.end,
                     named_params! {
                         ":job": job.id.0, ":state": row::code(state, false),
-                        ":token": job.token.0, ":crashes": job.crashes, ":now": self.now.as_millis(),
+                        ":ends_under": job.token.0, ":crashes": job.crashes, ":now": self.now.as_millis(),
                         ":result": end.result, ":reason": end.reason,
                     },
                 )?;

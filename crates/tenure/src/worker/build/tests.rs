@@ -42,6 +42,24 @@ async fn a_lease_that_a_busy_worker_could_not_keep_is_refused() {
 }
 
 #[tokio::test]
+async fn a_worker_runs_more_jobs_at_a_time_than_one_call_claims() {
+    const JOBS: usize = 1_500;
+    let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+    for _ in 0..JOBS {
+        tenure.enqueue_kind("work", &()).await.unwrap();
+    }
+    // None returns before all have begun.
+    let worker = Worker::new(&tenure).state(tokio::sync::Barrier::new(JOBS));
+    let worker = worker.handle_any(|_, cx| async move {
+        cx.state::<tokio::sync::Barrier>().wait().await;
+        Ok(None)
+    });
+    let ended = worker.concurrency(JOBS).drain().run();
+    let exit = tokio::time::timeout(Duration::from_secs(120), ended).await.unwrap();
+    assert_eq!(exit.unwrap(), Exit::Drained);
+}
+
+#[tokio::test]
 async fn a_result_that_json_cannot_express_buries_its_job_with_the_reason() {
     #[derive(serde::Serialize, serde::Deserialize)]
     struct Divide(f64);
@@ -228,15 +246,15 @@ async fn a_worker_runs_the_kinds_that_it_was_asked_to_and_refuses_settings_that_
     assert_eq!(kinds(any().kinds(["sow"])).unwrap(), ["sow"]);
     let lease = Duration::from_secs(7);
     assert_eq!(worker().lease(lease).plan().unwrap().lease, lease);
-    for slots in [1, BATCH_LIMIT] {
+    for slots in [1, 10_000] {
         assert_eq!(worker().concurrency(slots).plan().unwrap().slots, slots);
     }
     for (worker, refusal) in [
         (worker().kinds(["mow", "reap"]), "kinds: there is no handler for reap"),
         (Worker::new(&tenure), "handlers: a worker without handlers can run nothing"),
         (worker().queues([]), "queues: a worker works from at least one queue"),
-        (worker().concurrency(0), "concurrency: 0 is outside 1 to 1000"),
-        (worker().concurrency(1_001), "concurrency: 1001 is outside 1 to 1000"),
+        (worker().concurrency(0), "concurrency: 0 is outside 1 to 10000"),
+        (worker().concurrency(10_001), "concurrency: 10001 is outside 1 to 10000"),
     ] {
         let error = worker.plan().unwrap_err().to_string();
         assert!(error.starts_with(refusal), "{error}");

@@ -4,6 +4,7 @@ mod ahead;
 mod checks;
 mod failures;
 mod line;
+mod relief;
 use crate::store::Look;
 use std::sync::Mutex;
 
@@ -24,6 +25,10 @@ use crate::worker::Renewer;
 struct Begun(Arc<Mutex<Vec<Arc<Hold>>>>);
 
 impl Crew for Begun {
+    fn another(&mut self) -> Begun {
+        self.clone()
+    }
+
     fn start(&mut self, _: Attempt, hold: Arc<Hold>) {
         self.0.lock().unwrap().push(hold);
     }

@@ -39,7 +39,7 @@ fn ended_as(fence: Fence, returned: Returned) -> Ended {
         attempt: 1,
         trace: None,
     };
-    Ended { about: Arc::new(about), returned, ran: Duration::from_millis(7) }
+    Ended { about: Arc::new(about), returned, ran: Duration::from_millis(7), was_sent: false }
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn a_settlement_that_finds_no_job_is_a_success_only_if_it_was_sent_before() {
         bench.desk.returned(*fence, done(), at(0));
     }
     settler.gather(&bench.desk, at(0));
-    settler.repeats = 1;
+    settler.pending[0].was_sent = true;
     settler.heard(&gone, &bench.plan, &bench.desk);
     assert_eq!(bench.told.lock().unwrap().drain(..).collect::<Vec<_>>(), ["job_succeeded"]);
     assert_eq!((settler.refused, bench.held()), (1, 1));

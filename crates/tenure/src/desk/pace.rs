@@ -9,14 +9,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::{Ended, Returned, may_wait};
 use crate::clock::Moment;
-use crate::desk::{Ended, Returned, may_wait};
 use crate::job::{BATCH_LIMIT, Name};
 use crate::lifecycle::Outcome;
 use crate::store::Attempt;
 
 /// For how long nothing is claimed ahead after an attempt that may not wait, or that was given back.
 const CAUTION: Duration = Duration::from_secs(1);
+/// The most attempts that wait: what two calls bring.
+const MOST: usize = 2 * BATCH_LIMIT;
 /// So many kinds are remembered.
 const MOST_KINDS: usize = 1_000;
 
@@ -37,10 +39,15 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The pace of a worker with so many slots that claims as far ahead as this.
-    pub(super) fn new(slots: usize, ahead: Duration) -> Pace {
-        let cautious_until = Moment::default();
+    /// The pace of a worker with so many slots that claims nothing ahead.
+    pub(super) fn new(slots: usize) -> Pace {
+        let (ahead, cautious_until) = (Duration::ZERO, Moment::default());
         Pace { slots, ahead, took: BTreeMap::new(), allowed: 0, ended: 0, cautious_until }
+    }
+
+    /// From now on so much work may wait.
+    pub(super) fn claim_ahead(&mut self, ahead: Duration) {
+        self.ahead = ahead;
     }
 
     /// How many attempts may wait now.
@@ -50,8 +57,12 @@ impl Pace {
 
     /// These attempts have ended.
     pub(super) fn ended(&mut self, attempts: &[Ended], now: Moment) {
-        self.ended += attempts.len();
-        for Ended { about, returned, ran } in attempts {
+        for Ended { about, returned, ran, was_sent } in attempts {
+            if *was_sent {
+                // It was counted before.
+                continue;
+            }
+            self.ended += 1;
             if matches!(returned, Returned::Settle(Outcome::Release)) {
                 // It may have waited too long.
                 (self.allowed, self.cautious_until) = (0, now + CAUTION);
@@ -89,7 +100,7 @@ impl Pace {
     fn in_time(&self, took: Duration) -> usize {
         let all = self.ahead.as_nanos() * self.slots as u128;
         let count = all / took.as_nanos().max(1);
-        usize::try_from(count).unwrap_or(BATCH_LIMIT).min(BATCH_LIMIT)
+        usize::try_from(count).unwrap_or(MOST).min(MOST)
     }
 }
 

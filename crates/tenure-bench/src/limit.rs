@@ -1,8 +1,9 @@
 //! What the machine can do at all: the work of a job as plain SQL, by the driver alone, on tables
 //! that are thrown away. No queue on this engine can be much faster, so each figure is also told as
-//! a fraction of it.
+//! a fraction of it. A command for each job is compared with starting the command (`spawn`).
 
 mod postgres;
+mod spawn;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub(crate) enum Limit {
     Through50,
     /// The same: the 99th percentile.
     Through99,
+    /// Processes that are started and run `true`, 16 at a time.
+    SpawnTrue,
 }
 
 impl Limit {
@@ -54,6 +57,7 @@ impl Limit {
             Limit::Start99 => "start p99",
             Limit::Through50 => "through p50",
             Limit::Through99 => "through p99",
+            Limit::SpawnTrue => "spawn_true",
         }
     }
 
@@ -70,6 +74,7 @@ impl Limit {
             Limit::Through50 | Limit::Through99 => {
                 "one row inserted, claimed and moved, in 3 commits"
             }
+            Limit::SpawnTrue => "processes started that run `true`, 16 at a time",
         }
     }
 
@@ -143,6 +148,9 @@ fn all(driver: &mut dyn Driver, wanted: &[Limit], quick: bool) -> Result<BTreeMa
         found.insert(Limit::Start99, percentile(&starts, 99.0));
         found.insert(Limit::Through50, percentile(&throughs, 50.0));
         found.insert(Limit::Through99, percentile(&throughs, 99.0));
+    }
+    if wants(&[Limit::SpawnTrue]) {
+        found.insert(Limit::SpawnTrue, spawn::measure(size(2_000, 50))?);
     }
     Ok(found)
 }

@@ -4,6 +4,7 @@
 //! Each measure gets a new store with nothing in it, and returns what it read in one round.
 
 mod backlog;
+mod command;
 mod crowd;
 mod enqueue;
 mod horizon;
@@ -288,6 +289,13 @@ pub static ALL: &[Measure] = &[
         BOTH,
         &[],
         recovery::kill
+    ),
+    measure!(
+        "command_true",
+        "run the command true for each job, one worker, concurrency 16",
+        BOTH,
+        &[Limit::SpawnTrue],
+        command::truth
     ),
 ];
 

@@ -24,7 +24,7 @@ use tenure::engine::store::{Error, Store};
 use self::commands::bench;
 #[cfg(feature = "drill")]
 use self::commands::drill;
-use self::commands::worker::shim;
+use self::commands::worker::helper;
 use self::commands::{
     completions, dead, dev, doctor, effects, enqueue, jobs, migrate, producer, queues, stats,
     worker,
@@ -157,8 +157,8 @@ enum Answer {
 }
 
 fn main() -> ExitCode {
-    // The shim is started for every job of a worker, so nothing else comes before it.
-    if let Some(code) = shim::play() {
+    // The helper of a worker is this program too, but has no command line for people.
+    if let Some(code) = helper::play() {
         return code;
     }
     let outcome = Cli::try_parse().map_err(anyhow::Error::new).and_then(run);

@@ -75,7 +75,8 @@ impl Bench<'_> {
 }
 
 fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Shell) {
-    let names = ["enqueue_16_keys", "process_4_workers", "backlog_1000", "recovery_kill"];
+    let names =
+        ["enqueue_16_keys", "process_4_workers", "backlog_1000", "recovery_kill", "command_true"];
     let only: Vec<&str> = names.iter().flat_map(|name| ["--only", name]).collect();
     let svg = shell.path("bench.svg");
     let drawn = ["--rounds", "2", "--svg", svg.to_str().unwrap()];
@@ -98,6 +99,7 @@ fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Sh
         "backlog_1000",
         "recovery_kill median",
         "recovery_kill slowest",
+        "command_true",
     ];
     assert_eq!(named, expected);
     for figure in figures {

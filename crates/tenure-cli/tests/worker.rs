@@ -30,6 +30,9 @@ on_both_engines!(
     after_its_grace_a_job_is_given_back_and_its_processes_are_gone,
     a_second_interrupt_gives_jobs_back_at_once,
     a_killed_worker_leaves_nothing_behind_and_another_runs_its_job,
+    a_killed_helper_costs_its_jobs_an_attempt_and_the_worker_has_another,
+    a_worker_that_is_killed_at_once_with_its_helper_leaves_no_command,
+    a_worker_that_is_killed_while_its_helper_is_stopped_leaves_nothing_behind,
     events_as_json_carry_job_token_and_worker,
     two_workers_with_the_same_settings_share_the_work,
     a_kind_that_nobody_asked_for_stays_queued,
@@ -111,7 +114,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The processes that a command has written down: its shim, itself, its child.
+/// The processes that a command has written down: its helper, itself, its child.
 fn noted(shell: &Shell) -> Vec<Process> {
     let line = until("the command to start", || fs::read_to_string(shell.path("pids")).ok());
     Process::all(&line)
@@ -262,7 +265,7 @@ fn a_killed_worker_leaves_nothing_behind_and_another_runs_its_job(shell: &Shell)
     let mut worker = Worker::start(shell, &args);
     let processes = noted(shell);
     // The commands that the script ran to write the file may still exist for a moment.
-    until("the worker, its shim, the command and its child to be left", || {
+    until("the worker, its helper, the command and its child to be left", || {
         (who_is_left(shell).len() == 4).then_some(())
     });
     worker.signal(Signal::KILL);
@@ -277,6 +280,49 @@ fn a_killed_worker_leaves_nothing_behind_and_another_runs_its_job(shell: &Shell)
     assert_eq!((found.job.crashes, found.job.result.unwrap().as_str()), (1, "2"));
     heir.signal(Signal::TERM);
     assert_eq!(heir.ends(), Some(0));
+}
+
+fn a_killed_helper_costs_its_jobs_an_attempt_and_the_worker_has_another(shell: &Shell) {
+    let id = JobId::parse(shell.ok(&["enqueue", "hung", "--retry", "fixed:1ms"]).trim()).unwrap();
+    let script = format!("[ -e pids ] && {{ echo $TENURE_ATTEMPT; exit; }}; {HANGS}");
+    let mut worker = Worker::start(shell, &["worker", "--", "sh", "-c", &script]);
+    let processes = noted(shell);
+    processes[0].signal(Signal::KILL);
+    processes.iter().for_each(Process::ends);
+    let found = until("the job to be done", || {
+        let found = detail(shell, id);
+        (found.job.state == State::Succeeded).then_some(found)
+    });
+    assert_eq!((found.job.crashes, found.job.result.unwrap().as_str()), (0, "2"));
+    let [retry] = &found.timeline[..] else { panic!("{:?}", found.timeline) };
+    let note = retry.note.as_deref().unwrap();
+    assert!(note.starts_with("tenure __helper ended before it (signal: 9"), "{note}");
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.ends(), Some(0));
+}
+
+fn a_worker_that_is_killed_at_once_with_its_helper_leaves_no_command(shell: &Shell) {
+    enqueue(shell, "hung");
+    // Without a child: that one would be out of reach.
+    let script = "echo $PPID $$ >pids.new; mv pids.new pids; exec sleep 1000";
+    let mut worker = Worker::start(shell, &["worker", "--", "sh", "-c", script]);
+    let processes = noted(shell);
+    // Both are stopped first, so that neither can do anything about the death of the other.
+    let both = [worker.process(), Process::of(&processes[0].id())];
+    both.iter().for_each(|process| process.signal(Signal::STOP));
+    both.iter().for_each(|process| process.signal(Signal::KILL));
+    assert_eq!(worker.ends(), None);
+    processes.iter().for_each(Process::ends);
+}
+
+fn a_worker_that_is_killed_while_its_helper_is_stopped_leaves_nothing_behind(shell: &Shell) {
+    enqueue(shell, "hung");
+    let mut worker = Worker::start(shell, &["worker", "--", "sh", "-c", HANGS]);
+    let processes = noted(shell);
+    processes[0].signal(Signal::STOP);
+    worker.signal(Signal::KILL);
+    assert_eq!(worker.ends(), None);
+    processes.iter().for_each(Process::ends);
 }
 
 fn events_as_json_carry_job_token_and_worker(shell: &Shell) {

@@ -1,5 +1,5 @@
 //! A command for one job, run as a worker runs it: the worker's own code, with the real binary as
-//! the shim.
+//! the helper.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,12 +11,14 @@ mod binary {
     #![allow(dead_code, unused_imports, reason = "the tests need a part of it")]
 
     pub(crate) mod args;
-    pub(crate) mod output;
     pub(crate) mod commands {
         pub(crate) mod worker {
             pub(crate) mod captured;
             pub(crate) mod command;
-            pub(crate) mod shim;
+            pub(crate) mod helper;
+            pub(crate) mod keeper;
+            pub(crate) mod lifeline;
+            pub(crate) mod messages;
         }
     }
 }
@@ -24,12 +26,13 @@ mod binary {
 use std::ffi::OsString;
 use std::future::pending;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs};
 
+use binary::args;
 use binary::commands::worker::captured::ResultFrom;
 use binary::commands::worker::command::{Assignment, Finished, Program};
-use binary::{args, output};
 use process::Process;
 use rustix::process::{Signal, getpgrp};
 use tempfile::TempDir;
@@ -37,9 +40,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const LIMIT: usize = 1024;
 
+/// Nothing here may hang for so long.
+const HANGS: Duration = Duration::from_secs(30);
+
 fn program(words: &[&str]) -> Program {
     let words = words.iter().map(OsString::from).collect();
-    Program::find_below(words, env!("CARGO_BIN_EXE_tenure").into()).unwrap()
+    Program::find_with(words, env!("CARGO_BIN_EXE_tenure").into(), HANGS).unwrap()
 }
 
 fn script(script: &str) -> Program {
@@ -59,7 +65,7 @@ fn unseen(_: &str) {}
 
 /// Awaits a future with a timeout: nothing here may hang.
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("it hangs")
+    tokio::time::timeout(HANGS, future).await.expect("it hangs")
 }
 
 fn done(result: Option<&str>) -> Finished {
@@ -79,11 +85,31 @@ struct Background {
 
 impl Background {
     fn start(program: Program) -> Background {
+        Background::of(&Arc::new(program))
+    }
+
+    /// One of several commands of a program, and so of a helper.
+    fn of(program: &Arc<Program>) -> Background {
+        Background::until(program, pending())
+    }
+
+    fn until(
+        program: &Arc<Program>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Background {
+        let program = Arc::clone(program);
         let (sender, lines) = unbounded_channel();
         let show = move |line: &str| sender.send(line.to_owned()).unwrap_or_default();
-        let task =
-            tokio::spawn(async move { program.run(&assignment("{}"), show, pending()).await });
+        let task = tokio::spawn(async move { program.run(&assignment("{}"), show, stop).await });
         Background { task, lines }
+    }
+
+    /// The error of a command that must fail.
+    async fn fails(self) -> String {
+        match within(self.task).await.unwrap() {
+            Finished::Failed { error } => error,
+            other => panic!("it cannot succeed: {other:?}"),
+        }
     }
 
     async fn line(&mut self) -> String {
@@ -215,8 +241,9 @@ async fn a_command_that_cannot_be_found_is_refused_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_shim_that_cannot_be_started_is_a_failure_that_says_so() {
-    let program = Program::find_below(vec!["true".into()], "/no/such/tenure".into()).unwrap();
+async fn a_helper_that_cannot_be_started_is_a_failure_that_says_so() {
+    let helper = "/no/such/tenure".into();
+    let program = Program::find_with(vec!["true".into()], helper, HANGS).unwrap();
     let Finished::Failed { error } = program.run(&assignment("{}"), unseen, pending()).await else {
         panic!("it cannot succeed")
     };
@@ -295,17 +322,106 @@ fn a_command_that_is_given_up_ends_even_if_the_runtime_is_gone() {
     process.ends();
 }
 
-#[tokio::test]
-async fn a_shim_that_is_killed_alone_is_a_failure_and_nothing_survives_it() {
-    let text = "sleep 1000 & echo $PPID $$ $! >&2; wait";
-    let mut command = Background::start(script(text));
-    let processes = Process::all(&command.line().await);
-    processes[0].signal(Signal::KILL);
-    let Finished::Failed { error } = within(command.task).await.unwrap() else {
-        panic!("it cannot succeed")
-    };
-    assert!(error.starts_with("tenure __run ended before it (signal: 9"), "{error}");
+/// Waits until all of them have ended, without blocking the runtime.
+async fn end(processes: Vec<Process>) {
     tokio::task::spawn_blocking(move || processes.iter().for_each(Process::ends)).await.unwrap();
+}
+
+#[tokio::test]
+async fn all_commands_of_a_helper_that_is_killed_fail_and_nothing_survives_it() {
+    let text = "sleep 1000 & echo $PPID $$ $! >&2; wait";
+    let program = Arc::new(script(text));
+    let mut commands = [(); 3].map(|()| Background::of(&program));
+    let mut processes = Vec::new();
+    for command in &mut commands {
+        processes.extend(Process::all(&command.line().await));
+    }
+    assert_eq!(processes.len(), 9);
+    processes[0].signal(Signal::KILL);
+    for command in commands {
+        let error = command.fails().await;
+        assert!(error.starts_with("tenure __helper ended before it (signal: 9"), "{error}");
+    }
+    end(processes).await;
+    // The next command has a new helper.
+    let mut next = Background::of(&program);
+    let processes = Process::all(&next.line().await);
+    assert!(!processes.iter().any(Process::has_ended));
+    next.task.abort();
+    drop(program);
+    end(processes).await;
+}
+
+#[tokio::test]
+async fn a_helper_that_was_killed_while_it_was_idle_costs_no_attempt() {
+    let program = Arc::new(script("echo $PPID >&2"));
+    let mut before: Option<Process> = None;
+    for _ in 0..3 {
+        let mut command = Background::of(&program);
+        let helper = Process::of(&command.line().await);
+        assert_eq!(within(command.task).await.unwrap(), done(None));
+        assert!(before.is_none_or(|before| before.has_ended()));
+        helper.signal(Signal::KILL);
+        helper.ends();
+        before = Some(helper);
+    }
+}
+
+#[tokio::test]
+async fn a_helper_that_is_silent_is_replaced_and_nothing_survives_it() {
+    let words = ["sh", "-c", "echo $PPID $$ >&2; exec sleep 1000"].map(OsString::from);
+    let silence = Duration::from_millis(500);
+    let program =
+        Program::find_with(words.into(), env!("CARGO_BIN_EXE_tenure").into(), silence).unwrap();
+    let program = Arc::new(program);
+    let mut first = Background::of(&program);
+    let processes = Process::all(&first.line().await);
+    processes[0].signal(Signal::STOP);
+    // Neither is this one started, nor the other one's end told.
+    let second = Background::of(&program);
+    for command in [first, second] {
+        let error = command.fails().await;
+        assert!(error.starts_with("tenure __helper ended before it (signal: 9"), "{error}");
+    }
+    end(processes).await;
+    let mut third = Background::of(&program);
+    end_by_stopping(&program, Process::all(&third.line().await), third).await;
+}
+
+/// A helper that is stopped does not end a command. The worker then ends both.
+async fn end_by_stopping(program: &Arc<Program>, processes: Vec<Process>, running: Background) {
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut next = Background::until(program, async { stopped.await.unwrap_or_default() });
+    let mut all = Process::all(&next.line().await);
+    processes[0].signal(Signal::STOP);
+    stop.send(()).unwrap();
+    for command in [next, running] {
+        let error = command.fails().await;
+        assert!(error.starts_with("tenure __helper ended before it (signal: 9"), "{error}");
+    }
+    all.extend(processes);
+    end(all).await;
+}
+
+#[tokio::test]
+async fn a_command_that_floods_its_output_holds_up_no_other() {
+    let directory = TempDir::new().unwrap();
+    let text = format!(
+        "if mkdir {}/first 2>/dev/null; then echo flood >&2; exec cat /dev/zero; fi; echo 7",
+        directory.path().display()
+    );
+    let program = Arc::new(script(&text));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut flood = Background::until(&program, async { stopped.await.unwrap_or_default() });
+    assert_eq!(flood.line().await, "flood");
+    for _ in 0..4 {
+        for other in [(); 15].map(|()| Background::of(&program)) {
+            assert_eq!(within(other.task).await.unwrap(), done(Some("7")));
+        }
+    }
+    assert!(!flood.task.is_finished());
+    stop.send(()).unwrap();
+    assert_eq!(flood.fails().await, "killed by signal 15 (TERM): flood");
 }
 
 /// A FIFO that a command reads from: the command waits there until the gate is opened.

@@ -20,8 +20,8 @@ use anyhow::{Context, Result};
 use tenure_bench::{Choice, Ground, On, Plan, Program, Progress};
 
 use crate::args::BadInput;
+use crate::commands::worker::helper::this_program;
 use crate::commands::worker::runtime;
-use crate::commands::worker::shim::this_program;
 use crate::target::Target;
 use crate::{Answer, Session};
 

@@ -1,12 +1,16 @@
 //! `tenure worker`: runs a command for each job, so that any language is a worker.
 //!
-//! Claiming, leases and settling are the library's. This module runs a [`command`] for each job,
-//! below a [`shim`] that kills it when the worker is gone, and keeps what is [`captured`] of its
-//! output.
+//! Claiming, leases and settling are the library's. This module runs a [`command`] for each job and
+//! keeps what is [`captured`] of its output. The commands are started by a [`helper`], a process
+//! that kills them when the worker is gone. The [`keeper`] starts the helper, a [`lifeline`] for
+//! each command connects it with the worker, and [`messages`] are what they send each other.
 
 pub(crate) mod captured;
 pub(crate) mod command;
-pub(crate) mod shim;
+pub(crate) mod helper;
+pub(crate) mod keeper;
+pub(crate) mod lifeline;
+pub(crate) mod messages;
 
 use std::ffi::OsString;
 use std::sync::{Arc, Once};

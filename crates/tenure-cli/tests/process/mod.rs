@@ -28,6 +28,11 @@ impl Process {
         line.split_whitespace().map(Process::of).collect()
     }
 
+    /// Its id, as [`Process::of`] takes it.
+    pub(crate) fn id(&self) -> String {
+        self.pid.as_raw_nonzero().to_string()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }

@@ -4,36 +4,38 @@
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::future::pending;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as Pair;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
 use rustix::fs::Access;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tenure::Json;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::UnixStream;
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use super::captured::{Output, ResultFrom, Stderr, Stdout};
-use super::shim::{self, Report};
+use super::helper;
+use super::keeper::Keeper;
+use super::lifeline::{End, Lifeline};
+use super::messages::Order;
 use crate::args::BadInput;
 
 /// What runs for each job.
 pub(crate) struct Program {
-    words: Vec<OsString>,
+    /// Has the process that starts it.
+    keeper: Keeper,
     /// How long a command may take to end after it is asked to.
     patience: Duration,
     /// Which part of its stdout is the result.
     result: ResultFrom,
-    /// The program started in between: this program, again.
-    shim: PathBuf,
 }
 
 /// One attempt, as the command sees it.
@@ -67,17 +69,22 @@ impl Program {
 
     /// Looks for the command, so that a typo is reported once at the start and not by every job.
     pub(crate) fn find(words: Vec<OsString>) -> Result<Program> {
-        Program::find_below(words, shim::this_program()?)
+        Program::find_with(words, helper::this_program()?, Keeper::SILENCE)
     }
 
-    /// The same, with this program as the shim.
-    pub(crate) fn find_below(words: Vec<OsString>, shim: PathBuf) -> Result<Program> {
+    /// The same, with this program as the helper, which may be silent for so long.
+    pub(crate) fn find_with(
+        words: Vec<OsString>,
+        helper: PathBuf,
+        silence: Duration,
+    ) -> Result<Program> {
         let Some(name) = words.first().filter(|name| !name.is_empty()) else {
             let why = "no command to run; write it after --, such as: tenure worker -- ./resize.sh";
             return Err(BadInput(why.into()).into());
         };
         look_for(name, std::env::var_os("PATH").as_deref()).map_err(BadInput)?;
-        Ok(Program { words, patience: Program::PATIENCE, result: ResultFrom::Stdout, shim })
+        let keeper = Keeper::new(helper, words, silence);
+        Ok(Program { keeper, patience: Program::PATIENCE, result: ResultFrom::Stdout })
     }
 
     /// Sets how long commands may take to end.
@@ -100,15 +107,18 @@ impl Program {
         show: impl FnMut(&str) + Send + 'static,
         stop: impl Future<Output = ()>,
     ) -> Finished {
-        let running = match self.start(job) {
+        let running = match self.start().await {
             Ok(running) => running,
-            Err(cause) => return Finished::Failed { error: self.cannot_run(&cause.to_string()) },
+            Err(cause) => return Finished::Failed { error: self.cannot_run(&cause) },
         };
         // On a task of its own, which outlives the caller: a command that writes something while it
         // ends must not die of a closed pipe.
         let (caller, gone) = oneshot::channel();
+        let environment = job.environment.iter().map(|(name, value)| (*name, value.as_str()));
+        let order = Order::message(&job.args, environment);
         let stdout = Stdout::new(self.result, job.result_limit);
-        let followed = running.follow(job.args.clone(), stdout, Stderr::new(show), gone);
+        let cannot_run = self.explain();
+        let followed = running.follow(order, stdout, Stderr::new(show), gone, cannot_run.clone());
         let mut followed = tokio::spawn(followed);
         let ended = tokio::select! {
             biased;
@@ -119,72 +129,76 @@ impl Program {
             }
         };
         match ended {
-            Ok(Ended { report: Ok(report), stdout, stderr }) => {
-                judge(report, stdout, &stderr, job.result_limit)
+            Ok(Ended { end: End::NotRun(error), .. }) => {
+                Finished::Failed { error: cannot_run(error) }
             }
-            Ok(Ended { report: Err(status), stderr, .. }) => {
-                let how = match status {
-                    Some(status) => format!("tenure __run ended before it ({status})"),
-                    None => "tenure __run ended before it".to_owned(),
-                };
-                Finished::Failed { error: with(how, &stderr) }
-            }
-            Err(cause) => Finished::Failed { error: self.cannot_run(&cause.to_string()) },
+            Ok(Ended { end, stdout, stderr }) => judge(end, stdout, &stderr, job.result_limit),
+            Err(cause) => Finished::Failed { error: self.cannot_run(&cause) },
         }
     }
 
-    fn start(&self, job: &Assignment) -> io::Result<Running> {
+    /// Makes the pipes of a command and hands its ends over.
+    async fn start(&self) -> io::Result<Running> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
-        let mut child = Command::new(&self.shim)
-            .arg0("tenure")
-            .args([shim::RUN, "--"])
-            .args(&self.words)
-            .envs(job.environment.iter().map(|(name, value)| (name, value)))
-            // Ctrl-C in a terminal reaches a whole process group; only the worker decides what
-            // becomes of its jobs.
-            .process_group(0)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(io::Error::other("it has no pipes"));
-        };
-        let lifeline = Lifeline {
-            stream: UnixStream::from_std(ours)?,
-            patience: self.patience,
-            is_heard: false,
-        };
-        Ok(Running { lifeline, stdout, stderr, shim: child })
+        let (stdout, their_stdout) = io::pipe()?;
+        let (stderr, their_stderr) = io::pipe()?;
+        let given = [theirs.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+        let helper = self.keeper.hand_over(given).await?;
+        Ok(Running {
+            lifeline: Lifeline::new(UnixStream::from_std(ours)?, helper, self.patience),
+            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+        })
     }
 
-    fn cannot_run(&self, why: &str) -> String {
-        let name = self.words.first().map(|name| name.display().to_string()).unwrap_or_default();
-        format!("cannot run {name}: {why}")
+    fn cannot_run(&self, why: &impl fmt::Display) -> String {
+        format!("cannot run {}: {why}", self.name())
+    }
+
+    /// Says why a command could not be run, by an error of the system.
+    fn explain(&self) -> impl Fn(i32) -> String + Clone + Send + 'static {
+        let name = self.name();
+        move |error| format!("cannot run {name}: {}", io::Error::from_raw_os_error(error))
+    }
+
+    fn name(&self) -> String {
+        self.keeper.command().first().map(|name| name.display().to_string()).unwrap_or_default()
     }
 }
 
 /// Combines the exit code and the output into one answer.
-fn judge(report: Report, stdout: Output, stderr: &str, limit: usize) -> Finished {
-    match (report, stdout) {
-        (Report::Exited(0), Output::Result(json)) => Finished::Done { result: Some(json) },
-        (Report::Exited(0), Output::Nothing) => Finished::Done { result: None },
-        (Report::Exited(0), Output::NotJson) => Finished::NotJson,
-        (Report::Exited(0), Output::TooLarge { size }) => Finished::TooLarge { size, limit },
-        (Report::Exited(code @ FATAL), _) => {
-            Finished::Fatal { error: with(format!("exit code {code}"), stderr) }
+fn judge(end: End, stdout: Output, stderr: &str, limit: usize) -> Finished {
+    let how = match end {
+        End::Exited(0) => {
+            return match stdout {
+                Output::Result(json) => Finished::Done { result: Some(json) },
+                Output::Nothing => Finished::Done { result: None },
+                Output::NotJson => Finished::NotJson,
+                Output::TooLarge { size } => Finished::TooLarge { size, limit },
+            };
         }
-        (Report::Exited(code), _) => {
-            Finished::Failed { error: with(format!("exit code {code}"), stderr) }
+        End::Exited(FATAL) => {
+            return Finished::Fatal { error: with(format!("exit code {FATAL}"), stderr) };
         }
-        (Report::Killed(signal), _) => {
-            Finished::Failed { error: with(format!("killed by {}", signal_name(signal)), stderr) }
-        }
-        (Report::NotRun(why), _) => Finished::Failed { error: why },
-        (Report::Started(_), _) => {
-            Finished::Failed { error: with("it never ended".into(), stderr) }
-        }
+        End::Exited(code) => format!("exit code {code}"),
+        End::Killed(signal) => format!("killed by {}", signal_name(signal)),
+        // What a shell says of a command that cannot be run.
+        End::NoCommand(error) => format!("exit code {}", exit_code(error)),
+        End::NotRun(error) => io::Error::from_raw_os_error(error).to_string(),
+        End::Lost(Some(status)) => format!("tenure __helper ended before it ({status})"),
+        End::Lost(None) => "tenure __helper gave it up".to_owned(),
+    };
+    Finished::Failed { error: with(how, stderr) }
+}
+
+/// The exit codes of shells for a command that cannot be run.
+fn exit_code(error: i32) -> u8 {
+    const NOT_RUN: u8 = 126;
+    const NOT_FOUND: u8 = 127;
+    match io::Error::from_raw_os_error(error).kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_RUN,
     }
 }
 
@@ -216,30 +230,30 @@ fn signal_name(signal: i32) -> String {
 
 // ── one attempt ──────────────────────────────────────────────────────────────────────────────────
 
-/// A running command, below its shim.
+/// A command that was handed over, and the worker's ends of its pipes.
 struct Running {
     lifeline: Lifeline,
-    stdout: ChildStdout,
-    stderr: ChildStderr,
-    shim: Child,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
 }
 
 /// What is known of a command that has ended.
 struct Ended {
-    /// Without a report the shim itself has ended, with this status.
-    report: Result<Report, Option<ExitStatus>>,
+    end: End,
     stdout: Output,
     stderr: String,
 }
 
 impl Running {
-    /// Follows the command to its end, and asks it to end when `caller` is gone.
+    /// Follows the command to its end, and asks it to end when `caller` is gone. `explain` turns an
+    /// error of the system into what a shell would print.
     async fn follow(
         mut self,
-        args: String,
+        order: Vec<u8>,
         mut stdout: Stdout,
         mut stderr: Stderr<impl FnMut(&str)>,
         caller: oneshot::Receiver<()>,
+        explain: impl Fn(i32) -> String,
     ) -> Ended {
         let reading = async {
             tokio::join!(
@@ -248,81 +262,19 @@ impl Running {
             );
             pending::<Infallible>().await
         };
-        let report = tokio::select! {
+        let end = tokio::select! {
             biased;
-            report = self.lifeline.talk(&args, caller) => report,
+            end = self.lifeline.talk(&order, caller) => end,
             never = reading => match never {},
         };
         // A process that left the group may hold the pipes open for ever. By now they contain what
         // the command wrote.
         read_what_is_there(&mut self.stdout, |bytes| stdout.take(bytes)).await;
         read_what_is_there(&mut self.stderr, |bytes| stderr.take(bytes)).await;
-        let status = self.shim.wait().await.ok();
-        Ended { report: report.ok_or(status), stdout: stdout.finish(), stderr: stderr.finish() }
-    }
-}
-
-/// The connection to the shim. When it is closed, the shim kills the command.
-struct Lifeline {
-    stream: UnixStream,
-    patience: Duration,
-    /// Whether the shim has the args, and takes the next bytes for a farewell.
-    is_heard: bool,
-}
-
-impl Lifeline {
-    /// Sends the args, and reads until the shim has ended.
-    async fn talk(&mut self, args: &str, caller: oneshot::Receiver<()>) -> Option<Report> {
-        // If the write fails, the shim has ended, which the missing report shows.
-        let said = self.stream.write_all(&shim::greeting(args)).await;
-        self.is_heard = said.is_ok();
-        let mut heard = String::new();
-        let is_over = tokio::select! {
-            biased;
-            () = listen(&mut self.stream, &mut heard) => true,
-            _ = caller => false,
-        };
-        if !is_over {
-            self.say_farewell();
-            listen(&mut self.stream, &mut heard).await;
+        if let End::NoCommand(error) = end {
+            stderr.take(format!("{}\n", explain(error)).as_bytes());
         }
-        self.is_heard = false;
-        let mut reports = heard.split_inclusive('\n').filter_map(Report::parse);
-        match (reports.next(), reports.next()) {
-            // The shim was killed, so it could not kill what the command had started.
-            (Some(Report::Started(group)), None) => {
-                kill(group);
-                None
-            }
-            (first, second) => second.or(first),
-        }
-    }
-
-    /// Asks the shim to end the command, once. The message is short and the shim reads, so the
-    /// write does not block.
-    fn say_farewell(&mut self) {
-        if std::mem::take(&mut self.is_heard) {
-            let _ = rustix::io::write(&self.stream, &shim::farewell(self.patience));
-        }
-    }
-}
-
-impl Drop for Lifeline {
-    /// The runtime ends before the command does: the shim is told to finish alone.
-    fn drop(&mut self) {
-        self.say_farewell();
-    }
-}
-
-/// Reads all reports. If it is cancelled, nothing that was read is lost.
-async fn listen(stream: &mut UnixStream, heard: &mut String) {
-    read(stream, |bytes| heard.push_str(&String::from_utf8_lossy(bytes))).await;
-}
-
-fn kill(group: i32) {
-    if let Some(group) = Pid::from_raw(group) {
-        // The group may be empty already.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        Ended { end, stdout: stdout.finish(), stderr: stderr.finish() }
     }
 }
 
@@ -435,10 +387,10 @@ mod tests {
             Finished::Failed { error } => error,
             other => panic!("{other:?}"),
         };
-        assert_eq!(failed(Report::Exited(3)), "exit code 3: no disk");
-        assert_eq!(failed(Report::Killed(9)), "killed by signal 9 (KILL): no disk");
-        assert_eq!(failed(Report::Killed(34)), "killed by signal 34: no disk");
-        let silent = judge(Report::Exited(65), Output::NotJson, "", 1024);
+        assert_eq!(failed(End::Exited(3)), "exit code 3: no disk");
+        assert_eq!(failed(End::Killed(9)), "killed by signal 9 (KILL): no disk");
+        assert_eq!(failed(End::Killed(34)), "killed by signal 34: no disk");
+        let silent = judge(End::Exited(65), Output::NotJson, "", 1024);
         assert_eq!(silent, Finished::Fatal { error: "exit code 65".into() });
     }
 }

@@ -13,7 +13,7 @@ use tenure_drill::workers::Program;
 use super::{On, WORK};
 use crate::Session;
 use crate::commands::drill::server::{Server, is_server};
-use crate::commands::worker::shim::this_program;
+use crate::commands::worker::helper::this_program;
 use crate::output::say;
 use crate::target::Target;
 

@@ -5,6 +5,7 @@
 mod harness;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use apalis::prelude::*;
@@ -12,12 +13,15 @@ use apalis_postgres::{Config, PgTask, PostgresStorage};
 use harness::{Outcome, Peer};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 const QUEUE: &str = "noop";
 const BATCH: usize = 1_000;
 const CONCURRENCY: usize = 1_000;
+
+static WORKERS: AtomicU32 = AtomicU32::new(0);
 
 struct Apalis {
     pool: PgPool,
@@ -58,20 +62,22 @@ impl Peer for Apalis {
             .with_pubsub()
             .poll_with_interval(Duration::from_millis(100));
         // A name can be used again only after the one before has gone.
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let worker = WorkerBuilder::new(format!("worker-{count}"))
-            .backend(backend)
-            .parallelize(tokio::spawn)
-            .concurrency(CONCURRENCY)
-            .build(noop);
+        let count = WORKERS.fetch_add(1, Ordering::Relaxed);
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move {
-            let signal = async move {
-                let _ = stopped.await;
-                Ok::<(), std::io::Error>(())
-            };
-            if let Err(error) = worker.run_until(signal).await {
+        let signal = async move {
+            let _ = stopped.await;
+            Ok::<(), std::io::Error>(())
+        };
+        let runtime = Handle::current();
+        // On a thread of its own, because the compiler cannot tell that this future may move between
+        // threads. The handlers run on the runtime's threads.
+        let task = tokio::task::spawn_blocking(move || {
+            let worker = WorkerBuilder::new(format!("worker-{count}"))
+                .backend(backend)
+                .parallelize(tokio::spawn)
+                .concurrency(CONCURRENCY)
+                .build(noop);
+            if let Err(error) = runtime.block_on(worker.run_until(signal)) {
                 eprintln!("{error}");
             }
         });

@@ -83,7 +83,7 @@ async fn main() -> Outcome<()> {
     // It finds the server by the variables of libpq.
     let pool = PgPoolOptions::new().max_connections(20).connect_with(PgConnectOptions::new());
     let pool = pool.await?;
-    let utils = WorkerUtils::new(pool.clone().into(), "graphile_worker");
+    let utils = WorkerUtils::new(pool.clone(), "graphile_worker");
     utils.migrate().await?;
     let settings = format!(
         "concurrency {CONCURRENCY}, local queue {LOCAL}, complete_job_batch_delay 5 ms, pool 20"

@@ -11,7 +11,7 @@ mod answer;
 mod install;
 mod ours;
 mod process;
-mod report;
+pub(crate) mod report;
 mod table;
 mod targets;
 

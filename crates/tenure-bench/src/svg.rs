@@ -295,6 +295,22 @@ mod tests {
     }
 
     #[test]
+    fn the_picture_of_a_comparison_has_a_panel_for_each_work_and_the_marks() {
+        let report = crate::peers::report::sample(&sample(Engine::Sqlite).machine);
+        let svg = draw_peers(&report);
+        let texts = read(&svg);
+        let has = |text: &str| assert!(texts.iter().any(|it| it == text), "{text}: {texts:?}");
+        has("process, PostgreSQL, jobs/s (longer is better)");
+        has("idle_pickup p50, PostgreSQL, ms (shorter is better)");
+        has("1,000 jobs/s, D F");
+        has("D: deletes finished jobs");
+        assert!(
+            texts.iter().any(|it| it.contains("SQLite &lt;3&gt; (WAL &amp; FULL)")),
+            "{texts:?}"
+        );
+    }
+
+    #[test]
     fn no_text_can_become_markup() {
         assert_eq!(escape("<a b=\"c\">&'\u{1b}"), "&lt;a b=&quot;c&quot;&gt;&amp;&apos; ");
     }

@@ -11,7 +11,8 @@ use crate::keeper::Keeper;
 use crate::server::Server;
 use crate::{apt, directory, fetch};
 
-const READY: &str = "Ready to accept connections";
+/// Without its first letter, which depends on the version: `Ready …` or `The server is now ready …`.
+const READY: &str = "eady to accept connections";
 
 /// A running Redis that listens on a Unix socket alone. It is stopped and removed as a cluster is.
 #[derive(Debug)]

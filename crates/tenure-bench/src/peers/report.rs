@@ -310,3 +310,22 @@ impl PeerReport {
         }
     }
 }
+
+/// A report with made-up values, for tests of what is drawn from it.
+#[cfg(test)]
+pub(crate) fn sample(machine: &Machine) -> PeerReport {
+    let found = [
+        Found::sample(Subject::Default, Store::Postgres, Work::Process, 2_000.0),
+        Found::sample(Subject::Peer(0), Store::Postgres, Work::Process, 1_000.0),
+        Found::sample(Subject::Peer(0), Store::Postgres, Work::Pickup50, 3.0),
+    ];
+    let mut read = Rounds::default();
+    read.found(found.into());
+    let conditions = |engine: &str| Conditions {
+        engine: engine.to_owned(),
+        durability: "WAL & FULL".to_owned(),
+        machine: machine.clone(),
+    };
+    let (postgres, sqlite) = (conditions("PostgreSQL <1>"), conditions("SQLite <3>"));
+    PeerReport::of(postgres, &sqlite, (3, false), read, Duration::from_secs(1))
+}

@@ -45,6 +45,13 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
+    #[command(flatten)]
+    how: How,
+}
+
+/// What every bench can be told.
+#[derive(clap::Args)]
+struct How {
     /// How often everything is measured; the median counts [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
@@ -56,6 +63,17 @@ pub(crate) struct Args {
     /// Also draw the figures into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+impl How {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    /// A file for the picture, if there is to be one.
+    fn drawing(&self) -> Result<Option<Drawing<'_>>> {
+        self.svg.as_deref().map(Drawing::begin).transpose()
+    }
 }
 
 #[derive(clap::Subcommand)]
@@ -97,12 +115,12 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let path = this_program().context("cannot find this program to start a worker")?;
     let plan = Plan {
         choice: if args.only.is_empty() { Choice::All } else { Choice::Only(args.only.clone()) },
-        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
-        quick: args.quick,
+        rounds: args.how.rounds(),
+        quick: args.how.quick,
         program: Program { path, word: WORK },
     };
     plan.choice.on(on.engine()).map_err(BadInput)?;
-    let drawing = args.svg.as_deref().map(Drawing::begin).transpose()?;
+    let drawing = args.how.drawing()?;
     if matches!(on, On::ThrowAway) {
         session.out.say("starting a throw-away PostgreSQL")?;
     }

@@ -11,7 +11,7 @@ use tenure_bench::{
 };
 
 use super::show::{busy, spread};
-use super::{Drawing, WORK, until_stopped};
+use super::{How, WORK, until_stopped};
 use crate::args::BadInput;
 use crate::commands::worker::shim::this_program;
 use crate::output::{Column, Output, Table};
@@ -31,21 +31,12 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
-    /// How often everything is measured; the median counts [default: 3, with --quick 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: Option<u32>,
-
-    /// Small sizes, to see that it works; the figures mean nothing
-    #[arg(long)]
-    quick: bool,
-
     /// Where peers are installed, once [default: target/peers, or the user's cache]
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
 
-    /// Also draw the figures into this file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
 }
 
 const AFTER_HELP: &str = "\
@@ -62,8 +53,8 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let nowhere = || BadInput("--dir: say where peers are to be installed".to_owned());
     let plan = PeerPlan {
         only: args.only.clone(),
-        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
-        quick: args.quick,
+        rounds: args.how.rounds(),
+        quick: args.how.quick,
         directory: match &args.dir {
             Some(directory) => std::path::absolute(directory)?,
             None => default_directory().ok_or_else(nowhere)?,
@@ -72,7 +63,7 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     };
     plan.check().map_err(BadInput)?;
     let server = server(session)?;
-    let drawing = args.svg.as_deref().map(Drawing::begin).transpose()?;
+    let drawing = args.how.drawing()?;
     session.out.say(&format!("peers are installed in {}", plan.directory.display()))?;
     let compared = until_stopped(
         || Grounds::prepare(server.clone()),

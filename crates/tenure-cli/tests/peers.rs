@@ -35,40 +35,53 @@ echo $$ $! > pids.new && mv pids.new pids
 /// What the real adapter is installed by.
 const MANIFEST: &str = include_str!("../../tenure-bench/peers/python/pgqueuer/requirements.txt");
 
-/// A bench of one test, in which pgqueuer is installed already: as this script.
-fn bench(shell: &Shell, script: &str, args: &[&str]) -> Command {
-    let installed = shell.path("peers/python/pgqueuer");
-    fs::create_dir_all(installed.join("venv/bin")).unwrap();
-    fs::create_dir_all(shell.path("tmp")).unwrap();
-    fs::write(installed.join("installed.txt"), MANIFEST).unwrap();
-    let python = installed.join("venv/bin/python");
-    fs::write(&python, script).unwrap();
-    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
-    let common = ["bench", "peers", "--quick", "--dir", "peers", "--only", "pgqueuer"];
-    let mut command = shell.command(&[&common, args].concat());
-    let role = shell.database().role("bencher");
-    shell.database().execute(&format!("ALTER ROLE {role} CREATEDB"));
-    command.env("TMPDIR", shell.path("tmp")).env("TENURE_DB", shell.database().url_as(&role));
-    command
+/// A bench of one test, with a role that nothing else uses.
+struct Bench {
+    shell: Shell,
+    role: String,
 }
 
-/// The databases and directories that the bench has made, and that are there now.
-fn left(shell: &Shell) -> Vec<String> {
-    let owned = "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles \
-                 WHERE rolname = $1)";
-    let role = shell.database().role("bencher");
-    let rows = shell.database().connect().query(owned, &[&role]).unwrap();
-    let files = fs::read_dir(shell.path("tmp")).unwrap();
-    let files = files.map(|file| format!("{:?}", file.unwrap().path()));
-    rows.iter().map(|row| row.get(0)).chain(files).collect()
+impl Bench {
+    /// In which pgqueuer is installed already: as this script.
+    fn with(script: &str) -> Bench {
+        let shell = Shell::on_server();
+        let installed = shell.path("peers/python/pgqueuer");
+        fs::create_dir_all(installed.join("venv/bin")).unwrap();
+        fs::create_dir_all(shell.path("tmp")).unwrap();
+        fs::write(installed.join("installed.txt"), MANIFEST).unwrap();
+        let python = installed.join("venv/bin/python");
+        fs::write(&python, script).unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        let role = shell.database().role("bencher");
+        shell.database().execute(&format!("ALTER ROLE {role} CREATEDB"));
+        Bench { shell, role }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let common = ["bench", "peers", "--quick", "--dir", "peers", "--only", "pgqueuer"];
+        let mut command = self.shell.command(&[&common, args].concat());
+        command.env("TMPDIR", self.shell.path("tmp"));
+        command.env("TENURE_DB", self.shell.database().url_as(&self.role));
+        command
+    }
+
+    /// The databases and directories that it has made, and that are there now.
+    fn left(&self) -> Vec<String> {
+        let owned = "SELECT datname FROM pg_database WHERE datdba = (SELECT oid FROM pg_roles \
+                     WHERE rolname = $1)";
+        let rows = self.shell.database().connect().query(owned, &[&self.role]).unwrap();
+        let files = fs::read_dir(self.shell.path("tmp")).unwrap();
+        let files = files.map(|file| format!("{:?}", file.unwrap().path()));
+        rows.iter().map(|row| row.get(0)).chain(files).collect()
+    }
 }
 
 #[test]
 fn peers_plain_sql_and_tenure_are_measured_and_compared_with_the_targets() {
-    let shell = Shell::on_server();
-    let svg = shell.path("peers.svg");
+    let bench = Bench::with(ANSWERS);
+    let svg = bench.shell.path("peers.svg");
     let args = ["--only", "raw", "--only", "tenure", "--svg", svg.to_str().unwrap(), "--json"];
-    let ran = Ran::of(bench(&shell, ANSWERS, &args).output().unwrap());
+    let ran = Ran::of(bench.command(&args).output().unwrap());
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stderr.contains("peers are installed in "), "{ran:?}");
     let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -96,38 +109,37 @@ fn peers_plain_sql_and_tenure_are_measured_and_compared_with_the_targets() {
     assert_eq!((outcomes.len(), not), (17, 3), "{outcomes:#?}");
     let drawn = fs::read_to_string(&svg).unwrap();
     assert!(drawn.contains("pgqueuer 9") && drawn.ends_with("</svg>\n"), "{drawn}");
-    assert_eq!(left(&shell), [""; 0]);
+    assert_eq!(bench.left(), [""; 0]);
 }
 
 #[test]
 fn a_peer_that_fails_is_reported_and_the_table_is_printed() {
-    let shell = Shell::on_server();
-    let script = "#!/bin/sh\necho out of luck >&2; exit 1\n";
-    let ran = Ran::of(bench(&shell, script, &[]).output().unwrap());
+    let bench = Bench::with("#!/bin/sh\necho out of luck >&2; exit 1\n");
+    let ran = Ran::of(bench.command(&[]).output().unwrap());
     assert_eq!(ran.code, 0, "{ran:?}");
     let failed = ran.stdout.lines().find(|line| line.starts_with("pgqueuer")).unwrap();
     assert!(failed.contains("process") && failed.ends_with(": out of luck"), "{failed}");
     assert!(ran.stdout.contains("F no fence: a late worker"), "{}", ran.stdout);
     assert_eq!(ran.stdout.matches("not measured").count(), 17, "{}", ran.stdout);
-    assert_eq!(left(&shell), [""; 0]);
+    assert_eq!(bench.left(), [""; 0]);
 }
 
 #[test]
 fn an_interrupted_comparison_ends_every_process_and_leaves_nothing_behind() {
-    let shell = Shell::on_server();
-    let child = bench(&shell, HANGS, &[]).spawn().unwrap();
-    let pids = shell.path("peers/python/pgqueuer/pids");
+    let bench = Bench::with(HANGS);
+    let child = bench.command(&[]).spawn().unwrap();
+    let pids = bench.shell.path("peers/python/pgqueuer/pids");
     while !pids.exists() {
         std::thread::yield_now();
     }
     let started = Process::all(&fs::read_to_string(&pids).unwrap());
-    assert_eq!(left(&shell).len(), 3, "a database of each of the two, and a directory");
+    assert_eq!(bench.left().len(), 3, "a database of each of the two, and a directory");
     Process::of(&child.id().to_string()).signal(Signal::INT);
     let ran = Ran::of(child.wait_with_output().unwrap());
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("interrupted; what was made for the bench is removed"), "{ran:?}");
     started.iter().for_each(Process::ends);
-    assert_eq!(left(&shell), [""; 0]);
+    assert_eq!(bench.left(), [""; 0]);
 }
 
 #[test]

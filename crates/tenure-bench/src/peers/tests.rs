@@ -152,6 +152,16 @@ fn lines(figures: &[(Subject, Store, Work, f64)]) -> Vec<Line> {
     read.lines()
 }
 
+#[test]
+fn the_best_comes_first_whatever_the_settings_of_its_server() {
+    let redis = |name: &str| PEERS.iter().position(|peer| peer.name == name).unwrap();
+    let line = |at: usize, value| (Subject::Peer(at), PEERS[at].store, Work::Process, value);
+    let lines = lines(&[line(redis("celery"), 8.0), line(redis("bullmq"), 9.0), line(0, 1.0)]);
+    let order: Vec<_> = lines.iter().map(|line| (line.store, line.subject)).collect();
+    let expected = [("PostgreSQL", "graphile-worker"), ("Redis", "bullmq"), ("Redis", "celery")];
+    assert_eq!(order, expected);
+}
+
 fn verdict(lines: &[Line], what: &str, needs: &str) -> (String, String, Outcome) {
     let all = targets::judge(lines);
     let verdict = all.into_iter().find(|it| it.what == what && it.needs == needs).unwrap();

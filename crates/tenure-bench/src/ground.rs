@@ -5,8 +5,9 @@ use std::error::Error as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use postgres::{Client, NoTls};
 use tempfile::TempDir;
 use tenure::engine::clock::unique;
@@ -29,6 +30,8 @@ pub enum On {
     Server(String),
     /// PostgreSQL, on a server that is started for the run.
     ThrowAway,
+    /// The same, and if there is no PostgreSQL on this machine, it is installed or fetched.
+    Installed,
 }
 
 impl On {
@@ -36,7 +39,7 @@ impl On {
     pub fn engine(&self) -> Engine {
         match self {
             On::Temporary | On::File(_) => Engine::Sqlite,
-            On::Server(_) | On::ThrowAway => Engine::Postgres,
+            On::Server(_) | On::ThrowAway | On::Installed => Engine::Postgres,
         }
     }
 }
@@ -50,7 +53,19 @@ pub struct Ground {
 enum Kind {
     Directory(TempDir),
     // Dropped in this order.
-    Database { database: Database, cluster: Option<Box<Cluster>> },
+    Database { lent: Mutex<Vec<Database>>, database: Database, cluster: Option<Box<Cluster>> },
+}
+
+impl Kind {
+    fn on(binaries: &Binaries) -> Result<Kind> {
+        let cluster = Cluster::start(binaries, &Settings::new()).map_err(anyhow::Error::new)?;
+        let database = Database::make(&cluster.url())?;
+        Ok(Kind::of(database, Some(Box::new(cluster))))
+    }
+
+    fn of(database: Database, cluster: Option<Box<Cluster>>) -> Kind {
+        Kind::Database { lent: Mutex::default(), database, cluster }
+    }
 }
 
 /// The place of one store.
@@ -98,16 +113,17 @@ impl Ground {
                     .context("no directory for the stores; set TMPDIR to one that can be used")?,
             ),
             On::File(file) => Kind::Directory(beside(file)?),
-            On::Server(url) => Kind::Database { database: Database::make(url)?, cluster: None },
+            On::Server(url) => Kind::of(Database::make(url)?, None),
             On::ThrowAway => {
                 let binaries = Binaries::find().map_err(anyhow::Error::new).context(
                     "--postgres needs the programs of a PostgreSQL server on this machine: install \
                      one, or name a server with --db postgres://…",
                 )?;
-                let cluster =
-                    Cluster::start(&binaries, &Settings::new()).map_err(anyhow::Error::new)?;
-                let database = Database::make(&cluster.url())?;
-                Kind::Database { database, cluster: Some(Box::new(cluster)) }
+                Kind::on(&binaries)?
+            }
+            On::Installed => {
+                let binaries = Binaries::find_or_install().map_err(anyhow::Error::new)?;
+                Kind::on(&binaries)?
             }
         };
         Ok(Ground { kind, stores: AtomicU64::new(1) })
@@ -167,13 +183,38 @@ impl Ground {
         }
     }
 
+    /// Makes an empty database for another program, and returns its address. It is removed with
+    /// everything else, if it is not taken back before.
+    pub(crate) fn lend(&self) -> Result<String> {
+        let Kind::Database { lent, database, .. } = &self.kind else {
+            bail!("there are databases on PostgreSQL only");
+        };
+        let made = Database::make(&database.server)?;
+        let url = made.url.clone();
+        lent.lock().unwrap_or_else(PoisonError::into_inner).push(made);
+        Ok(url)
+    }
+
+    /// Removes a database that was lent.
+    pub(crate) fn take_back(&self, url: &str) {
+        if let Kind::Database { lent, .. } = &self.kind {
+            lent.lock().unwrap_or_else(PoisonError::into_inner).retain(|it| it.url != url);
+        }
+    }
+
     /// Removes everything, also while a thread that was left behind still holds the ground. Dropping
     /// the last holder does the same.
     pub fn clear(&self) {
         match &self.kind {
             // A directory that is gone already is what is wanted.
             Kind::Directory(directory) => drop(fs::remove_dir_all(directory.path())),
-            Kind::Database { database, .. } => database.remove(),
+            Kind::Database { lent, database, .. } => {
+                lent.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .iter()
+                    .for_each(Database::remove);
+                database.remove();
+            }
         }
     }
 

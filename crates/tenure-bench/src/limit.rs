@@ -2,6 +2,7 @@
 //! that are thrown away. No queue on this engine can be much faster, so each figure is also told as
 //! a fraction of it. A command for each job is compared with starting the command (`spawn`).
 
+mod crowd;
 mod postgres;
 mod spawn;
 mod sqlite;
@@ -15,6 +16,8 @@ use tenure::engine::clock::{Clock, monotonic};
 use crate::ground::Ground;
 use crate::measures::{Engine, Unit};
 use crate::stats::{millis, percentile, rate};
+
+pub(crate) use self::crowd::{insert_by, process_by};
 
 /// What a figure is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +91,7 @@ impl Limit {
 }
 
 /// A connection of the driver, to tables of its own.
-trait Driver {
+trait Driver: Send {
     /// Inserts a batch in one commit.
     fn insert(&mut self, args: &[String], now: i64) -> Result<()>;
 
@@ -110,7 +113,7 @@ pub(crate) fn measure(
     let site = ground.site();
     let mut driver: Box<dyn Driver> = match ground.engine() {
         Engine::Sqlite => Box::new(sqlite::connect(&site.driver)?),
-        Engine::Postgres => Box::new(postgres::connect(&site.driver, site.schema())?),
+        Engine::Postgres => Box::new(postgres::create(&site.driver, site.schema())?),
     };
     let measured = all(driver.as_mut(), wanted, quick).context("measure the machine's own limit");
     drop(driver);

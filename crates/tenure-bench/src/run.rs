@@ -11,7 +11,7 @@ use crate::children::Program;
 use crate::ground::Ground;
 use crate::limit::{self, Limit};
 use crate::machine::Machine;
-use crate::measures::{ALL, Engine, Measure};
+use crate::measures::{ALL, Engine, Measure, Reading};
 use crate::progress::Progress;
 use crate::report::{Conditions, Report, Rounds};
 use crate::stand::{Account, Stand, blocking};
@@ -87,8 +87,10 @@ pub async fn run(plan: &Plan, ground: &Arc<Ground>, progress: &Arc<Progress>) ->
         progress.end();
         for measure in &measures {
             progress.begin(doing(measure.name));
-            let account = one(measure, plan, ground, progress, &mut read).await;
-            read.account(account.with_context(|| measure.name)?);
+            let once = one(measure, &plan.program, plan.quick, ground, progress).await;
+            let (readings, account) = once.with_context(|| measure.name)?;
+            read.readings(measure, readings);
+            read.account(account);
             progress.end();
         }
     }
@@ -96,7 +98,7 @@ pub async fn run(plan: &Plan, ground: &Arc<Ground>, progress: &Arc<Progress>) ->
     Ok(Report::of(conditions, rounds, &read, monotonic() - begin))
 }
 
-async fn conditions(ground: &Arc<Ground>) -> Result<Conditions> {
+pub(crate) async fn conditions(ground: &Arc<Ground>) -> Result<Conditions> {
     let there = Arc::clone(ground);
     let terms = move || {
         let site = there.store()?;
@@ -108,7 +110,7 @@ async fn conditions(ground: &Arc<Ground>) -> Result<Conditions> {
     Ok(Conditions { engine, durability, machine: Machine::here() })
 }
 
-async fn limit_of(
+pub(crate) async fn limit_of(
     ground: &Arc<Ground>,
     limits: &[Limit],
     quick: bool,
@@ -118,18 +120,18 @@ async fn limit_of(
 }
 
 /// One measure, once, on a store of its own.
-async fn one(
+pub(crate) async fn one(
     measure: &'static Measure,
-    plan: &Plan,
+    program: &Program,
+    quick: bool,
     ground: &Arc<Ground>,
     progress: &Arc<Progress>,
-    read: &mut Rounds,
-) -> Result<Account> {
-    let stand = Stand::make(ground, &plan.program, plan.quick, progress).await?;
-    read.readings(measure, (measure.run)(&stand).await?);
+) -> Result<(Vec<Reading>, Account)> {
+    let stand = Stand::make(ground, program, quick, progress).await?;
+    let readings = (measure.run)(&stand).await?;
     let account = stand.account(measure.leaves).await?;
     stand.remove().await?;
-    Ok(account)
+    Ok((readings, account))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use crate::measures::Unit;
-use crate::report::{Figure, Report, shown};
+use crate::peers::{Mark, PeerReport};
+use crate::report::{Figure, Of, Report, shown};
 
 const WIDTH: f64 = 1040.0;
 /// Where the bars begin.
@@ -14,50 +15,90 @@ const RIGHT: f64 = 700.0;
 const ROW: f64 = 22.0;
 const BAR: f64 = 13.0;
 
-/// A group of figures that share a scale.
-struct Panel {
-    title: &'static str,
-    units: &'static [Unit],
+/// A group of bars that share a scale.
+struct Panel<'a> {
+    title: String,
     colour: &'static str,
+    bars: Vec<Bar<'a>>,
 }
 
-const PANELS: [Panel; 2] = [
-    Panel {
-        title: "Each second (longer is better)",
-        units: &[Unit::Rate, Unit::Renewals],
-        colour: "#2f6f9f",
-    },
-    Panel { title: "Milliseconds (shorter is better)", units: &[Unit::Millis], colour: "#b5651d" },
-];
+/// One figure.
+struct Bar<'a> {
+    name: String,
+    value: f64,
+    caption: String,
+    limit: Option<&'a Of>,
+}
+
+const RATES: &str = "#2f6f9f";
+const TIMES: &str = "#b5651d";
 
 /// Draws a report. Bars are logarithmic: the figures of one run span a factor of a thousand.
 pub fn draw(report: &Report) -> String {
-    let mut body = String::new();
-    let mut y = 34.0;
-    text(&mut body, 20.0, y, "bold 17px", "start", &format!("tenure bench on {}", report.engine));
-    for line in report.summary.lines() {
-        y += 20.0;
-        text(&mut body, 20.0, y, "13px", "start", &line);
-    }
-    for panel in &PANELS {
-        let figures: Vec<&Figure> =
-            report.figures.iter().filter(|figure| panel.units.contains(&figure.unit)).collect();
-        if !figures.is_empty() {
-            y = draw_panel(&mut body, y + 36.0, panel, &figures);
+    let panel = |title: &str, colour, units: &[Unit]| {
+        let figures = report.figures.iter().filter(|figure| units.contains(&figure.unit));
+        let bars = figures.map(|figure| Bar {
+            name: figure.name.clone(),
+            value: figure.median,
+            caption: caption(figure),
+            limit: figure.limit.as_ref(),
+        });
+        Panel { title: title.to_owned(), colour, bars: bars.collect() }
+    };
+    let panels = [
+        panel("Each second (longer is better)", RATES, &[Unit::Rate, Unit::Renewals]),
+        panel("Milliseconds (shorter is better)", TIMES, &[Unit::Millis]),
+    ];
+    let mark = "Mark: the same work as plain SQL by the driver alone.".to_owned();
+    let foot = [mark, conditions(report), report.machine.to_string()];
+    page(&format!("tenure bench on {}", report.engine), &report.summary.lines(), &panels, &foot)
+}
+
+/// Draws a comparison: a panel for each work.
+pub fn draw_peers(report: &PeerReport) -> String {
+    let mut panels: Vec<Panel<'_>> = Vec::new();
+    for line in &report.lines {
+        let (colour, better) = match line.unit {
+            Unit::Millis => (TIMES, "shorter"),
+            Unit::Rate | Unit::Renewals => (RATES, "longer"),
+        };
+        let title =
+            format!("{}, {}, {} ({better} is better)", line.work, line.store, line.unit.sign());
+        let letters = line.letters();
+        let mut caption = counted(line.median, line.unit, &line.values, line.spread);
+        if !letters.is_empty() {
+            let _ = write!(caption, ", {letters}");
+        }
+        let name = format!("{} {}", line.subject, line.version).trim_end().to_owned();
+        let bar = Bar { name, value: line.median, caption, limit: None };
+        match panels.last_mut().filter(|panel| panel.title == title) {
+            Some(panel) => panel.bars.push(bar),
+            None => panels.push(Panel { title, colour, bars: vec![bar] }),
         }
     }
-    y += 26.0;
-    text(
-        &mut body,
-        20.0,
-        y,
-        "12px",
-        "start",
-        "Mark: the same work as plain SQL by the driver alone.",
-    );
-    for line in [conditions(report), report.machine.to_string()] {
+    let marks = Mark::ALL.map(|mark| format!("{}: {}", mark.letter(), mark.legend()));
+    let on = format!("{}; {}; {}", report.postgres, report.sqlite, report.machine);
+    let rounds = rounds(report.quick, report.rounds);
+    let title = format!("Tenure {} and its peers", report.tenure);
+    page(&title, &[on, rounds], &panels, &marks)
+}
+
+/// A whole picture: lines of text, panels, and lines of text.
+fn page(title: &str, head: &[String], panels: &[Panel<'_>], foot: &[String]) -> String {
+    let mut body = String::new();
+    let mut y = 34.0;
+    text(&mut body, 20.0, y, "bold 17px", "start", title);
+    for line in head {
+        y += 20.0;
+        text(&mut body, 20.0, y, "13px", "start", line);
+    }
+    for panel in panels.iter().filter(|panel| !panel.bars.is_empty()) {
+        y = draw_panel(&mut body, y + 36.0, panel);
+    }
+    y += 9.0;
+    for line in foot {
         y += 17.0;
-        text(&mut body, 20.0, y, "12px", "start", &line);
+        text(&mut body, 20.0, y, "12px", "start", line);
     }
     let height = y + 20.0;
     format!(
@@ -69,30 +110,34 @@ pub fn draw(report: &Report) -> String {
 }
 
 fn conditions(report: &Report) -> String {
-    let rounds = match (report.quick, report.rounds) {
-        (true, _) => "quick: the figures mean nothing".to_owned(),
-        (false, 1) => "one round".to_owned(),
-        (false, rounds) => format!("median of {rounds} rounds"),
-    };
+    let rounds = rounds(report.quick, report.rounds);
     format!("Tenure {}, {} ({}), {rounds}", report.tenure, report.engine, report.durability)
 }
 
-/// Draws the figures of one unit, and returns where the next thing goes.
-fn draw_panel(body: &mut String, top: f64, panel: &Panel, figures: &[&Figure]) -> f64 {
-    text(body, 20.0, top, "bold 14px", "start", panel.title);
-    let limits = figures.iter().filter_map(|figure| figure.limit.as_ref().map(|of| of.value));
-    let values = figures.iter().map(|figure| figure.median).chain(limits);
+fn rounds(quick: bool, rounds: u32) -> String {
+    match (quick, rounds) {
+        (true, _) => "quick: the figures mean nothing".to_owned(),
+        (false, 1) => "one round".to_owned(),
+        (false, rounds) => format!("median of {rounds} rounds"),
+    }
+}
+
+/// Draws one panel, and returns where the next thing goes.
+fn draw_panel(body: &mut String, top: f64, panel: &Panel<'_>) -> f64 {
+    text(body, 20.0, top, "bold 14px", "start", &panel.title);
+    let limits = panel.bars.iter().filter_map(|bar| bar.limit.map(|of| of.value));
+    let values = panel.bars.iter().map(|bar| bar.value).chain(limits);
     let scale = Scale::of(&values.collect::<Vec<_>>());
     let first = top + 14.0;
-    let end = first + ROW * figures.len() as f64;
+    let end = first + ROW * panel.bars.len() as f64;
     for (at, label) in scale.decades() {
         line(body, at, first, end, "#dddddd", 1.0);
         text(body, at, end + 13.0, "10px", "middle", &label);
     }
-    for (row, figure) in figures.iter().enumerate() {
+    for (row, bar) in panel.bars.iter().enumerate() {
         let y = first + ROW * row as f64 + 4.0;
-        text(body, LEFT - 8.0, y + BAR - 2.0, "12px", "end", &figure.name);
-        let end = scale.at(figure.median);
+        text(body, LEFT - 8.0, y + BAR - 2.0, "12px", "end", &bar.name);
+        let end = scale.at(bar.value);
         let (width, colour) = (end - LEFT, panel.colour);
         // Writing to a text cannot fail.
         let _ = writeln!(
@@ -100,24 +145,30 @@ fn draw_panel(body: &mut String, top: f64, panel: &Panel, figures: &[&Figure]) -
             "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR}\" fill=\"{colour}\"/>"
         );
         let mut beyond = end;
-        if let Some(of) = &figure.limit {
+        if let Some(of) = bar.limit {
             let at = scale.at(of.value);
             line(body, at, y - 2.0, y + BAR + 2.0, "#222222", 2.0);
             beyond = beyond.max(at);
         }
-        text(body, beyond + 8.0, y + BAR - 2.0, "12px", "start", &caption(figure));
+        text(body, beyond + 8.0, y + BAR - 2.0, "12px", "start", &bar.caption);
     }
     end + 18.0
 }
 
 /// The value in words: with its unit, its spread, and its fraction of the limit.
 fn caption(figure: &Figure) -> String {
-    let mut words = format!("{} {}", shown(figure.median, figure.unit), figure.unit.sign());
-    if figure.values.len() > 1 {
-        let _ = write!(words, ", spread {:.0} %", figure.spread * 100.0);
-    }
+    let mut words = counted(figure.median, figure.unit, &figure.values, figure.spread);
     if let Some(of) = &figure.limit {
         let _ = write!(words, ", {:.0} % of the limit", of.fraction * 100.0);
+    }
+    words
+}
+
+/// The value with its unit and its spread.
+fn counted(median: f64, unit: Unit, values: &[f64], spread: f64) -> String {
+    let mut words = format!("{} {}", shown(median, unit), unit.sign());
+    if values.len() > 1 {
+        let _ = write!(words, ", spread {:.0} %", spread * 100.0);
     }
     words
 }
@@ -241,6 +292,22 @@ mod tests {
         assert!(texts.iter().any(|text| text.contains("WAL &amp; FULL")), "{texts:?}");
         assert!(texts.iter().any(|text| text.contains("Sqlite &lt;1&gt;")), "{texts:?}");
         assert!(texts.iter().any(|text| text.contains("&quot;CPU&quot;")), "{texts:?}");
+    }
+
+    #[test]
+    fn the_picture_of_a_comparison_has_a_panel_for_each_work_and_the_marks() {
+        let report = crate::peers::report::sample(&sample(Engine::Sqlite).machine);
+        let svg = draw_peers(&report);
+        let texts = read(&svg);
+        let has = |text: &str| assert!(texts.iter().any(|it| it == text), "{text}: {texts:?}");
+        has("process, PostgreSQL, jobs/s (longer is better)");
+        has("idle_pickup p50, PostgreSQL, ms (shorter is better)");
+        has("1,000 jobs/s, D F");
+        has("D: deletes finished jobs");
+        assert!(
+            texts.iter().any(|it| it.contains("SQLite &lt;3&gt; (WAL &amp; FULL)")),
+            "{texts:?}"
+        );
     }
 
     #[test]

@@ -15,12 +15,18 @@ struct Postgres {
     complete: Statement,
 }
 
+/// Makes the schema and its tables, and a connection to them.
+pub(super) fn create(url: &str, schema: &str) -> Result<impl Driver + use<>> {
+    let mut client = Client::connect(url, NoTls)?;
+    client.batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}"))?;
+    client.batch_execute(section(SQL, "schema")?)?;
+    connect(url, schema)
+}
+
+/// A further connection to tables that are there.
 pub(super) fn connect(url: &str, schema: &str) -> Result<impl Driver + use<>> {
     let mut client = Client::connect(url, NoTls)?;
-    client.batch_execute(&format!(
-        "CREATE SCHEMA {schema}; SET search_path = {schema}; SET synchronous_commit = on"
-    ))?;
-    client.batch_execute(section(SQL, "schema")?)?;
+    client.batch_execute(&format!("SET search_path = {schema}; SET synchronous_commit = on"))?;
     let insert = client.prepare(section(SQL, "insert")?)?;
     let claim = client.prepare(section(SQL, "claim")?)?;
     let complete = client.prepare(section(SQL, "complete")?)?;

@@ -6,6 +6,7 @@
 //! report.
 
 mod bars;
+mod peers;
 mod show;
 
 use std::fs::{self, OpenOptions};
@@ -27,8 +28,11 @@ use crate::{Answer, Session};
 
 /// Measure Tenure on this machine, beside what the machine can do at all
 #[derive(clap::Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// On a throw-away PostgreSQL of this machine, instead of SQLite
     #[arg(long)]
     postgres: bool,
@@ -41,6 +45,13 @@ pub(crate) struct Args {
     #[arg(long)]
     list: bool,
 
+    #[command(flatten)]
+    how: How,
+}
+
+/// What every bench can be told.
+#[derive(clap::Args)]
+struct How {
     /// How often everything is measured; the median counts [default: 3, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
@@ -52,6 +63,22 @@ pub(crate) struct Args {
     /// Also draw the figures into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+impl How {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    /// A file for the picture, if there is to be one.
+    fn drawing(&self) -> Result<Option<Drawing<'_>>> {
+        self.svg.as_deref().map(Drawing::begin).transpose()
+    }
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Peers(peers::Args),
 }
 
 const AFTER_HELP: &str = "\
@@ -78,6 +105,9 @@ pub(crate) fn work(words: &[String], session: &Session) -> Result<Answer> {
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
+    if let Some(Command::Peers(args)) = &args.command {
+        return peers::run(args, session);
+    }
     if args.list {
         return show::list(&mut session.out);
     }
@@ -85,13 +115,21 @@ pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
     let path = this_program().context("cannot find this program to start a worker")?;
     let plan = Plan {
         choice: if args.only.is_empty() { Choice::All } else { Choice::Only(args.only.clone()) },
-        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
-        quick: args.quick,
+        rounds: args.how.rounds(),
+        quick: args.how.quick,
         program: Program { path, word: WORK },
     };
     plan.choice.on(on.engine()).map_err(BadInput)?;
-    let drawing = args.svg.as_deref().map(Drawing::begin).transpose()?;
-    let Some(report) = measure(&plan, &on, session)? else {
+    let drawing = args.how.drawing()?;
+    if matches!(on, On::ThrowAway) {
+        session.out.say("starting a throw-away PostgreSQL")?;
+    }
+    let measured = until_stopped(
+        || Ground::prepare(&on).map(Arc::new),
+        async |ground, progress| tenure_bench::run(&plan, ground, progress).await,
+        |ground| ground.clear(),
+    )?;
+    let Some(report) = measured else {
         return Ok(Answer::No("interrupted; what was made for the bench is removed".to_owned()));
     };
     show::report(&report, &mut session.out)?;
@@ -115,8 +153,12 @@ fn place(args: &Args, session: &Session) -> Result<On> {
     }
 }
 
-/// Measures, and removes what was made for it. `None`: Ctrl-C or TERM came first.
-fn measure(plan: &Plan, on: &On, session: &mut Session) -> Result<Option<tenure_bench::Report>> {
+/// Prepares a place, measures there, and clears it. `None`: Ctrl-C or TERM came first.
+fn until_stopped<P, R>(
+    prepare: impl FnOnce() -> Result<P>,
+    measure: impl AsyncFnOnce(&P, &Arc<Progress>) -> Result<R>,
+    clear: impl FnOnce(&P),
+) -> Result<Option<R>> {
     let runtime = runtime()?;
     let mut stop = pin!(tenure::shutdown_signal());
     // Its first poll listens for signals: from here on none of them can end this process before it
@@ -125,21 +167,18 @@ fn measure(plan: &Plan, on: &On, session: &mut Session) -> Result<Option<tenure_
     if runtime.block_on(listens).is_ready() {
         return Ok(None);
     }
-    if matches!(on, On::ThrowAway) {
-        session.out.say("starting a throw-away PostgreSQL")?;
-    }
-    let ground = Arc::new(Ground::prepare(on)?);
+    let place = prepare()?;
     let progress = Arc::new(Progress::default());
     let measured = runtime.block_on(async {
         tokio::select! {
             biased;
             () = &mut stop => Ok(None),
-            report = tenure_bench::run(plan, &ground, &progress) => report.map(Some),
+            report = measure(&place, &progress) => report.map(Some),
             () = bars::draw(&progress) => Ok(None),
         }
     });
     runtime.shutdown_timeout(PATIENCE);
-    ground.clear();
+    clear(&place);
     measured
 }
 

@@ -113,12 +113,12 @@ fn percent(part: f64) -> String {
 }
 
 /// One round has no spread.
-fn spread(values: &[f64], spread: f64) -> String {
+pub(super) fn spread(values: &[f64], spread: f64) -> String {
     if values.len() > 1 { percent(spread) } else { String::new() }
 }
 
 /// Says so if other work was running: it makes every figure worse.
-fn busy(machine: &Machine) -> Option<String> {
+pub(super) fn busy(machine: &Machine) -> Option<String> {
     const IDLE: f64 = 0.5;
     let load = machine.load.filter(|load| *load > IDLE)?;
     Some(format!("other work was running at the start (load {load:.1}): figures are worse for it"))

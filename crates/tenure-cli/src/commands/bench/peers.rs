@@ -13,7 +13,7 @@ use tenure_bench::{
 use super::show::{busy, spread};
 use super::{How, WORK, until_stopped};
 use crate::args::BadInput;
-use crate::commands::worker::shim::this_program;
+use crate::commands::worker::helper::this_program;
 use crate::output::{Column, Output, Table};
 use crate::target::Target;
 use crate::time::show;

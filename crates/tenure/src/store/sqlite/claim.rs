@@ -348,12 +348,19 @@ impl<'a> Walk<'a> {
     /// Takes a job, and reads it in a second statement: with RETURNING, SQLite would keep a
     /// statement journal for a statement that changes one row.
     fn take_one(&self, job: JobId) -> Result<Option<Attempt>> {
-        let taken = named_params! {
-            ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
-            ":request": self.ask.request,
-            ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
-        };
-        let taken = self.tx.one(&self.tx.sql.claim.take, taken, row::record)?;
+        let by_id = named_params! { ":job": job.0 };
+        let taken = self.tx.run(
+            &self.tx.sql.claim.take,
+            named_params! {
+                ":job": job.0, ":epoch": self.epoch, ":worker": self.ask.worker.as_str(),
+                ":request": self.ask.request,
+                ":now": self.tx.now.as_millis(), ":lease_ms": millis(self.ask.lease),
+            },
+        )?;
+        if taken == 0 {
+            return Ok(None);
+        }
+        let taken = self.tx.one(&self.tx.sql.claim.taken, by_id, row::record)?;
         Ok(taken.and_then(Attempt::of))
     }
 }

@@ -77,7 +77,7 @@ const RECORD: &str = include_str!("../../../sql/sqlite/verbs/record.sql");
 
 statements! {
     enqueue { next_id set_next_id find_key remember_key store store_payload }
-    claim { probe looks_over due promote meta paused holds_suspect next_lane pick take next_due held }
+    claim { probe looks_over due promote meta paused holds_suspect next_lane pick take taken next_due held }
     renew { extend }
     progress { report }
     settle { fence put_back end complete remove current ended_by completed_by heard last_kept thin note forgetful }

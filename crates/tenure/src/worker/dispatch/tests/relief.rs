@@ -99,7 +99,7 @@ fn what_the_relief_could_not_finish_is_done_by_the_dispatcher() {
     assert_eq!([0, 1, 2, 3].map(|n| pair.scene.state(n)), [State::Succeeded; 4]);
     assert!(pair.scene.started() >= 6, "what the lost claim has leased");
     pair.end(4..6);
-    assert_eq!(pair.relieve(at(4)).0, true, "the store has answered the dispatcher since");
+    assert!(pair.relieve(at(4)).0, "the store has answered the dispatcher since");
 }
 
 #[test]

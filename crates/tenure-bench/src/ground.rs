@@ -90,7 +90,8 @@ impl Site {
 const FILE: &str = "bench.db";
 const SCHEMA: &str = "bench_";
 
-/// Whether a run made the store at this address: its worker processes refuse all others.
+/// Whether a bench made the store at this address. The bench's worker processes refuse every other
+/// store.
 pub fn is_of_a_bench(url: &str) -> bool {
     let Ok(address) = url.parse::<Address>() else { return false };
     match address.server() {

@@ -166,7 +166,7 @@ impl Runs {
     }
 }
 
-/// A count, and a caller that waits until it is reached.
+/// A counter; one caller can wait until it reaches a number.
 #[derive(Debug, Default)]
 pub(crate) struct Goal {
     count: AtomicU64,

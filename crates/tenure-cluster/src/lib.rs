@@ -1,5 +1,6 @@
-//! A throw-away PostgreSQL for tests: found on the machine or fetched, started in a directory of
-//! its own, and removed when the process that started it ends.
+//! Throw-away servers, PostgreSQL, PgBouncer and Redis, for tests and the bench: found on the machine
+//! or fetched, started in a directory of their own, and removed when the process that started them
+//! ends.
 //!
 //! ```no_run
 //! use tenure_cluster::{Binaries, Cluster, Settings};
@@ -9,8 +10,8 @@
 //! # Ok::<(), tenure_cluster::Error>(())
 //! ```
 //!
-//! Only the standard library is used, and every server is a real one: durable (`fsync` is on), not
-//! running as root, and reached through a Unix socket. This crate knows nothing of jobs, nor of the
+//! Only the standard library is used, and every server is a real one: each PostgreSQL is durable
+//! (`fsync` is on), none runs as root, and each is reached through a Unix socket. This crate knows nothing of jobs, nor of the
 //! drivers that connect to its servers.
 
 mod account;

@@ -2,8 +2,8 @@
 //! attempts.
 //!
 //! The work is done by machines that are stepped: the dispatcher ([`dispatch`](self), with its
-//! settler), the renewer and the sweeper. `step` does what is due and returns when to call it
-//! again. In production each machine has its own thread; in a simulation one thread steps them all,
+//! settler), its relief, the renewer and the sweeper. `step` does what is due and returns when to
+//! call it again. In production each machine has its own thread; in a simulation one thread steps them all,
 //! in an order derived from a seed.
 
 #![cfg_attr(

@@ -25,7 +25,7 @@ pub(super) async fn hundred(stand: &Stand) -> Result<Vec<Reading>> {
     drain(stand, stand.size(50_000, 1_000), settings, |worker| worker.concurrency(100)).await
 }
 
-/// A thousand jobs at a time, the most that one worker takes.
+/// A thousand jobs at a time.
 pub(super) async fn thousand(stand: &Stand) -> Result<Vec<Reading>> {
     let settings = "concurrency 1,000".to_owned();
     drain(stand, stand.size(100_000, 2_000), settings, |worker| worker.concurrency(1_000)).await

@@ -1,5 +1,5 @@
-//! Tenure's own part of the comparison, and plain SQL. Both are measured by what `tenure bench` has
-//! for them.
+//! Measures Tenure itself and plain SQL for the comparison, with the measures and limits of `tenure
+//! bench`. Only "no history" and several clients at once are added here.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -60,7 +60,8 @@ pub(super) struct Search<'a> {
     scope: &'a Scope,
     stores: Lockstep,
     dumps: Vec<Dump>,
-    /// For each dump, its fingerprints under every renaming.
+    /// For each dump, its fingerprint under every permutation of the workers' names: states that
+    /// differ only in which worker is which count as one.
     prints: Vec<Vec<u128>>,
     numbers: HashMap<u128, usize>,
     answers: HashMap<(usize, Call), (Answer, usize)>,

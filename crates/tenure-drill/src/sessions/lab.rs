@@ -153,7 +153,8 @@ fn connect(database: &str) -> Client {
     session
 }
 
-/// Takes a database for good, and installs what a lab needs.
+/// Takes a database that is never given back, and installs the schema, the roles with one member
+/// each, and the table `public.effects`.
 fn install() -> String {
     let database = servers::database();
     drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).expect("a store"));

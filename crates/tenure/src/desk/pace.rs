@@ -3,8 +3,8 @@
 //!
 //! A worker that claimed for its free slots alone would need a call of the store for each handful of
 //! short jobs. A worker that claims far ahead keeps jobs from other workers, and if its process dies,
-//! each of them has crashed. So nothing is claimed ahead of a slow or unknown kind, and the number
-//! starts small. Pure: time is an argument.
+//! each of them has crashed. So after a claim that brought a slow or unknown kind nothing is claimed
+//! ahead, and the number starts small. Pure: time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

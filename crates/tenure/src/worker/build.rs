@@ -217,8 +217,8 @@ impl Worker {
 
     /// How much work the worker claims ahead of its free slots, as time that its slots need for it:
     /// so short jobs do not wait for a claim each. The default is 20 milliseconds, the most is one
-    /// second. It claims nothing ahead of slow or unknown kinds of jobs. If its process dies, what
-    /// it had claimed counts as crashed once, begun or not; with zero that is only what ran.
+    /// second. After a claim that brought a slow or unknown kind of job, it claims nothing ahead.
+    /// If its process dies, what it had claimed counts as crashed once, begun or not; with zero that is only what ran.
     pub fn claim_ahead(self, ahead: Duration) -> Worker {
         self.with(|worker| {
             const MOST: Duration = Duration::from_secs(1);

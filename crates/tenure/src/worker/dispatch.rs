@@ -1,4 +1,4 @@
-//! The dispatcher: one per process. It settles attempts that have ended and claims jobs for the
+//! The dispatcher: one per worker. It settles attempts that have ended and claims jobs for the
 //! free slots, both in one call where it can.
 //!
 //! Attempts that end while a call is under way are settled with the next one: a busy worker settles

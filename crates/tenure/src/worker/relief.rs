@@ -1,7 +1,8 @@
 //! The relief: a second call of the store while one of the dispatcher's is under way, for stores
 //! that can serve two at once.
 //!
-//! It settles a full batch of ended attempts and claims the next ones, and does nothing else. What
+//! It settles a large batch of ended attempts (half of what the worker can hold, 32 to 1,000) and
+//! claims the next ones, and does nothing else. What
 //! needs more than that stays with the dispatcher, or goes back to it: repeated settlements, claims
 //! whose answer was lost, attempts that must be looked up. After a call that failed it rests until
 //! the dispatcher's calls succeed again.

@@ -17,7 +17,7 @@ use crate::{Answer, Session};
 
 /// Run the worker's machines from a seed, with faults
 ///
-/// The dispatcher, the renewer and the sweeper of many workers are stepped on one thread, with SQLite in memory and with
+/// The dispatcher, its relief, the renewer and the sweeper of many workers are stepped on one thread, with SQLite in memory and with
 /// time and chance from a seed: the same seed repeats the same run, and its trace hash says so. Workers are killed, stalled,
 /// cut off and asked to end, calls and replies are lost or come late, the store is down, stands still or is full, its clock is
 /// set, the database goes back in time, and people cancel, requeue and enqueue. When a promise is broken, the smallest run that breaks it is looked for.

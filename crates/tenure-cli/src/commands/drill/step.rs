@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LETTERS", value_parser = schedule, requires = "cases", conflicts_with_all = ["everywhere", "list"])]
     schedule: Option<String>,
 
-    /// Each pair in every state where one of them has something to do, instead of where both have most to do
+    /// Run each pair from every starting state in which at least one changes something, not only from one in which both do
     #[arg(long, conflicts_with = "cases")]
     everywhere: bool,
 

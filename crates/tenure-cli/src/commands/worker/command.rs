@@ -64,7 +64,7 @@ pub(crate) enum Finished {
 const FATAL: u8 = 65;
 
 impl Program {
-    /// The time between TERM and KILL, unless an option sets another.
+    /// The time between TERM and KILL in tests. `tenure worker` always sets one.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
     /// Looks for the command, so that a typo is reported once at the start and not by every job.

@@ -39,7 +39,8 @@ pub(super) fn settle_and_claim(
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));
-    // If in a transaction, the claimed jobs are given to the worker only after the COMMIT.
+    // Tells the function that this transaction may have written: the library hands the claimed jobs
+    // out only after the COMMIT.
     params.push((&is_in_transaction, Type::BOOL));
     let rows = session.query(&schema.apply(BOTH), &params)?;
     let (settled, claimed) = read(&rows, ask, marks)?;

@@ -37,7 +37,7 @@ fn a_database_without_the_schema_says_how_to_make_it() {
     let shell = Shell::before_migrating();
     refuses(&shell, "has no schema tenure of Tenure's; make it with: tenure migrate up");
     let status = shell.run(&["migrate", "status"]);
-    assert_eq!(status.stdout.matches("pending").count(), 2, "{status:?}");
+    assert_eq!(status.stdout.matches("pending").count(), 3, "{status:?}");
     assert_eq!(shell.database().value("SELECT to_regnamespace('tenure') IS NULL"), "true");
 }
 
@@ -46,7 +46,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
     let shell = Shell::before_migrating();
     let up = shell.run(&["migrate", "up"]);
     assert_eq!(up.code, 0, "{up:?}");
-    assert!(up.stderr.contains("applied 2 of 2 migrations"), "{up:?}");
+    assert!(up.stderr.contains("applied 3 of 3 migrations"), "{up:?}");
     assert!(up.stderr.contains("run them as the owner:"), "{up:?}");
 
     let (database, mut sql) = (shell.database(), up.stdout);
@@ -59,7 +59,7 @@ fn up_answers_with_the_rights_that_others_need_as_sql_that_runs() {
 
     let again = shell.json(&["migrate", "up"]);
     assert!(again["grants"].as_str().unwrap().contains("GRANT USAGE ON SCHEMA"), "{again}");
-    assert_eq!(again["migrations"][1]["name"], json!("functions"));
+    assert_eq!(again["migrations"][2]["name"], json!("functions"));
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 }
 
@@ -120,7 +120,7 @@ fn many_may_bring_it_up_at_once_and_it_is_made_once() {
         let ran = Ran::of(child.wait_with_output().unwrap());
         assert_eq!(ran.code, 0, "{ran:?}");
     }
-    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "1");
+    assert_eq!(shell.database().value("SELECT count(*) FROM tenure.migrations"), "2");
     let installation = shell.database().value(INSTALLATION);
     shell.ok(&["migrate", "up"]);
     assert_eq!(shell.database().value(INSTALLATION), installation);
@@ -164,7 +164,7 @@ fn functions_are_replaced_under_open_transactions_that_use_the_tables() {
     let status = shell.ok(&["migrate", "status"]);
     assert!(status.contains("differs"), "{status}");
     assert!(shell.run(&["doctor"]).stdout.contains("if this one is newer: tenure migrate up"));
-    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 2 migrations"));
+    assert!(shell.run(&["migrate", "up"]).stderr.contains("applied 1 of 3 migrations"));
     assert_eq!(claim(&mut *shell.store(), 1).len(), 1);
     open.commit().unwrap();
     assert_eq!(shell.json(&["stats"])["lines"][0]["running"], json!(2));
@@ -186,7 +186,7 @@ fn functions_of_a_newer_release_are_left_in_place_unless_forced() {
     assert!(shell.run(&["doctor"]).stdout.contains("is newer than this binary"));
 
     let forced = shell.run(&["migrate", "up", "--force"]);
-    assert!(forced.stderr.contains("applied 1 of 2 migrations"), "{forced:?}");
+    assert!(forced.stderr.contains("applied 1 of 3 migrations"), "{forced:?}");
     assert_eq!(functions(), own);
     assert!(shell.run(&["migrate", "up"]).stderr.contains("is up to date"));
 
@@ -205,7 +205,7 @@ fn functions_of_an_older_release_are_replaced() {
     for release in ["functions_release - 1", "NULL"] {
         shell.database().execute(&format!("{older} {release}"));
         let up = shell.run(&["migrate", "up"]);
-        assert!(up.stderr.contains("applied 1 of 2 migrations"), "{release}: {up:?}");
+        assert!(up.stderr.contains("applied 1 of 3 migrations"), "{release}: {up:?}");
     }
 }
 

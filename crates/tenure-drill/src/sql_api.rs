@@ -10,6 +10,7 @@ mod agree;
 mod batches;
 mod check;
 mod claim;
+mod dead;
 mod durable;
 mod edges;
 mod enqueue;
@@ -51,11 +52,12 @@ pub struct Case {
 
 /// All cases that need a database and nothing else.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 24] = [
+    let chapters: [&[Case]; 25] = [
         agree::CASES,
         batches::CASES,
         check::CASES,
         claim::CASES,
+        dead::CASES,
         durable::CASES,
         edges::CASES,
         enqueue::CASES,

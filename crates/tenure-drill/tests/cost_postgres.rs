@@ -1,15 +1,25 @@
-//! What a claim costs on PostgreSQL, by the server's own count of pages: jobs that are not due,
-//! have ended, or are of a kind that the claim does not ask for must not make it more expensive,
-//! and neither must dead rows that an old transaction keeps from being vacuumed.
+//! What calls cost on PostgreSQL, by the server's own counts.
 //!
-//! Every session is warmed on the empty, never analysed tables, where the planner makes its worst
-//! choices.
+//! Pages: jobs that are not due, have ended, or are of a kind that the claim does not ask for must
+//! not make a claim more expensive, and neither must dead rows that an old transaction keeps from
+//! being vacuumed. Every session is warmed on the empty, never analysed tables, where the planner
+//! makes its worst choices.
+//!
+//! Statements, plans, transactions and bytes of WAL: a job's way through the store stays within a
+//! budget.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
+use std::time::Duration;
+
 use postgres::Client;
+use tenure::WorkerId;
 use tenure::engine::clock::Clock;
-use tenure::engine::store::postgres::Options;
+use tenure::engine::job::{Json, Name, NewJob};
+use tenure::engine::lifecycle::Outcome;
+use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::{Claim, Settlement, Work};
+use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::engines::START;
 use tenure_drill::servers;
 
@@ -208,4 +218,173 @@ fn an_old_transaction_makes_one_claim_dear_and_not_the_next() {
     );
     assert!(marked <= 2 * clean, "{marked} pages against {clean}");
     horizon.rollback().unwrap();
+}
+
+/// Without an old transaction, and without a vacuum yet. Entries that the index knows to be dead are
+/// passed without being counted, but their pages are read.
+#[test]
+fn pages_of_dead_entries_are_passed_by_with_marks_too() {
+    let clean = from_plenty(1);
+    let mut client = warmed();
+    enqueue(&mut client, "work", 250_000, 1, 0);
+    client.batch_execute("DELETE FROM tenure.jobs").unwrap();
+    enqueue(&mut client, "work", 100, 1, 0);
+    client.batch_execute("UPDATE tenure.jobs SET priority = 1").unwrap();
+    // The first reads the entries and learns that they are dead.
+    let pages = [0; 3].map(|_| {
+        let claimed = claim(&mut client, 10, None);
+        assert_eq!(claimed.jobs, 10);
+        (claimed.pages, claimed.marks)
+    });
+    let mut marks = pages[2].1.clone();
+    assert!(marks.is_some(), "{pages:?}");
+    let marked = least(|| {
+        let claimed = claim(&mut client, 10, marks.as_deref());
+        assert_eq!(claimed.jobs, 10);
+        marks = claimed.marks;
+        claimed.pages
+    });
+    println!("clean {clean} pages, past dead ones {}, with marks {marked}", pages[2].0);
+    assert!(pages[2].0 > 10 * clean, "{} pages: there is nothing in the way", pages[2].0);
+    assert!(marked <= 2 * clean, "{marked} pages against {clean}");
+}
+
+#[test]
+fn without_dead_entries_no_claim_makes_marks() {
+    for tenants in [1, 10, 1_000] {
+        let mut client = warmed();
+        enqueue(&mut client, "work", 5_000, tenants, 0);
+        for _ in 0..6 {
+            let claimed = claim(&mut client, 1_000, None);
+            assert_eq!((claimed.marks, tenants), (None, tenants), "{} jobs", claimed.jobs);
+        }
+    }
+}
+
+/// What some calls have used, as the server counts.
+#[derive(Debug)]
+struct Used {
+    /// Statements that the library sent, each of which is one round trip.
+    sent: i64,
+    /// Statements within functions.
+    inside: i64,
+    /// Statements that were planned anew.
+    planned: i64,
+    /// Transactions and savepoints that wrote.
+    transactions: i64,
+    /// Bytes of the write-ahead log.
+    wal: i64,
+}
+
+/// A server that counts statements and plans, and writes nothing by itself.
+struct Counter {
+    cluster: Cluster,
+}
+
+impl Counter {
+    fn start() -> Counter {
+        let settings = Settings::new()
+            .config("shared_preload_libraries", "pg_stat_statements")
+            .config("pg_stat_statements.track", "all")
+            .config("pg_stat_statements.track_planning", "on")
+            .config("autovacuum", "off")
+            .config("checkpoint_timeout", "1h")
+            .config("bgwriter_delay", "10s")
+            .config("fsync", "off");
+        let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
+        let address = ServerAddress::parse(&cluster.url()).unwrap();
+        Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
+        cluster.psql("CREATE EXTENSION pg_stat_statements").unwrap();
+        Counter { cluster }
+    }
+
+    fn connect(&self) -> Postgres {
+        let address = ServerAddress::parse(&self.cluster.url()).unwrap();
+        Postgres::open(&address, &Options::default()).unwrap()
+    }
+
+    fn numbers<const N: usize>(&self, sql: &str) -> [i64; N] {
+        let answer = self.cluster.psql(sql).unwrap();
+        let numbers: Vec<i64> = answer.split('|').map(|it| it.trim().parse().unwrap()).collect();
+        numbers.try_into().unwrap()
+    }
+
+    /// What `calls` used.
+    fn used(&self, calls: impl FnOnce()) -> Used {
+        let place = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
+                            pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+        self.cluster.psql("SELECT pg_stat_statements_reset()").unwrap();
+        let [wal, transactions] = self.numbers(place);
+        calls();
+        let [wal_after, transactions_after] = self.numbers(place);
+        let [sent, inside, planned] = self.numbers(
+            "SELECT coalesce(sum(calls) FILTER (WHERE toplevel), 0)::bigint,
+                    coalesce(sum(calls) FILTER (WHERE NOT toplevel), 0)::bigint,
+                    coalesce(sum(plans), 0)::bigint
+               FROM pg_stat_statements WHERE query !~ 'pg_stat_statements|pg_snapshot_xmax'",
+        );
+        Used {
+            sent,
+            inside,
+            planned,
+            transactions: transactions_after - transactions,
+            wal: wal_after - wal,
+        }
+    }
+}
+
+/// The jobs that a test of a budget has in one call.
+const BATCH: usize = 100;
+
+fn job() -> NewJob {
+    let kind = Name::check("kind", "work").unwrap();
+    NewJob::new(kind, Json::check("args", r#"{"n":1}"#, 100).unwrap())
+}
+
+/// Completes what is held and claims up to `n` jobs, in one call.
+fn next(store: &mut Postgres, held: &[Settlement], n: usize) -> Vec<Settlement> {
+    let ann = WorkerId::check("ann").unwrap();
+    let ask = Claim::new(ann, n, Duration::from_secs(30));
+    let (settled, claimed) = store.settle_and_claim(held, &ask).unwrap();
+    assert_eq!(settled.len(), held.len());
+    let complete = |fence| Settlement::new(fence, Outcome::Complete { result: None });
+    claimed.attempts.iter().map(|attempt| complete(attempt.lease.fence())).collect()
+}
+
+#[test]
+fn a_job_goes_through_the_store_within_a_budget_and_nothing_is_planned_again() {
+    let counter = Counter::start();
+    let mut store = counter.connect();
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        store.enqueue(&vec![job(); BATCH]).unwrap();
+        store.enqueue(&[job()]).unwrap();
+        held = next(&mut store, &held, BATCH);
+        assert_eq!(held.len(), BATCH);
+    }
+    let batches = counter.used(|| {
+        for _ in 0..10 {
+            store.enqueue(&vec![job(); BATCH]).unwrap();
+        }
+    });
+    let one = counter.used(|| {
+        for _ in 0..10 {
+            store.enqueue(&[job()]).unwrap();
+        }
+    });
+    let worked = counter.used(|| {
+        for _ in 0..10 {
+            held = next(&mut store, &held, BATCH);
+            assert_eq!(held.len(), BATCH);
+        }
+    });
+    println!("10 x 100 enqueued: {batches:?}\n10 x 1: {one:?}\n10 x 100 worked off: {worked:?}");
+    for used in [&batches, &one, &worked] {
+        assert_eq!((used.sent, used.transactions, used.planned), (10, 10, 0), "{used:?}");
+    }
+    // However many jobs a call has, its statements are as many.
+    assert!(batches.inside <= 10 * 17 && one.inside <= 10 * 17, "{batches:?}, {one:?}");
+    assert!(worked.inside <= 10 * 12, "{worked:?}");
+    assert!(batches.wal <= 1_000 * 350 && one.wal <= 10 * 400, "{batches:?}, {one:?}");
+    assert!(worked.wal <= 1_000 * 930, "{worked:?}");
 }

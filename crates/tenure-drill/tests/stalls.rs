@@ -1,4 +1,5 @@
-//! Stalls of the whole store, with real workers: no living worker loses a job because of them.
+//! Stalls of the store, with real workers. No living worker loses a job because the whole store
+//! stood still; one that is cut off alone does.
 
 #![allow(
     clippy::unwrap_used,
@@ -157,9 +158,9 @@ fn a_network_that_swallows_everything_for_ten_leases_takes_no_job_from_a_living_
     let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
     let network = Network::to(&cluster.tcp_url().unwrap());
     let busy = busy(&mut bench, &network.url);
-    network.set_frozen(true);
+    network.set(Way::Frozen);
     stand_still();
-    network.set_frozen(false);
+    network.set(Way::Open);
     went_on(&mut bench, busy);
     assert!(has_broken(&cluster), "the store has noticed that nobody could reach it");
 }
@@ -181,10 +182,98 @@ fn a_file_that_cannot_be_written_for_ten_leases_takes_no_job_from_a_living_worke
     assert!(broke, "the store has noticed that it could not be written to");
 }
 
-/// A proxy between workers and their server: it can hold everything back, and loses nothing.
+/// A worker behind a network of its own, which runs a job, and another one that is idle.
+struct CutOff {
+    bench: Bench,
+    network: Network,
+    near: Worker,
+    far: Worker,
+    id: JobId,
+}
+
+fn cut_off(cluster: &Cluster, directory: &Path, lease: Duration) -> CutOff {
+    let mut bench = Bench::on_server(program(), directory, cluster.url());
+    let network = Network::to(&cluster.tcp_url().unwrap());
+    let setup = Setup { lease, ..Setup::default() };
+    let mut far = Bench::on_server(program(), directory, network.url.clone()).worker(&setup);
+    let id = bench.put(&[job(&Hold { gate: bench.file("gate") })])[0];
+    far.starts(id);
+    let near = bench.worker(&setup);
+    CutOff { bench, network, near, far, id }
+}
+
+#[test]
+fn a_worker_that_alone_hears_nothing_loses_its_job_when_its_lease_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = cluster();
+    let CutOff { mut bench, network, mut near, mut far, id } =
+        cut_off(&cluster, directory.path(), LEASE);
+    let frozen = monotonic();
+    network.set(Way::Frozen);
+    let after = near.starts(id);
+    println!("taken over {:.0?} after the last packet", after.at - frozen);
+    assert!(after.at - frozen > LEASE / 2, "not before its lease was over");
+    fs::write(bench.file("gate"), "").unwrap();
+    bench.finish();
+    assert_eq!(bench.ended(id, State::Succeeded).0, after.token.unwrap());
+    network.set(Way::Open);
+    let refused = far.hear("that it was refused", |event| event.is("stale_write_blocked", id));
+    assert_eq!(refused.all["current_token"], after.token.unwrap().to_string());
+    [&mut near, &mut far].into_iter().for_each(Worker::end);
+    assert!(bench.wrong().is_empty());
+}
+
+/// With the default gap its lock tells of its death within moments, whatever its lease; with a
+/// longer one it has time to come back.
+#[test]
+fn a_worker_whose_connections_are_cut_keeps_its_job_for_as_long_as_the_guard_gap() {
+    let cluster = cluster();
+    for gap in [None, Some(Duration::from_secs(10))] {
+        let directory = tempfile::tempdir().unwrap();
+        let CutOff { mut bench, network, mut near, mut far, id } =
+            cut_off(&cluster, directory.path(), Duration::from_secs(60));
+        gap.map(|gap| bench.store.set_guard_gap(gap).unwrap());
+        network.set(Way::Cut);
+        if gap.is_some() {
+            bench.let_pass(Duration::from_secs(3));
+        } else {
+            near.starts(id);
+        }
+        network.set(Way::Open);
+        if gap.is_some() {
+            far.hear("that it is back", |event| event.name == "store_back");
+        }
+        fs::write(bench.file("gate"), "").unwrap();
+        bench.finish();
+        let (_, crashes) = bench.ended(id, State::Succeeded);
+        assert_eq!(crashes, u16::from(gap.is_none()), "with a gap of {gap:?}");
+        [&mut near, &mut far].into_iter().for_each(Worker::end);
+        let starts = near.events.iter().filter(|event| event.is("execution_started", id)).count();
+        assert_eq!(starts, usize::from(gap.is_none()), "with a gap of {gap:?}");
+        assert!(bench.wrong().is_empty());
+    }
+}
+
+/// What a network does with packets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// It holds them back, and loses none.
+    Frozen,
+    /// It has closed every connection, and closes each new one.
+    Cut,
+}
+
+/// A proxy between workers and their server.
 struct Network {
     url: String,
-    frozen: Arc<(Mutex<bool>, Condvar)>,
+    wires: Arc<Wires>,
+}
+
+struct Wires {
+    way: Mutex<Way>,
+    changed: Condvar,
+    all: Mutex<Vec<TcpStream>>,
 }
 
 impl Network {
@@ -194,32 +283,42 @@ impl Network {
         let server = host.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("{head}@{}/{tail}", listener.local_addr().unwrap());
-        let frozen = Arc::<(Mutex<bool>, Condvar)>::default();
-        let theirs = Arc::clone(&frozen);
+        let way = Mutex::new(Way::Open);
+        let wires = Arc::new(Wires { way, changed: Condvar::new(), all: Mutex::default() });
+        let theirs = Arc::clone(&wires);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
+                let mut all = theirs.all.lock().unwrap();
+                if *theirs.way.lock().unwrap() == Way::Cut {
+                    continue;
+                }
                 let far = TcpStream::connect(&server).unwrap();
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let frozen = Arc::clone(&theirs);
-                    thread::spawn(move || carry(from, to, &frozen));
+                    let wires = Arc::clone(&theirs);
+                    thread::spawn(move || carry(from, to, &wires));
                 }
+                all.extend([near, far]);
             }
         });
-        Network { url, frozen }
+        Network { url, wires }
     }
 
-    fn set_frozen(&self, frozen: bool) {
-        *self.frozen.0.lock().unwrap() = frozen;
-        self.frozen.1.notify_all();
+    fn set(&self, way: Way) {
+        let mut all = self.wires.all.lock().unwrap();
+        *self.wires.way.lock().unwrap() = way;
+        self.wires.changed.notify_all();
+        if way == Way::Cut {
+            all.drain(..).for_each(|wire| drop(wire.shutdown(Shutdown::Both)));
+        }
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, frozen: &(Mutex<bool>, Condvar)) {
+fn carry(mut from: TcpStream, mut to: TcpStream, wires: &Wires) {
     let mut bytes = [0; 64 * 1024];
     while let Ok(size @ 1..) = from.read(&mut bytes) {
-        let still = frozen.1.wait_while(frozen.0.lock().unwrap(), |frozen| *frozen);
-        drop(still.unwrap());
+        let way = wires.way.lock().unwrap();
+        drop(wires.changed.wait_while(way, |way| *way == Way::Frozen).unwrap());
         if to.write_all(&bytes[..size]).is_err() {
             break;
         }

@@ -15,27 +15,23 @@ pub(super) const CASES: &[Case] = sql_cases! {
     "claim":
     a_claim_with_marks_answers_as_if_all_before_them_were_not_there,
     a_claim_answers_only_marks_that_still_count,
-    a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to,
-    a_claim_that_reads_many_dead_entries_of_waiting_jobs_marks_the_time_once_nothing_is_due,
-    a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardoned,
     the_first_lane_of_a_group_belongs_to_it_and_to_no_round_before,
     a_queue_whose_due_jobs_lie_before_the_mark_has_no_share_of_what_becomes_ready,
-    a_mark_is_made_for_more_than_ten_thousand_entries_and_used_in_proportion,
 };
 
-const NOW: i64 = START.as_millis();
+pub(super) const NOW: i64 = START.as_millis();
 
 /// The last job of a lane that the claim skips: its priority, its time and its id.
-type Place = (i16, i64, i64);
+pub(super) type Place = (i16, i64, i64);
 
 /// The marks that a caller passes to its claim.
 #[derive(Debug, Clone, Default)]
-struct Marks {
-    lanes: BTreeMap<i64, Place>,
-    ready_until: Option<i64>,
+pub(super) struct Marks {
+    pub(super) lanes: BTreeMap<i64, Place>,
+    pub(super) ready_until: Option<i64>,
     /// Where the mark is, and until when it counts.
-    waiting: Option<(i64, i64)>,
-    running: Option<(i64, i64)>,
+    pub(super) waiting: Option<(i64, i64)>,
+    pub(super) running: Option<(i64, i64)>,
 }
 
 impl Marks {
@@ -93,33 +89,33 @@ impl Marks {
 }
 
 /// The arguments of `claim_many`, as SQL.
-struct Ask {
-    queues: String,
-    kinds: String,
-    n: i32,
-    cursor: i64,
-    round: String,
+pub(super) struct Ask {
+    pub(super) queues: String,
+    pub(super) kinds: String,
+    pub(super) n: i32,
+    pub(super) cursor: i64,
+    pub(super) round: String,
 }
 
 impl Ask {
-    fn of(n: i32) -> Ask {
+    pub(super) fn of(n: i32) -> Ask {
         Ask { queues: "{default}".into(), kinds: "NULL".into(), n, cursor: 0, round: "NULL".into() }
     }
 }
 
 /// What a claim returns.
-struct Answer {
+pub(super) struct Answer {
     /// Every row except for the marks, as text.
-    rows: Vec<String>,
-    jobs: Vec<i64>,
-    lapsed: Vec<i64>,
-    due_ms: Option<i64>,
-    marks: Option<Marks>,
+    pub(super) rows: Vec<String>,
+    pub(super) jobs: Vec<i64>,
+    pub(super) lapsed: Vec<i64>,
+    pub(super) due_ms: Option<i64>,
+    pub(super) marks: Option<Marks>,
     /// The place of each job that was claimed in a rehearsal.
-    places: Vec<(i64, Place)>,
+    pub(super) places: Vec<(i64, Place)>,
 }
 
-fn claim(session: &mut Client, ask: &Ask, marks: Option<&Marks>) -> Answer {
+pub(super) fn claim(session: &mut Client, ask: &Ask, marks: Option<&Marks>) -> Answer {
     let sql = format!(
         "SELECT c.what, c.place, c.job, c.token, c.became, c.verdict, c.cursor, c.due_ms, c.marks
            FROM tenure.claim_many('ann', '{}', {}, {}, 30000, {}, $1, p_round => {})
@@ -151,7 +147,12 @@ fn claim(session: &mut Client, ask: &Ask, marks: Option<&Marks>) -> Answer {
 }
 
 /// A claim that is rolled back.
-fn rehearse(session: &mut Client, before: &str, ask: &Ask, marks: Option<&Marks>) -> Answer {
+pub(super) fn rehearse(
+    session: &mut Client,
+    before: &str,
+    ask: &Ask,
+    marks: Option<&Marks>,
+) -> Answer {
     session.batch_execute(&format!("BEGIN; {before}")).unwrap();
     let mut answer = claim(session, ask, marks);
     let taken = format!("{PLACES} WHERE id = ANY ($1)");
@@ -360,158 +361,6 @@ fn a_claim_answers_only_marks_that_still_count() {
     assert!(claim(&mut session, &Ask::of(1), None).marks.is_none());
 }
 
-/// An old transaction, and 11,000 jobs that were inserted and deleted since it began. Dropping this
-/// ends the transaction and vacuums their entries away.
-struct Dead {
-    old: Client,
-    owner: Client,
-}
-
-impl Dead {
-    /// Makes deleted jobs in this state, all with this time. The tables were never analysed.
-    fn make(lab: &Lab, state: i16, at: i64) -> Dead {
-        let (mut old, mut owner) = (lab.session(), lab.session());
-        old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM public.effects")
-            .unwrap();
-        let until = if state == 2 { at.to_string() } else { "NULL".into() };
-        owner
-            .batch_execute(&format!(
-                "INSERT INTO tenure.jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
-                     queue, tenant, kind, args, enqueued_at, lease_until)
-                 SELECT -g, {state}, tenure.lane('default', '', 'work', false), -5, {at}, 0, 0, 6, 0, 5,
-                        'default', '', 'work', '1', 0, {until}
-                   FROM generate_series(1, 11000) g;
-                 DELETE FROM tenure.jobs WHERE id < 0"
-            ))
-            .unwrap();
-        Dead { old, owner }
-    }
-}
-
-impl Drop for Dead {
-    fn drop(&mut self) {
-        // If this fails, a later claim still finds the dead entries, and its test fails.
-        let _ended = self.old.batch_execute("ROLLBACK");
-        let _swept = self.owner.batch_execute("VACUUM tenure.jobs");
-    }
-}
-
-/// Whether a mark that was made after `scans` scans of the dead entries counts for a proportional
-/// time, give or take what else was read.
-fn is_in_proportion(until: i64, scans: i64) -> bool {
-    (33 * scans..36 * scans + 25).contains(&(until - NOW))
-}
-
-fn enqueue(session: &mut Client, more: &str) -> i64 {
-    session.query_one(&format!("SELECT tenure.enqueue('work'{more})"), &[]).unwrap().get(0)
-}
-
-/// A more urgent job that is enqueued before the mark waits for as long as the mark counts.
-fn a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to() {
-    let mut lab = Lab::new();
-    let _dead = Dead::make(&lab, 0, NOW);
-    let mut session = lab.session();
-    let jobs: Vec<i64> = (0..4).map(|_| enqueue(&mut session, "")).collect();
-    let none = rehearse(&mut session, "", &Ask { kinds: "'{play}'".into(), ..Ask::of(1) }, None);
-    assert!(none.jobs.is_empty() && none.marks.is_none(), "what took nothing came to nowhere");
-    let waiting = Marks { waiting: Some((NOW - 9, NOW + 9)), ..Marks::default() };
-    let ask = Ask { kinds: "'{play}'".into(), ..Ask::of(1) };
-    let none = rehearse(&mut session, "", &ask, Some(&waiting)).marks.unwrap();
-    assert_eq!((none.ready_until, none.waiting), (None, waiting.waiting));
-
-    let first = claim(&mut session, &Ask::of(2), None);
-    assert_eq!(first.jobs, jobs[..2]);
-    let marks = first.marks.unwrap();
-    let until = marks.ready_until.unwrap();
-    assert!(is_in_proportion(until, 2) || is_in_proportion(until, 3), "{marks:?}");
-    let lane = lab.number("SELECT tenure.lane('default', '', 'work', false)");
-    assert_eq!(marks.lanes, [(lane, (0, NOW, jobs[1]))].into());
-    assert_eq!((marks.waiting, marks.running), (None, None));
-
-    let urgent = enqueue(&mut session, ", priority => -1");
-    let second = claim(&mut session, &Ask::of(1), Some(&marks));
-    assert_eq!(second.jobs, [jobs[2]]);
-    let marks = second.marks.unwrap();
-    assert_eq!(
-        (marks.ready_until, &marks.lanes),
-        (Some(until), &[(lane, (0, NOW, jobs[2]))].into())
-    );
-    lab.advance(until - NOW - 1);
-    assert_eq!(rehearse(&mut session, "", &Ask::of(1), Some(&marks)).jobs, [jobs[3]]);
-    lab.advance(1);
-    assert_eq!(claim(&mut session, &Ask::of(9), Some(&marks)).jobs, [urgent, jobs[3]]);
-}
-
-/// The mark is set only when no due job lies before it.
-fn a_claim_that_reads_many_dead_entries_of_waiting_jobs_marks_the_time_once_nothing_is_due() {
-    let mut lab = Lab::new();
-    let _dead = Dead::make(&lab, 1, NOW - 5);
-    let mut session = lab.session();
-    let none = claim(&mut session, &Ask::of(0), None).marks.unwrap();
-    let (from, until) = none.waiting.unwrap();
-    assert_eq!(from, NOW);
-    assert!((30..=100).contains(&(until - NOW)), "{none:?}");
-    assert_eq!((none.ready_until, none.running), (None, None));
-
-    session
-        .batch_execute(
-            "SELECT tenure.enqueue('work', delay => '5 ms') FROM generate_series(1, 150)",
-        )
-        .unwrap();
-    lab.advance(5);
-    let ready = "SELECT count(*) FROM tenure.jobs WHERE state = 0";
-    let half = claim(&mut session, &Ask::of(0), None);
-    assert!(half.marks.is_none_or(|marks| marks.waiting.is_none()), "some are due still");
-    assert_eq!(lab.number(ready), 100);
-    let rest = claim(&mut session, &Ask::of(0), None).marks.unwrap();
-    assert_eq!(rest.waiting.map(|mark| mark.0), Some(NOW + 5));
-    assert_eq!(lab.number(ready), 150);
-
-    // With a mark no dead entry is read, and the mark stays where it is.
-    lab.advance(10);
-    let stayed = claim(&mut session, &Ask::of(0), Some(&none)).marks.unwrap();
-    assert_eq!(stayed.waiting, Some((from, until)));
-}
-
-/// These leases would be over, but the server's start extends them: the mark must not be beyond
-/// them.
-fn a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardoned() {
-    let mut lab = Lab::new();
-    let _dead = Dead::make(&lab, 2, NOW - 500);
-    let mut session = lab.session();
-    // A lease that is not over yet is beyond the mark.
-    enqueue(&mut session, "");
-    assert_eq!(claim(&mut session, &Ask::of(1), None).jobs.len(), 1);
-    let none = claim(&mut session, &Ask::of(0), None).marks.unwrap();
-    assert_eq!(none.running.map(|mark| mark.0), Some(NOW));
-    assert!((30..=100).contains(&(none.running.unwrap().1 - NOW)), "{none:?}");
-    assert_eq!((none.ready_until, none.waiting), (None, None));
-
-    let jobs: Vec<i64> = (0..3).map(|_| enqueue(&mut session, "")).collect();
-    assert_eq!(claim(&mut session, &Ask::of(3), None).jobs, jobs);
-    let lease = format!("UPDATE tenure.jobs SET leased_at = {0}, started_at = {0}", NOW - 30_000);
-    let mut owner = lab.session();
-    for (job, over) in [(jobs[2], 30), (jobs[0], 20), (jobs[1], 10)] {
-        owner
-            .batch_execute(&format!("{lease}, lease_until = {} WHERE id = {job}", NOW - over))
-            .unwrap();
-    }
-    owner.batch_execute(&format!("UPDATE tenure.clock SET started_at = {}", NOW - 29_990)).unwrap();
-    let pardoned = claim(&mut session, &Ask::of(0), None);
-    assert!(pardoned.lapsed.is_empty());
-    let marks = pardoned.marks.unwrap();
-    assert_eq!(marks.running.map(|mark| mark.0), Some(NOW - 30));
-    // The mark does not pass a lease that ends exactly where the last mark was.
-    let here = format!("UPDATE tenure.jobs SET lease_until = {} WHERE id = {}", NOW - 600, jobs[2]);
-    owner.batch_execute(&here).unwrap();
-    let last = Marks { running: Some((NOW - 600, NOW + 99)), ..Marks::default() };
-    let again = claim(&mut session, &Ask::of(0), Some(&last)).marks.unwrap();
-    assert_eq!(again.running, last.running);
-    lab.advance(10);
-    let over = claim(&mut session, &Ask::of(0), Some(&again));
-    assert_eq!(over.lapsed, [jobs[2], jobs[0], jobs[1]], "in the order in which they were over");
-}
-
 /// With marks and without. The kind's name was found by search: the first 15 bits of its SHA-256
 /// are zeros, so its lane is the first of its group.
 fn the_first_lane_of_a_group_belongs_to_it_and_to_no_round_before() {
@@ -565,17 +414,4 @@ fn a_queue_whose_due_jobs_lie_before_the_mark_has_no_share_of_what_becomes_ready
         let ready = "SELECT count(*) FROM tenure.jobs WHERE state = 0";
         assert_eq!(lab.number(ready), if shares == 2 { 51 } else { 100 }, "from {from}");
     }
-}
-
-fn a_mark_is_made_for_more_than_ten_thousand_entries_and_used_in_proportion() {
-    let mut lab = Lab::new();
-    let used = |dead: i64| format!("SELECT coalesce(tenure.mark_for({dead}), -1)");
-    for (dead, ms) in [(0, -1), (10_000, -1), (10_001, 30), (1_000_000, 3_000)] {
-        assert_eq!(lab.number(&used(dead)), ms, "{dead}");
-    }
-    // Too few entries to be worth a mark.
-    let mut session = lab.session();
-    enqueue(&mut session, "");
-    let answer = claim(&mut session, &Ask::of(2), None);
-    assert!(answer.jobs.len() == 1 && answer.marks.is_none() && answer.due_ms.is_none());
 }

@@ -58,20 +58,20 @@ DECLARE
     e       bigint;
     late    bigint;     -- leases that were over by then are taken back
     known   tenure.marks;
-    read_   bigint[];   -- entries read before of the indexes of waiting, running and ready jobs
-    dead    bigint;     -- and since
+    read_   bigint[];   -- what was read before of the indexes of waiting, running and ready jobs
+    dead    bigint;     -- and in vain since
     queues  text[];     -- those asked for that are not paused
     due     text[];     -- those of them in which a waiting job's time has come
     over    boolean;    -- whether a lease looks over
     alone   boolean;    -- whether the worker holds no suspect: then also one whose next crash would bury it
     allowed boolean;    -- whether a suspect may still be taken: one at a time for each worker
     kinds   bigint[];   -- the numbers of the kinds asked for; NULL for all
-    ranges  bigint[];   -- the first and last group of each stretch of the ring, in order
+    whole   bigint[];   -- the first and last group of each stretch of the ring, in order
+    ranges  bigint[];   -- those that are left
     start   bigint := least(p_cursor, 1::bigint << 46);  -- the ring ends there
     stop    bigint := least(coalesce(p_round, start), 1::bigint << 46);
     to_pass int := CASE WHEN p_round IS NULL THEN 2147483647 ELSE pass_limit END;  -- how many more lanes may be passed by
     room    int := p_n; -- how many more are wanted
-    taken   int := 0;
     settled record;
     walked  record;
     picked  tenure.picked;
@@ -120,8 +120,7 @@ BEGIN
     -- beginning to where the round began.
     late := t - tenure.check_grace(p_grace_ms);
     known := tenure.read_marks(p_marks, t);
-    read_ := ARRAY[tenure.entries_read('tenure.jobs_waiting'), tenure.entries_read('tenure.jobs_running'),
-                   tenure.entries_read('tenure.jobs_ready')];
+    read_ := ARRAY[tenure.read_of('tenure.jobs_waiting'), tenure.read_of('tenure.jobs_running'), tenure.read_of('tenure.jobs_ready')];
     SELECT q.queues, q.due,
            EXISTS (SELECT 1 FROM tenure.jobs r
                     WHERE r.state = 2 /* running */ AND r.lease_until >= known.running_from AND r.lease_until <= late),
@@ -137,7 +136,7 @@ BEGIN
                   CROSS JOIN LATERAL (VALUES (0, p.first), (1, p.last)) b(side, bound)
                   WHERE p.first <= p.last ORDER BY p.part, p.first, b.side),
            (SELECT f.floor FROM tenure.floor_here() f)
-      INTO queues, due, over, alone, allowed, kinds, ranges, e
+      INTO queues, due, over, alone, allowed, kinds, whole, e
       FROM (SELECT array_agg(u.queue), array_agg(u.queue) FILTER (WHERE EXISTS (
                        SELECT 1 FROM tenure.jobs w
                         WHERE w.state = 1 /* waiting */ AND w.queue = u.queue AND w.run_at >= known.waiting_from AND w.run_at <= t))
@@ -152,7 +151,7 @@ BEGIN
         most := tenure.promote_limit(p_n, cardinality(due));
         seen := tenure.promote(due, most, known.waiting_from, t);
     END IF;
-    dead := tenure.entries_read('tenure.jobs_waiting') - read_[1];
+    dead := tenure.read_of('tenure.jobs_waiting') - read_[1];
     IF tenure.mark_for(dead) IS NOT NULL AND (due IS NULL OR seen < most) THEN
         known := tenure.mark_waiting(known, dead, t);
     END IF;
@@ -164,16 +163,18 @@ BEGIN
         GET DIAGNOSTICS seen = ROW_COUNT;
         SELECT s.alone, s.allowed AND p_suspects INTO alone, allowed FROM tenure.suspects_of(p_worker, t) s;
     END IF;
-    dead := tenure.entries_read('tenure.jobs_running') - read_[2];
+    dead := tenure.read_of('tenure.jobs_running') - read_[2];
     IF tenure.mark_for(dead) IS NOT NULL AND seen < lapse_limit THEN
         known := tenure.mark_running(known, dead, late, t);
     END IF;
 
-    -- ring: the stretches that are left to walk, until there is no room.
+    -- ring: the stretches that are left to walk, until there is no room. What is read on the way down to a lane is not in vain.
+    ranges := whole;
     WHILE room > 0 AND to_pass > 0 AND cardinality(ranges) > 0 LOOP
         -- walk: to the next groups that have something.
         walked := tenure.walk(ranges, kinds, allowed, least(room, group_limit), to_pass, known);
         to_pass := to_pass - walked.passed;
+        read_[3] := read_[3] + 50 * (cardinality(ranges) + walked.passed + coalesce(cardinality(walked.lanes), 0));
         walked_to := walked.last & group_mask;
         ranges := CASE WHEN walked.last IS NULL THEN '{}' ELSE walked_to + 1 || ranges[(walked.last >> 46)::int * 2 :] END;
         groups := walked.groups;
@@ -184,6 +185,7 @@ BEGIN
             picked := tenure.pick(walked.lanes, walked.places, rich, queues, p_kinds, share, room, allowed, alone, known);
             -- admit: those of them that may be taken.
             picked := tenure.admit(picked);
+            read_[3] := read_[3] + 50 * cardinality(walked.lanes);
             EXIT WHEN picked.jobs IS NULL;
             -- take: the attempt is counted here, not at failure: a worker that never comes back has used one up. The new
             -- token is above every earlier one of this job, also across epochs.
@@ -198,13 +200,12 @@ BEGIN
               FROM unnest(picked.jobs, picked.spots) WITH ORDINALITY p(id, spot, place)
              WHERE j.ctid = p.spot AND j.id + 0 = p.id
                AND j.state + 0 = 0 /* ready */
-            RETURNING 'claimed', taken + p.place::int, j.id, j.token, NULL::text, NULL::smallint, NULL::smallint, NULL::text,
+            RETURNING 'claimed', cardinality(ours) + p.place::int, j.id, j.token, NULL::text, NULL::smallint, NULL::smallint, NULL::text,
                       j.kind, coalesce(j.args, (SELECT l.args FROM tenure.payloads l WHERE l.job_id = j.id)),
                       j.queue, j.tenant, j.attempt, j.max_attempts, j.crashes, j.max_crashes,
                       j.retry, j.max_runtime, j.run_at, j.started_at, j.enqueued_at, j.lease_until, j.key,
                       j.extras, NULL::bigint, NULL::bigint, NULL::text;
             ours := ours || picked.jobs;
-            taken := taken + cardinality(picked.jobs);
             room := room - cardinality(picked.jobs);
             allowed := allowed AND NOT picked.with_suspect;
             reached := tenure.group_of(walked.lanes[array_position(walked.places, picked.givers[cardinality(picked.givers)])]);
@@ -216,9 +217,9 @@ BEGIN
         END LOOP;
     END LOOP;
     -- Each job that was taken was read twice, once on the way to its lane.
-    dead := tenure.entries_read('tenure.jobs_ready') - read_[3];
-    IF taken > 0 AND (known.lanes IS NOT NULL OR tenure.mark_for(dead - 2 * taken) IS NOT NULL) THEN
-        known := tenure.mark_ready(known, ours, dead, t);
+    dead := tenure.read_of('tenure.jobs_ready') - read_[3] - 2 * cardinality(ours);
+    IF known.lanes IS NOT NULL OR tenure.mark_for(dead) IS NOT NULL THEN
+        known := tenure.mark_ready(known, ours, CASE WHEN room > 0 AND to_pass > 0 THEN whole END, kinds, allowed, dead, t);
     END IF;
 
     -- answer: where the next claim goes on, and when the next waiting job is due.
@@ -235,9 +236,8 @@ BEGIN
              WHERE w.state = 1 /* waiting */ AND w.queue = q.queue AND w.run_at >= known.waiting_from
              ORDER BY w.run_at LIMIT 1) w;
     END IF;
-    IF known.lanes IS NOT NULL OR known.waiting_until IS NOT NULL OR known.running_until IS NOT NULL THEN
-        answer.marks := row_to_json(known);
-    END IF;
+    answer.marks := CASE WHEN coalesce(known.ready_until, known.waiting_until, known.running_until) IS NOT NULL
+                         THEN row_to_json(known) END;
     RETURN NEXT answer;
 END $$;
 
@@ -287,12 +287,12 @@ BEGIN
     -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
     -- its limit no longer holds.
     WITH due AS MATERIALIZED (
-        SELECT d.id FROM unnest(p_queues) q(queue) CROSS JOIN LATERAL (
-            SELECT w.id FROM tenure.jobs w
+        SELECT d.id, d.spot FROM unnest(p_queues) q(queue) CROSS JOIN LATERAL (
+            SELECT w.id, w.ctid AS spot FROM tenure.jobs w
              WHERE w.state = 1 /* waiting */ AND w.queue = q.queue AND w.run_at >= p_from AND w.run_at <= t
              ORDER BY w.run_at, w.id LIMIT p_limit FOR UPDATE SKIP LOCKED) d)
     UPDATE tenure.jobs j SET state = 0 /* ready */ FROM due
-     WHERE j.id = due.id AND j.state + 0 = 1 /* waiting */;
+     WHERE j.ctid = due.spot AND j.id + 0 = due.id AND j.state + 0 = 1 /* waiting */;
     GET DIAGNOSTICS promoted = ROW_COUNT;
     RETURN promoted;
 END $$;
@@ -349,7 +349,7 @@ DECLARE
     suspect_lane CONSTANT bigint := 1::bigint << 61;
     past bigint[];   -- what a walk past the marks has found
 BEGIN
-    IF known.lanes IS NOT NULL THEN
+    IF known.ready_until IS NOT NULL THEN
         past := tenure.walk_past_marks(p_ranges, 0, p_kinds, p_limit, p_to_pass, known);
         IF p_suspects THEN
             past := past || tenure.walk_past_marks(p_ranges, suspect_lane, p_kinds, p_limit, p_to_pass, known);
@@ -420,7 +420,7 @@ BEGIN
                coalesce(m.id, 0) AS id
           FROM unnest(p_lanes, p_places) u(lane, place)
           LEFT JOIN unnest(known.lanes, known.priorities, known.run_at, known.ids) m(lane, priority, run_at, id)
-            ON m.lane = u.lane
+            ON m.lane = u.lane AND known.ready_until IS NOT NULL
          WHERE (p_rich IS NULL OR u.place = ANY (p_rich)) AND (p_suspects OR u.lane < 1::bigint << 61)),
     candidate AS MATERIALIZED (
         SELECT l.place, l.suspect, s.spot, s.id, s.priority, s.run_at
@@ -456,23 +456,25 @@ END $$;
 
 -- ── marks ─────────────────────────────────────────────────────────────────────────────────────────
 --
--- While an old transaction holds the vacuum's horizon, entries of jobs long gone stay in the indexes, before
--- those of the living, and every claim walks over them. A mark says where to begin instead. It is kept by
+-- Entries of jobs long gone stay in the indexes, before those of the living, until a vacuum removes them, which it cannot while
+-- an old transaction holds its horizon; and every claim walks over them. A mark says where to begin instead. It is kept by
 -- the worker, handed in with its next claim, and only there while it hurts: it is made when a look from the
--- beginning met more than 10,000 dead entries, and forgotten after a time in proportion to them, so that
+-- beginning met more than 10,000 dead entries, or a thousand pages of them, and counts for a time in proportion to them, so that
 -- looks from the beginning cost a twentieth of the time. What has come in behind a mark waits that long at
--- most. Without marks, order is exact.
+-- most. Then one look begins at the beginning. If it is dear again and comes all the way around, the marks of the lanes that it
+-- found empty count once more. Without marks, order is exact.
 
--- How many entries of an index this transaction has read, dead ones included.
-CREATE OR REPLACE FUNCTION tenure.entries_read(index regclass) RETURNS bigint
-LANGUAGE sql VOLATILE AS $$ SELECT pg_stat_get_xact_tuples_returned(index) $$;
+-- How much of an index this transaction has read, in entries, dead ones included. A page counts as ten: entries that the index
+-- knows to be dead are passed without being counted.
+CREATE OR REPLACE FUNCTION tenure.read_of(index regclass) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$ SELECT pg_stat_get_xact_tuples_returned(index) + 10 * pg_stat_get_xact_blocks_fetched(index) $$;
 
 -- For how many milliseconds a mark is used that saves so many dead entries; NULL for so few that none is
 -- needed. An entry costs about 0.15 microseconds to pass.
 CREATE OR REPLACE FUNCTION tenure.mark_for(dead bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT CASE WHEN dead > 10000 THEN dead * 3 / 1000 END $$;
 
--- The marks that still count.
+-- The marks that still count, and the places of those of ready jobs that have counted until now, without ready_until.
 CREATE OR REPLACE FUNCTION tenure.read_marks(p_marks text, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -493,10 +495,6 @@ BEGIN
             known.running_until := NULL;
         END IF;
         IF known.ready_until <= t THEN
-            known.lanes := NULL;
-            known.priorities := NULL;
-            known.run_at := NULL;
-            known.ids := NULL;
             known.ready_until := NULL;
         END IF;
     END IF;
@@ -525,12 +523,17 @@ BEGIN
     RETURN known;
 END $$;
 
--- Begins each lane after the last job that was taken from it: those before are taken too, or dead.
-CREATE OR REPLACE FUNCTION tenure.mark_ready(known tenure.marks, p_jobs bigint[], dead bigint, t bigint) RETURNS tenure.marks
+-- Begins each lane after the last job that was taken from it: those before are taken too, or dead. Marks that count go on. Those
+-- that have counted begin again where the claim has seen all there is: in the groups of p_whole, of these kinds, and suspects if
+-- they were looked for.
+CREATE OR REPLACE FUNCTION tenure.mark_ready(known tenure.marks, p_jobs bigint[], p_whole bigint[], p_kinds bigint[],
+    p_suspects boolean, dead bigint, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-    known.ready_until := coalesce(known.ready_until, t + tenure.mark_for(dead));
+    IF known.ready_until IS NOT NULL AND p_jobs = '{}' THEN
+        RETURN known;
+    END IF;
     SELECT array_agg(m.lane ORDER BY m.lane), array_agg(m.priority ORDER BY m.lane),
            array_agg(m.run_at ORDER BY m.lane), array_agg(m.id ORDER BY m.lane)
       INTO known.lanes, known.priorities, known.run_at, known.ids
@@ -539,8 +542,16 @@ BEGIN
                       FROM unnest(p_jobs) p(id) JOIN tenure.jobs j ON j.id = p.id
                     UNION ALL
                     SELECT k.lane, k.priority, k.run_at, k.id
-                      FROM unnest(known.lanes, known.priorities, known.run_at, known.ids) k(lane, priority, run_at, id)) l
+                      FROM unnest(known.lanes, known.priorities, known.run_at, known.ids) k(lane, priority, run_at, id)
+                     WHERE known.ready_until IS NOT NULL
+                        OR (p_kinds IS NULL OR k.lane & 32767 = ANY (p_kinds)) AND (p_suspects OR k.lane < 1::bigint << 61)
+                       AND EXISTS (SELECT 1 FROM generate_series(1, cardinality(p_whole) / 2) i
+                                    WHERE tenure.group_of(k.lane) BETWEEN p_whole[2 * i - 1] AND p_whole[2 * i])) l
+             WHERE known.ready_until IS NOT NULL OR tenure.mark_for(dead) IS NOT NULL
              ORDER BY l.lane, l.priority DESC, l.run_at DESC, l.id DESC) m;
+    IF known.lanes IS NOT NULL THEN
+        known.ready_until := coalesce(known.ready_until, t + tenure.mark_for(dead));
+    END IF;
     RETURN known;
 END $$;
 

@@ -38,7 +38,7 @@ BEGIN
     IF t - told >= pulse_ms THEN
         due := ARRAY(SELECT DISTINCT w.queue
                        FROM (SELECT j.queue FROM tenure.jobs j
-                              WHERE j.state = 1 /* waiting */ AND j.run_at + 0 > told AND j.run_at + 0 <= t
+                              WHERE j.state + 0 = 1 /* waiting */ AND j.run_at + 0 > told AND j.run_at + 0 <= t
                               ORDER BY j.run_at + 0 LIMIT 1000) w);
         IF cardinality(due) > 0 THEN
             PERFORM set_config('synchronous_commit', 'off', true);

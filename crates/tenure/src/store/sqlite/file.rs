@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, named_params};
 
 use super::moved::{Moved, Whereabouts, identity};
@@ -170,7 +171,7 @@ pub(super) fn open_reader(path: &Path, target: &str) -> Result<Connection> {
     let connection = Connection::open_with_flags(path, flags).map_err(set_up)?;
     connection.execute_batch("PRAGMA query_only = ON").map_err(set_up)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(set_up)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&connection).map_err(set_up)?;
     Ok(connection)
 }
 
@@ -289,8 +290,14 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     // FULL: an acknowledged commit survives a power cut.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
+    keep_statements(connection)
+}
+
+/// Each statement is compiled once. Without the setting, SQLite compiles a statement again for other
+/// parameters if a partial index might suit them.
+fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(())
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 /// Makes sure that this database is ours to use, and tells what was applied to it.

@@ -4,12 +4,20 @@
 use crate::store::migrate::{Applied, Migration, checksum};
 
 /// The tables.
-pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "first",
-    min_client: 1,
-    sql: include_str!("../../../../sql/postgres/schema/0001_first.sql"),
-}];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "first",
+        min_client: 1,
+        sql: include_str!("../../../../sql/postgres/schema/0001_first.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "due",
+        min_client: 1,
+        sql: include_str!("../../../../sql/postgres/schema/0002_due.sql"),
+    },
+];
 
 macro_rules! sql {
     ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../../sql/postgres/", $file, ".sql")))),+] };
@@ -76,7 +84,7 @@ pub(super) fn function_parts() -> Vec<String> {
 /// The names of functions that are ours: of this release, and of earlier ones that it no longer
 /// has.
 pub(super) fn function_names() -> Vec<String> {
-    const RETIRED: [&str; 0] = [];
+    const RETIRED: [&str; 1] = ["entries_read"];
     let own = function_parts();
     let own = own.iter().filter_map(|part| part.strip_prefix("function "));
     own.chain(RETIRED).map(str::to_owned).collect()

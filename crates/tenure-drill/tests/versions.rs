@@ -255,6 +255,32 @@ fn a_function_that_the_user_s_own_view_needs_is_not_taken_away() {
 }
 
 #[test]
+fn a_type_that_the_user_s_own_function_needs_is_not_taken_away() {
+    let old = Database::new();
+    old.up();
+    // As if the type had had other columns in an earlier release.
+    old.client()
+        .batch_execute(
+            "DROP TYPE tenure.picked CASCADE;
+             CREATE TYPE tenure.picked AS (jobs bigint[]);
+             CREATE FUNCTION tenure.admit(p tenure.picked[]) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+             CREATE FUNCTION public.mine(p tenure.picked) RETURNS int LANGUAGE sql AS 'SELECT 1';
+             UPDATE tenure.meta SET functions = 'older', functions_release = 0;",
+        )
+        .unwrap();
+    let refused = Migrations::connect(&old.address()).unwrap().up(Roles::Leave).unwrap_err();
+    assert!(refused.to_string().contains("other objects depend on it"), "{refused}");
+    let mine =
+        "SELECT count(*) FROM pg_proc WHERE oid = 'public.mine(tenure.picked)'::regprocedure";
+    assert_eq!(old.client().query_one(mine, &[]).unwrap().get::<_, i64>(0), 1);
+    old.client().batch_execute("DROP FUNCTION public.mine").unwrap();
+    old.up();
+    let new = Database::new();
+    new.up();
+    assert_eq!(old.catalog(), new.catalog());
+}
+
+#[test]
 fn a_file_of_an_earlier_release_becomes_what_a_new_one_is() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { clock: Clock::system(), limits: Limits::default() };

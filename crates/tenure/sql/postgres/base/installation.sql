@@ -4,18 +4,28 @@
 -- role needs EXECUTE and no right on any table. The helpers in this directory run inside those and
 -- are called from nowhere else.
 
--- Makes a composite type, or leaves it if it has these columns already. One that has others is dropped together with the
--- functions that use it; all of them are made again by the files that follow.
+-- Makes a composite type, or leaves it if it has these columns already. One that has others is dropped after our functions that
+-- use it; all of them are made again by the files that follow. Where an object of somebody else's uses it, this fails.
 CREATE OR REPLACE FUNCTION tenure.put_type(p_name text, p_columns text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     type_ regclass := to_regclass('tenure.' || quote_ident(p_name));
+    user_ regprocedure;
 BEGIN
     IF p_columns = (SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum)
                       FROM pg_attribute a WHERE a.attrelid = type_) THEN
         RETURN;
     ELSIF type_ IS NOT NULL THEN
-        EXECUTE format('DROP TYPE %s CASCADE', type_);
+        FOR user_ IN
+            SELECT DISTINCT d.objid::regprocedure
+              FROM pg_class c JOIN pg_type y ON y.oid = c.reltype
+              JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid IN (y.oid, y.typarray)
+              JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+             WHERE c.oid = type_ AND p.pronamespace = c.relnamespace
+        LOOP
+            EXECUTE format('DROP FUNCTION %s', user_);
+        END LOOP;
+        EXECUTE format('DROP TYPE %s', type_);
     END IF;
     EXECUTE format('CREATE TYPE tenure.%I AS (%s)', p_name, p_columns);
 END $$;

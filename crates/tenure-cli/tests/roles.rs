@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shell::{Ran, Shell};
+use tenure::engine::clock::monotonic;
 use tenure::engine::job::{JobId, State};
 use tenure::engine::telemetry::{Exit, Fact};
 use tenure::postgres::{self, tokio_postgres};
@@ -314,4 +315,20 @@ fn a_worker_that_lacks_a_right_says_what_mends_it_once_gives_back_its_jobs_and_e
         member.ok(&["worker", "--kind", "long", "--drain", "--", "true"]);
         assert_eq!(member.state(long), State::Succeeded);
     }
+}
+
+#[test]
+fn the_worker_command_that_lacks_a_right_gives_its_job_back_and_ends_soon_with_the_code_for_it() {
+    let member = Member::of("worker");
+    member.revoke("beat");
+    member.ok(&["enqueue", "long"]);
+    let begun = monotonic();
+    let ran = member.run(&["worker", "--kind", "long", "--", "sleep", "100"]);
+    let took = begun.elapsed();
+    assert_eq!(ran.code, 3, "{ran:?}");
+    let grant = format!("GRANT EXECUTE ON FUNCTION tenure.beat TO \"{}\"", member.role);
+    assert!(ran.stderr.contains(&grant), "{ran:?}");
+    let job = member.shell.jobs().pop().unwrap();
+    assert_eq!((job.state, job.attempt), (State::Queued, 0), "{job:?}");
+    assert!(took < Duration::from_secs(25), "it took {took:?}");
 }

@@ -310,11 +310,14 @@ impl Work for Postgres {
                 Err(problem)
             };
         }
-        let look_again = clock::monotonic() + self.patience.next_pause(self.link.has_guards());
+        let look_again = self.patience.look_again(self.link.has_guards());
         loop {
             return match self.link.wait(until.min(look_again))? {
                 Heard::Nothing if look_again > until => Ok(Wake::TimedOut),
-                Heard::Nothing | Heard::Gap => Ok(Wake::Changed),
+                Heard::Nothing | Heard::Gap => {
+                    self.patience.unannounced = None;
+                    Ok(Wake::Changed)
+                }
                 // Notices of queues that this connection's workers do not serve do not end the
                 // wait.
                 Heard::Notices(said) if !self.link.concerns(&said) => continue,
@@ -393,6 +396,8 @@ impl Operate for Postgres {
 struct Patience {
     /// How many pauses there were since a claim found jobs or a notification arrived.
     in_vain: u32,
+    /// When a worker's first pause is over, however many waits it takes until then.
+    unannounced: Option<Instant>,
 }
 
 impl Patience {
@@ -400,6 +405,17 @@ impl Patience {
     const DOUBLINGS: u32 = 5;
     const LAST: Duration = Duration::from_secs(1);
     const UNANNOUNCED: Duration = Duration::from_millis(60);
+
+    /// When a wait that begins now ends at the latest.
+    fn look_again(&mut self, is_workers: bool) -> Instant {
+        if let Some(at) = self.unannounced {
+            return at;
+        }
+        let is_first = is_workers && self.in_vain == 0;
+        let at = clock::monotonic() + self.next_pause(is_workers);
+        self.unannounced = is_first.then_some(at);
+        at
+    }
 
     fn next_pause(&mut self, is_workers: bool) -> Duration {
         let pause = if is_workers && self.in_vain == 0 {
@@ -415,7 +431,7 @@ impl Patience {
 
     fn found(&mut self, claimed: &Claimed) {
         if !claimed.attempts.is_empty() {
-            self.in_vain = 0;
+            *self = Patience::default();
         }
     }
 }

@@ -81,6 +81,11 @@ impl Renewer {
         }
     }
 
+    /// Whether the worker drains, or ends already.
+    pub(super) fn may_end_soon(&self) -> bool {
+        self.plan.drain || self.desk.stage() > Stage::Working
+    }
+
     /// Reports what is wrong with the store, once.
     fn pass_on(&mut self, caution: Option<String>) {
         if let Some(problem) = caution.as_ref().filter(|_| caution != self.caution) {

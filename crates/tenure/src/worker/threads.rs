@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::{Crew, Desk, Dispatcher, Next, Plan, Relief, Renewer, Sweeper};
 use crate::clock::{self, Moment};
@@ -117,12 +118,15 @@ impl Drop for AtTheEnd<'_> {
 /// Between its rounds the renewer waits for changes in the store, which may be work for the
 /// dispatcher.
 fn keep(renewer: &mut Renewer, mut store: Box<dyn Work>, desk: &Desk) {
-    /// Short, so that it notices soon that the worker must end.
-    const LONGEST: std::time::Duration = std::time::Duration::from_millis(250);
+    /// Short, so that it notices soon that the worker must end; and shorter where that may be any
+    /// moment.
+    const LONGEST: Duration = Duration::from_millis(250);
+    const AT_THE_END: Duration = Duration::from_millis(20);
     // Without renewals no job may continue.
     let _release = AtTheEnd(desk, Stage::Releasing);
     while let Some(until) = rest(renewer.step(store.as_mut(), Moment::now())) {
-        let left = until.since(Moment::now()).min(LONGEST);
+        let longest = if renewer.may_end_soon() { AT_THE_END } else { LONGEST };
+        let left = until.since(Moment::now()).min(longest);
         if left.is_zero() {
             continue;
         }
@@ -131,7 +135,7 @@ fn keep(renewer: &mut Renewer, mut store: Box<dyn Work>, desk: &Desk) {
             Ok(Wake::TimedOut) => {}
             Err(error) => {
                 renewer.unheard(&error);
-                desk.rest_unless_staged(left.min(std::time::Duration::from_millis(50)));
+                desk.rest_unless_staged(left.min(Duration::from_millis(50)));
             }
         }
     }

@@ -49,7 +49,7 @@ pub(super) const MUTANTS: [Mutant; 9] = [
                 "              FROM unnest(picked.jobs, picked.spots) WITH ORDINALITY p(id, spot, place)\n             WHERE j.ctid = p.spot AND j.id + 0 = p.id\n               AND j.state + 0 = 0",
                 "             WHERE j.state = 0 AND j.id IN (SELECT q.id FROM tenure.jobs q WHERE q.state = 0\n                                             ORDER BY q.id LIMIT room FOR UPDATE SKIP LOCKED)",
             ),
-            patch("verbs/claim", "taken + p.place::int", "taken + 1"),
+            patch("verbs/claim", "cardinality(ours) + p.place::int", "cardinality(ours) + 1"),
             patch(
                 "plans",
                 "'SET enable_hashjoin = off SET enable_mergejoin = off'), ('{enqueue_many",

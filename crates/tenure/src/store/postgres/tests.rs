@@ -48,6 +48,27 @@ fn a_claim_that_finds_jobs_makes_the_next_wait_short_and_one_that_finds_none_doe
 }
 
 #[test]
+fn shorter_waits_do_not_put_off_a_workers_first_look() {
+    let lent = Lent::new();
+    let mut store = lent.store();
+    store.register(&registration()).unwrap();
+    store.patience = Patience::default();
+    // The first wait only listens: a new connection is a reason to look.
+    while store.wait(clock::monotonic()).unwrap() == Wake::Changed {}
+    store.patience = Patience::default();
+    let begun = clock::monotonic();
+    let brief = || clock::monotonic() + Duration::from_millis(10);
+    let mut waits = 0;
+    while store.wait(brief()).unwrap() == Wake::TimedOut {
+        waits += 1;
+        assert!(waits < 1_000, "it never looks");
+    }
+    assert!(begun.elapsed() >= Patience::UNANNOUNCED, "{:?}", begun.elapsed());
+    assert_eq!((store.patience.in_vain, store.patience.unannounced), (1, None));
+    assert_eq!(store.wait(brief()).unwrap(), Wake::TimedOut, "the next look is later");
+}
+
+#[test]
 fn a_store_without_a_schema_is_not_opened() {
     let nowhere = address(&[("schema", "tenure_test_nowhere")]);
     let refused = Postgres::open(&nowhere, &Options::default()).err().unwrap().to_string();

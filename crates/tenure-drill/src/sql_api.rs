@@ -17,6 +17,7 @@ mod enqueue;
 mod epoch;
 mod fence;
 mod guard;
+mod installed;
 mod isolation;
 mod jsons;
 mod lease;
@@ -52,7 +53,7 @@ pub struct Case {
 
 /// All cases that need a database and nothing else.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 25] = [
+    let chapters: [&[Case]; 26] = [
         agree::CASES,
         batches::CASES,
         check::CASES,
@@ -64,6 +65,7 @@ pub fn cases() -> Vec<Case> {
         epoch::CASES,
         fence::CASES,
         guard::CASES,
+        installed::CASES,
         isolation::CASES,
         jsons::CASES,
         lease::CASES,

@@ -149,7 +149,9 @@ impl Drop for Lab {
 /// which PostgreSQL would otherwise put first in the search path.
 fn connect(database: &str) -> Client {
     let mut session = servers::connect(database);
-    session.batch_execute("SET search_path = public").expect("a search path can be set");
+    // A statement that hangs fails instead.
+    let settings = "SET search_path = public; SET statement_timeout = '60s'";
+    session.batch_execute(settings).expect("a session can be set up");
     session
 }
 

@@ -200,6 +200,7 @@ fn the_more_workers_there_are_the_later_a_session_announces_a_queue_again() {
         assert_eq!(enqueue(&mut lab, 3_600_000), 1);
         let told = [enqueue(&mut lab, 0), enqueue(&mut lab, silent_ms), enqueue(&mut lab, 1)];
         assert_eq!(told, [0, 0, 1], "{workers} workers");
+        assert_eq!(enqueue(&mut lab, -1_000), 1, "a clock that was set back silences nobody");
     }
 }
 

@@ -41,6 +41,10 @@ pub(crate) struct Args {
     #[arg(long = "file", value_name = "FILE", requires = "machine")]
     files: Vec<String>,
 
+    /// Of those made by machine, take the listed survivors as they are, and hunt only the others
+    #[arg(long, requires = "machine")]
+    unlisted: bool,
+
     /// Of those made by machine, every Nth from the Kth on
     #[arg(long, value_name = "K/N", requires = "machine")]
     part: Option<machine::Part>,

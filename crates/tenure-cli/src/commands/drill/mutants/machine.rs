@@ -43,14 +43,19 @@ pub(super) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
         }
         return Ok(Answer::Yes);
     }
+    let survivors = machine::survivors();
+    let is_trusted =
+        |mutant: &Mutant| args.unlisted && survivors.contains_key(mutant.name.as_str());
+    let (trusted, mutants): (Vec<Mutant>, Vec<Mutant>) = mutants.into_iter().partition(is_trusted);
     let server = mutants.iter().any(|mutant| mutant.stock == Stock::Postgres);
     let _server = server.then(|| Server::find(session)).transpose()?;
     session.out.flush()?;
     let (mut done, all) = (0, mutants.len());
-    let fates = machine::hunt(&mutants, &mut |fate| {
+    let mut fates = machine::hunt(&mutants, &mut |fate| {
         done += 1;
         say(&format!("{done}/{all} {} ms {}: {}", fate.took_ms, word(&fate.end), fate.mutant));
     });
+    fates.extend(trusted.into_iter().map(Fate::trusted));
     let figures = Figures::of(&fates);
     if session.out.is_json() {
         session.out.document(&View { figures: &figures, fates: &fates })?;

@@ -178,7 +178,8 @@ fn client(name: &str, at_least: u32) -> Result<PathBuf, Error> {
             found.push((major, program));
         }
     }
-    // The first of the newest: Debian's own comes before its wrapper on the PATH.
+    // The sort is stable and `debian()` comes before the PATH. So of one version, Debian's own
+    // program is used, not its wrapper on the PATH.
     found.sort_by_key(|(major, _)| std::cmp::Reverse(*major));
     if let Some((_, program)) = found.into_iter().next() {
         return Ok(program);

@@ -16,7 +16,8 @@ use crate::keeper::Keeper;
 use crate::server::{self, Server};
 use crate::settings::Settings;
 
-/// A primary is ready for connections, a standby for read-only ones.
+/// How the log line begins that reports a server ready, of a primary ("connections") and of a
+/// standby ("read-only connections").
 const READY: &str = "database system is ready to accept";
 
 /// Ends the server of a directory whose owner is gone. A frozen server must be woken to end, and a

@@ -201,9 +201,9 @@ fn cut(
     Ok(trial.report)
 }
 
-/// At every 61st point the power fails again while the file is being opened, which moves the log
-/// into the database and may begin a new epoch. Not before the store was first open: its creation
-/// is already on the tape.
+/// At every 61st point the power fails a second time, while the store opens the file. Opening moves
+/// the log into the database, and may begin a new epoch. Points before the first opening ended are
+/// left out: the tape has the creation of the store already.
 const AGAIN: usize = 61;
 
 /// One history, and the results of its cuts so far.

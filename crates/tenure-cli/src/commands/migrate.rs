@@ -17,7 +17,7 @@ use crate::{Answer, Session};
 /// Bring the schema up to date, see where it stands, or remove it
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Apply what is missing; any number may call it at once
+    /// Apply missing migrations; several processes may run this at once
     #[command(after_help = UP)]
     Up {
         /// On PostgreSQL, make the roles SCHEMA_worker, SCHEMA_enqueuer and SCHEMA_reader with their rights

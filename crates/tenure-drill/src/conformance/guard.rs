@@ -177,8 +177,13 @@ promises! { "guard":
 
     "G5" a_worker_that_retires_is_forgotten(w) {
         w.store.register(&known("ann")).unwrap();
+        w.store.register(&known("bob")).unwrap();
         w.store.retire(&worker("ann")).unwrap();
         w.store.retire(&worker("ann")).unwrap();
+        let state = w.dump();
+        let left: Vec<_> = state.workers.iter().map(|known| &known.worker).collect();
+        assert_eq!((left, state.held.len()), (vec![&worker("bob")], 1));
+        w.store.retire(&worker("bob")).unwrap();
         let state = w.dump();
         assert!(state.workers.is_empty() && state.held.is_empty());
     }

@@ -228,7 +228,8 @@ fn random_filter(chance: &mut Chance) -> Filter {
         before: (chance.below(2) == 0).then(|| JobId(1 + chance.below(60) as i64)),
         ..Filter::default()
     };
-    // By a number that is drawn already, as the tags of a job.
+    // Derived from a number that is drawn already, as the tags of a job are: one more draw would
+    // change what the seeds come to.
     match filter.before {
         Some(JobId(id)) if id % 4 == 0 => Filter { tag: Some(name("red")), ..filter },
         Some(JobId(id)) if id % 4 == 1 => Filter { tag: Some(name("blue")), ..filter },

@@ -21,7 +21,7 @@ pub(super) struct Failure {
     ends: Option<Error>,
     /// The last error of the store, as text.
     last: Option<String>,
-    /// How the store is lost, if that was reported and it is not back.
+    /// Why the store was reported as lost; `None` if it was not, or has come back since.
     lost: Option<Loss>,
 }
 

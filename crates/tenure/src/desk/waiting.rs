@@ -112,7 +112,8 @@ impl State {
             return None;
         }
         while let Some(One { attempt, hold, .. }) = self.waiting.0.pop_front() {
-            // Its time may be over before it has begun.
+            // Skip an attempt that ended while it waited: it was lost or cancelled, or its
+            // `max_runtime` was over.
             if self.held.get(&hold.fence).is_some_and(|held| held.ended.is_none()) {
                 self.busy += 1;
                 return Some((attempt, hold));

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
 
-/// What this binary can work with: a store that demands more is refused. It is the number of the
-/// newest migration that this binary was written for.
+/// What this binary can work with: a store that demands more (`min_client`) is refused. Both engines
+/// share this number. It rises only with a migration that older binaries cannot work with.
 pub const CLIENT: u32 = 1;
 
 /// One step of the schema.

@@ -41,8 +41,8 @@ fn reconcile(make: Make<'_>) {
     }
 }
 
-/// A lease from before a jump of the clock gets its whole length again, and a lock that is held
-/// across the jump counts again after a renewal.
+/// After a jump of the clock, a lease from before it gets its whole length again. A worker's lock
+/// from before it is evidence of a dead worker again once the worker has renewed a lease.
 fn jump(make: Make<'_>) {
     let (store, clock) = make();
     let mut w = World { store: Box::new(store), clock };

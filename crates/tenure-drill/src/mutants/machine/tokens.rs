@@ -1,5 +1,5 @@
-//! Splits an SQL text into tokens, keeping strings, dollar quotes and comments apart, and into its
-//! verbs.
+//! Splits an SQL text into tokens (a string is one token, comments are dropped), and into units: one
+//! for each named statement on SQLite, one for each function or view on PostgreSQL.
 
 use std::ops::Range;
 

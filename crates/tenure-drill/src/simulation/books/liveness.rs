@@ -41,7 +41,8 @@ impl Books {
 
     /// The database went back: count the waiting tenants again.
     pub(super) fn begin_turns(&mut self) {
-        // Tenants without such jobs may have retries: these take turns too.
+        // Every tenant with a job counts for the length of a round, also one whose jobs are all
+        // retries: claims serve it too.
         let tenants = self.jobs.values().map(|ghost| (ghost.tenant.clone(), 0));
         self.turns = Turns { fresh: tenants.collect(), passed: BTreeMap::new() };
         let is_fresh = |state, claims: usize| state == State::Queued && claims == 0;

@@ -32,8 +32,8 @@ impl World<'_> {
                 self.ask_to_end(place, finishes, number);
             }
             Kind::Late => {
-                // Some are applied soon, so that the sender's next call crosses them, and some long
-                // after the sender has gone on.
+                // A held-up call is applied either soon, so that it crosses its sender's next call,
+                // or long after the sender has gone on.
                 let most = if length(0, 2).is_zero() { 200 } else { 2 * lease };
                 let by = length(10, most);
                 self.shared.weather().held_up.push(by);

@@ -19,10 +19,10 @@ BEGIN
     RETURN (pg_control_system()).system_identifier;
 END $$;
 
--- Where the database is: on which WAL timeline, which a promotion and a recovery to a point in time leave; in which
--- server; and which table, since a dump may be restored into the same server. A managed server may not tell the first two: then
--- they are 0, and the rest decides. It is asked with care, when the schema is installed and when an epoch begins; what it does not
--- tell is not asked again by each claim.
+-- Where the database is, by three numbers: the WAL timeline (a promotion or a recovery to a point in time begins another),
+-- the server's system identifier, and the OID of the table of jobs (a dump may be restored into the same server). A managed
+-- server may refuse to tell the first two: then they are 0, and the others decide. This function catches that refusal. It
+-- runs when the schema is installed and when an epoch begins; claims do not ask again for what the server refused to tell.
 CREATE OR REPLACE FUNCTION tenure.whereabouts(OUT wal_timeline bigint, OUT system bigint, OUT jobs_table bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

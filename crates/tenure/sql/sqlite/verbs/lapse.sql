@@ -94,7 +94,7 @@ SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */ AND lease
 -- :note_break
 UPDATE tenure_meta SET broke = :broke, broke_before = :broke_before
 
--- Time broke. Several processes notice the same break; one of them is enough.
+-- Records a break in time. Several processes notice the same break; within 5 s only the first of them writes it.
 -- :break_time
 UPDATE tenure_meta SET steady_since = :now WHERE steady_since NOT BETWEEN :now - 5000 AND :now
 

@@ -189,7 +189,7 @@ const BATCH: usize = 100;
 
 /// A store in a file, in which every kind of call has been made a few times.
 fn warm(directory: &Path) -> Sqlite {
-    let mut store = Sqlite::open(&directory.join("jobs.db"), &Options::default()).unwrap();
+    let mut store = Sqlite::open(directory.join("jobs.db"), &Options::default()).unwrap();
     let mut held = Vec::new();
     for _ in 0..6 {
         store.enqueue(&vec![job("work"); BATCH]).unwrap();

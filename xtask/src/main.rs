@@ -153,9 +153,11 @@ fn mutants() -> Vec<Step> {
 
 /// What the daily suite shows on the machine's PostgreSQL, repeated on the newest.
 fn newest() -> Vec<Step> {
-    const TESTS: [(&str, &str); 3] = [
+    const STALLS: &str = "--test stalls --test guard --test failover --test locked_rows";
+    const TESTS: [(&str, &str); 4] = [
         ("the promises on PostgreSQL 18", "--test conformance -- postgres"),
         ("the SQL API on PostgreSQL 18", "--test sql_api"),
+        ("stalls, deaths, failovers and locks on PostgreSQL 18", STALLS),
         ("what a claim costs on PostgreSQL 18", "--test cost_postgres -- --nocapture"),
     ];
     let call = |test| Cargo::new(&format!("test --release -p tenure-drill --all-features {test}"));

@@ -182,6 +182,30 @@ fn a_claim_costs_the_same_beside_any_number_of_tenants_whose_jobs_it_cannot_run(
     assert!(many <= 2 * few, "{many} pages against {few}");
 }
 
+/// Promotion looks only at the queues that a claim asks for. Before and after the tables are
+/// analysed, since the planner then knows how many jobs wait.
+#[test]
+fn a_claim_costs_the_same_beside_any_number_of_due_jobs_of_a_queue_that_nobody_serves() {
+    let alone = alone();
+    let mut client = warmed();
+    enqueue(&mut client, "work", 200_000, 10, 3_600_000);
+    client
+        .batch_execute(
+            "UPDATE tenure.jobs SET queue = 'unserved', run_at = 1,
+                                    lane = tenure.lane('unserved', tenant, kind, false)",
+        )
+        .unwrap();
+    for analysed in [false, true] {
+        if analysed {
+            client.batch_execute("ANALYZE tenure.jobs").unwrap();
+        }
+        enqueue(&mut client, "work", 40, 1, 0);
+        let beside = least(|| ten(&mut client));
+        println!("alone {alone} pages, beside 200,000 due ones {beside}, analysed: {analysed}");
+        assert!(beside <= 2 * alone, "{beside} pages against {alone}, analysed: {analysed}");
+    }
+}
+
 #[test]
 fn an_old_transaction_makes_one_claim_dear_and_not_the_next() {
     let clean = from_plenty(1);

@@ -7,10 +7,11 @@
     reason = "a test panics where it fails, and prints its figures"
 )]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use tenure::engine::clock::monotonic;
 use tenure::engine::job::{JobId, State};
 use tenure::engine::store::postgres::{Migrations, Roles, ServerAddress};
-use tenure_cluster::{Binaries, Cluster, Settings};
+use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::workers::kinds::Hold;
 use tenure_drill::workers::{Bench, Event, Setup, Worker, job};
 
@@ -30,16 +31,20 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker"))
 }
 
+/// What starts workers for the bench's store, which they reach at this address.
+fn workers_at(bench: &Bench, place: &str) -> Bench {
+    Bench::on_server(program(), &bench.directory, place.to_owned())
+}
+
 /// Three workers with four jobs each, and one that is idle.
 struct Busy {
     workers: Vec<Worker>,
     jobs: Vec<JobId>,
 }
 
-fn busy(bench: &mut Bench, place: &str) -> Busy {
+fn busy(bench: &mut Bench, near: &Bench) -> Busy {
     let gate = bench.file("gate");
     let setup = Setup { lease: LEASE, concurrency: 4, ..Setup::default() };
-    let near = Bench::on_server(program(), &bench.directory, place.to_owned());
     let mut workers: Vec<_> = (0..3).map(|_| near.worker(&setup)).collect();
     let jobs = bench.put(&vec![job(&Hold { gate }); 12]);
     bench.until("all jobs to start", |bench| bench.store.leases(100).unwrap().len() == 12);
@@ -121,13 +126,28 @@ fn a_server_that_stands_still_for_ten_leases_takes_no_job_from_a_living_worker()
     let directory = tempfile::tempdir().unwrap();
     let cluster = cluster();
     let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
-    let busy = busy(&mut bench, &cluster.url());
-    let stopped = processes(&cluster);
+    stop_and_go(&cluster, &mut bench, &cluster.url());
+}
+
+#[test]
+fn a_server_behind_a_pooler_that_stands_still_for_ten_leases_takes_no_job_from_a_living_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = cluster();
+    let pooler = PgBouncer::start(&cluster).unwrap();
+    let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
+    stop_and_go(&cluster, &mut bench, &pooler.url());
+}
+
+/// The server stops while workers that reach it at this address run jobs.
+fn stop_and_go(cluster: &Cluster, bench: &mut Bench, place: &str) {
+    let near = workers_at(bench, place);
+    let busy = busy(bench, &near);
+    let stopped = processes(cluster);
     signal("-STOP", &stopped);
     stand_still();
     signal("-CONT", &stopped);
-    went_on(&mut bench, busy);
-    assert!(has_broken(&cluster), "the store has noticed that it stood still");
+    went_on(bench, busy);
+    assert!(has_broken(cluster), "the store has noticed that it stood still");
 }
 
 #[test]
@@ -137,7 +157,8 @@ fn a_servers_clock_that_is_set_by_ten_leases_takes_no_job_from_a_living_worker()
         let directory = tempfile::tempdir().unwrap();
         let cluster = cluster_with(&Settings::new().settable_clock());
         let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
-        let busy = busy(&mut bench, &cluster.url());
+        let near = workers_at(&bench, &cluster.url());
+        let busy = busy(&mut bench, &near);
         let time = || -> f64 {
             let now = cluster.psql("SELECT extract(epoch FROM clock_timestamp())").unwrap();
             now.trim().parse().unwrap()
@@ -157,7 +178,8 @@ fn a_network_that_swallows_everything_for_ten_leases_takes_no_job_from_a_living_
     let cluster = cluster();
     let mut bench = Bench::on_server(program(), directory.path(), cluster.url());
     let network = Network::to(&cluster.tcp_url().unwrap());
-    let busy = busy(&mut bench, &network.url);
+    let near = workers_at(&bench, &network.url);
+    let busy = busy(&mut bench, &near);
     network.set(Way::Frozen);
     stand_still();
     network.set(Way::Open);
@@ -170,16 +192,67 @@ fn a_file_that_cannot_be_written_for_ten_leases_takes_no_job_from_a_living_worke
     let directory = tempfile::tempdir().unwrap();
     let mut bench = Bench::sqlite(program(), directory.path());
     let place = bench.place.clone();
-    let busy = busy(&mut bench, &place);
+    let near = workers_at(&bench, &place);
+    let busy = busy(&mut bench, &near);
     let stranger = rusqlite::Connection::open(&place).unwrap();
     stranger.busy_timeout(Duration::from_secs(10)).unwrap();
     stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
     stand_still();
     stranger.execute_batch("ROLLBACK").unwrap();
     went_on(&mut bench, busy);
-    let broke: bool =
-        stranger.query_row("SELECT broke > 0 FROM tenure_meta", [], |row| row.get(0)).unwrap();
-    assert!(broke, "the store has noticed that it could not be written to");
+    assert!(has_file_broken(&place), "the store has noticed that it could not be written to");
+}
+
+fn has_file_broken(place: &str) -> bool {
+    let file = rusqlite::Connection::open(place).unwrap();
+    file.query_row("SELECT broke > 0 FROM tenure_meta", [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_disk_that_is_full_for_ten_leases_takes_no_job_from_a_living_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Disk::new(directory.path());
+    let mut bench = Bench::sqlite(program(), directory.path());
+    let near = Bench::on_server(&disk.program, directory.path(), bench.place.clone());
+    let busy = busy(&mut bench, &near);
+    fs::write(&disk.is_full, "").unwrap();
+    stand_still();
+    fs::remove_file(&disk.is_full).unwrap();
+    went_on(&mut bench, busy);
+    assert!(has_file_broken(&bench.place), "the store has noticed that nothing could be written");
+}
+
+/// A disk that can be full for the workers on it.
+struct Disk {
+    /// The workers' program.
+    program: PathBuf,
+    /// It is full while this file exists.
+    is_full: PathBuf,
+}
+
+impl Disk {
+    /// Workers on it load a library of our own, whose calls the kernel answers only while the disk
+    /// has room.
+    fn new(directory: &Path) -> Disk {
+        let file = |name: &str| directory.join(name);
+        let [library, program, is_full] = ["full_disk.so", "worker", "is-full"].map(file);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/full_disk.c");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .output()
+            .expect("a C compiler");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let script = format!(
+            "#!/bin/sh\nLD_PRELOAD='{}' DISK_IS_FULL='{}' exec '{}' \"$@\"\n",
+            library.display(),
+            is_full.display(),
+            self::program().display()
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        Disk { program, is_full }
+    }
 }
 
 /// A worker behind a network of its own, which runs a job, and another one that is idle.

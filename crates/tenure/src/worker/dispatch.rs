@@ -125,6 +125,9 @@ pub struct Dispatcher<C> {
     look: Moment,
     /// How many times in a row it found nothing.
     in_vain: u32,
+    /// If the last check found nothing and changes wake it: when a job is due that it knows of.
+    /// Until then it may rest.
+    may_rest: Option<Moment>,
     /// When the answer to the last call was there.
     answered: Moment,
     /// Whether there was a call in the last step.
@@ -167,6 +170,7 @@ impl<C: Crew> Dispatcher<C> {
             lost: Vec::new(),
             look: now,
             in_vain: 0,
+            may_rest: None,
             answered: Moment::default(),
             has_called: false,
             wrote: false,
@@ -208,6 +212,19 @@ impl<C: Crew> Dispatcher<C> {
             }
         }
         next
+    }
+
+    /// Is told how long the last step took. After a check that took long and found nothing it rests
+    /// much longer and relies on the changes that wake it, so that an idle worker does not keep the
+    /// store busy.
+    pub fn took(&mut self, step: Duration, now: Moment) {
+        const REST: u32 = 20;
+        let rest = step.saturating_mul(REST).min(LONGEST);
+        if let Some(due) = self.may_rest.take()
+            && rest > IDLE
+        {
+            self.look = self.look.max(due.min(now + rest));
+        }
     }
 
     fn act(&mut self, store: &mut dyn Work, now: Moment, found: Found, grace: Duration) -> Next {
@@ -386,6 +403,8 @@ impl<C: Crew> Dispatcher<C> {
         // A job that is due but was not leased is locked by another worker or transaction right
         // now. An immediate retry would find it still locked.
         let is_taken = due.is_zero() && claimed.attempts.is_empty();
+        let may_rest = claimed.attempts.is_empty() && (self.dry || self.rests) && company > 0;
+        self.may_rest = may_rest.then(|| now + due);
         self.look = now + if is_taken { BUSY } else { due.min(pause(self.in_vain, company)) };
         for lapse in &claimed.lapsed {
             self.plan.tell_lapsed(lapse);

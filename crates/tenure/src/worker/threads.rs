@@ -98,11 +98,15 @@ fn rest(next: Next) -> Option<Moment> {
 fn dispatch<C: Crew>(mut dispatcher: Dispatcher<C>, mut store: Box<dyn Work>, desk: &Desk) -> Exit {
     // Even if the dispatcher panics, the other threads end with it.
     let _over = AtTheEnd(desk, Stage::Over);
-    while let Some(until) = rest(dispatcher.step(store.as_mut(), Moment::now())) {
-        let left = until.since(Moment::now());
+    let mut began = Moment::now();
+    while let Some(until) = rest(dispatcher.step(store.as_mut(), began)) {
+        let ended = Moment::now();
+        dispatcher.took(ended.since(began), ended);
+        let left = until.since(ended);
         if !left.is_zero() {
             desk.rest(left);
         }
+        began = Moment::now();
     }
     dispatcher.exit().unwrap_or(Exit::Error)
 }

@@ -100,6 +100,50 @@ fn a_worker_is_there_when_a_handler_has_run_for_as_long_as_it_may() {
 }
 
 #[test]
+fn after_a_check_that_took_long_and_found_nothing_a_worker_rests_much_longer() {
+    let millis = Duration::from_millis;
+    // How long a check took, what the store said of the next due job, and when it checks again.
+    let cases = [
+        (50, None, 10),
+        (51, None, 1_020),
+        (180, None, 3_600),
+        (60_000, None, 30_000),
+        (180, Some(2_000), 2_000),
+        (180, Some(5), 5),
+    ];
+    for (took, due, expected) in cases {
+        let mut scene = Scene::new(2, false, &[]);
+        scene.line.answers.push_back(nothing(Cursor::default(), due.map(millis)));
+        assert_eq!(scene.step(at(0)).1, ["claim"]);
+        scene.dispatcher.took(millis(took), at(0));
+        let Next::At(early) = scene.step(at(1)).0 else { panic!() };
+        assert_eq!(early, at(expected), "a check of {took} ms, the next job due in {due:?} ms");
+        assert_eq!(scene.step(at(expected)).1, ["claim"]);
+    }
+}
+
+#[test]
+fn a_long_call_that_found_work_and_a_worker_that_nothing_wakes_cause_no_long_rest() {
+    let long = Duration::from_secs(1);
+    let mut scene = Scene::new(2, false, &[work()]);
+    scene.step(at(0));
+    scene.dispatcher.took(long, at(0));
+    assert_eq!(scene.dispatcher.look, at(5), "it has leased a job");
+    let mut scene = Scene::new(2, false, &[]);
+    scene.desk.set_company(0);
+    scene.step(at(0));
+    scene.dispatcher.took(long, at(0));
+    assert_eq!(scene.dispatcher.look, at(10));
+    let mut scene = Scene::new(2, false, &[]);
+    scene.step(at(0));
+    scene.dispatcher.took(long, at(0));
+    scene.desk.poke();
+    assert_eq!(scene.step(at(7)).1, ["claim"], "a change wakes it in its rest");
+    scene.dispatcher.took(Duration::ZERO, at(7));
+    assert!(scene.dispatcher.look < at(100), "the last check was quick");
+}
+
+#[test]
 fn a_due_job_that_another_transaction_has_locked_is_not_tried_again_at_once() {
     let mut scene = Scene::new(2, false, &[work()]);
     scene.line.answers.push_back(nothing(Cursor::default(), Some(Duration::ZERO)));

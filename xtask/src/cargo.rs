@@ -37,8 +37,8 @@ impl Cargo {
 
     /// Counts the tests in the output.
     pub(crate) fn counted(self) -> Cargo {
-        // nextest repeats the output of a failed test, which ends with a summary in the other
-        // style.
+        // Only one style of summary is counted. nextest repeats the output of a failed test, which
+        // ends with a summary of the standard harness: that test would be counted twice.
         let nextest = self.arguments.first().is_some_and(|first| first == "nextest");
         Cargo { counted: Some(if nextest { in_nextest } else { in_harness }), ..self }
     }

@@ -1,9 +1,9 @@
 //! The project's own commands. This file is their table of contents: what each one runs, in which
 //! order.
 //!
-//! It uses only the standard library and one of our crates that does the same, so that a new
-//! machine starts testing within seconds. This crate knows the tree and the tools; it knows nothing
-//! of jobs.
+//! It uses only the standard library and `tenure-cluster`, which has no other dependencies either,
+//! so that a new machine starts testing within seconds. This crate knows the tree and the tools; it
+//! knows nothing of jobs.
 
 mod cargo;
 mod markdown;
@@ -19,7 +19,7 @@ use cargo::Cargo;
 use postgres::Wanted;
 use run::{Step, say};
 
-/// The commands of `cargo xtask`. The README may only mention these.
+/// The commands of `cargo xtask`. README.md and the pages in docs may only mention these.
 const COMMANDS: [(&str, &str); 7] = [
     ("quick", "format, house rules, lints, unit tests and the promises on SQLite, in minutes"),
     ("test", "everything that must hold before a change is shared"),
@@ -77,7 +77,8 @@ fn test() -> Vec<Step> {
             "lints",
             Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings"),
         ),
-        // Not run every day, and so not among all targets; but it must keep compiling.
+        // The long proofs do not run every day, so `--all-targets` leaves them out; but they must
+        // compile.
         Step::cargo(
             "lints of the long proofs",
             Cargo::new("clippy -p tenure-drill --all-features --test prove -- -D warnings"),
@@ -151,7 +152,7 @@ fn mutants() -> Vec<Step> {
     HUNTS.map(|(title, of)| Step::cargo(title, Cargo::new(&format!("{hunt} {of}")))).into()
 }
 
-/// What the daily suite shows on the machine's PostgreSQL, repeated on the newest.
+/// What the daily suite tests on the machine's own PostgreSQL, repeated on the newest version.
 fn newest() -> Vec<Step> {
     const STALLS: &str = "--test stalls --test guard --test failover --test locked_rows";
     const TESTS: [(&str, &str); 4] = [

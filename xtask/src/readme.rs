@@ -2,9 +2,9 @@
 //! of their own.
 //!
 //! `cargo run --release -- …` becomes a call of the binary that `cargo build --release` made just
-//! before, because the directory is not the repository. Commands that fetch something, and our own,
-//! are not run here. Each page has its own PostgreSQL database, which `psql` finds through the
-//! environment.
+//! before, because the directory is not the repository. Commands that fetch something, and those of
+//! `cargo xtask`, are not run here. Each page has its own PostgreSQL database, which `psql` finds
+//! through the environment.
 
 mod console;
 mod shell;

@@ -132,8 +132,8 @@ fn is_code(file: &str) -> bool {
     file.ends_with(".rs") || file.ends_with(".sql")
 }
 
-/// The product without the drill. The library itself has the feature `drill`, which is off unless
-/// cargo is told otherwise.
+/// Whether a file belongs to the command line, but not to the drill's commands. (The library's
+/// feature `drill` is off unless cargo is told otherwise.)
 fn is_product(file: &str) -> bool {
     let drill = "crates/tenure-cli/src/commands/drill";
     file.starts_with("crates/tenure-cli/src/") && !file.starts_with(drill)

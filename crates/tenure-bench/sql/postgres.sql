@@ -1,5 +1,6 @@
--- The limit on PostgreSQL: the work of a job as plain statements. The tables have the columns that a
--- queue cannot do without, and an index for claims; no safeguard, no fairness, no leases that end.
+-- The limit on PostgreSQL: the work of a job as plain statements, to see how fast the server alone is (`limit.rs`). The
+-- tables have the columns that a queue cannot do without, and an index for claims. There is no safeguard, no fairness,
+-- and no lease that ends.
 
 -- :schema
 CREATE TABLE jobs (

@@ -1,5 +1,6 @@
-//! The address of a server, taken apart: another database of it, or a schema. The driver knows no
-//! schema, and the library no other way to name one.
+//! Changes the address of a server, to name another database or a schema. The library finds the
+//! schema in the parameter `schema` of the address. The driver does not know that parameter, so the
+//! address for the driver is written without it.
 
 /// The same server, with another database if one is named, and without a schema.
 pub(crate) fn plain(url: &str, database: Option<&str>) -> String {

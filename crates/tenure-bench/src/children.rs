@@ -1,6 +1,6 @@
-//! Worker processes: this same program, started again under a hidden argument. A child says lines
-//! on its standard output, hears lines on its standard input, and ends when that is closed, so that
-//! it never outlives the bench.
+//! Worker processes: this same program, started again under a hidden argument. A child prints lines
+//! on its standard output for the bench, and reads lines from its standard input. A child that
+//! waits ends when that input is closed. One that drains ends when nothing is due any more.
 
 use std::future::pending;
 use std::io::Write;
@@ -41,7 +41,7 @@ const DRAIN: &str = "drain";
 /// A process that starts a job and never ends it.
 const HOLD: &str = "hold";
 
-/// A child, as the bench sees it. It is killed when this value is dropped.
+/// The bench's side of a child. Dropping it kills the child.
 pub(crate) struct Child {
     process: tokio::process::Child,
     input: Option<ChildStdin>,
@@ -92,8 +92,8 @@ impl Child {
         input.write_all(GO.as_bytes()).await.context("a worker process has ended early")
     }
 
-    /// Waits until it has drained the store, and returns when its last settlement was committed;
-    /// `None` if others did all the work.
+    /// Waits until the child has drained the store. Returns the time at which the child's last
+    /// settlement was reported as committed, or `None` if other workers did all the work.
     pub(crate) async fn drained(&mut self) -> Result<Option<Instant>> {
         let line = self.hear(DRAINED).await?;
         let now = monotonic();
@@ -130,7 +130,8 @@ impl Child {
     }
 }
 
-/// The child's own side: does what the words say, until it is done or its input is closed.
+/// The child's own side: does what the words say, until that is done or, while it waits, its input
+/// is closed.
 ///
 /// # Errors
 /// If the words mean nothing, or the store cannot be used.
@@ -167,7 +168,7 @@ async fn drain(tenure: &Tenure, concurrency: usize, jobs: u64) -> Result<()> {
 
 async fn hold(tenure: &Tenure) -> Result<()> {
     let hold = async |_: Hold, _: Context| {
-        // If nobody reads it, the input is closed too.
+        // If the bench does not read this line, it has closed the input too, and `hold` returns.
         let _ = say(STARTED);
         pending().await
     };

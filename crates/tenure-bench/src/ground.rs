@@ -86,7 +86,8 @@ impl Site {
     }
 }
 
-/// These names tell a store of a run from a user's.
+/// A store of a run has this file name, or a schema with this prefix. By these, [`is_of_a_bench`]
+/// tells it from a user's store.
 const FILE: &str = "bench.db";
 const SCHEMA: &str = "bench_";
 
@@ -158,7 +159,7 @@ impl Ground {
         match &self.kind {
             Kind::Directory(directory) => {
                 let own = directory.path().join(n.to_string());
-                // If it fails, opening the store says why.
+                // If this fails, opening the store reports why.
                 let _ = fs::create_dir(&own);
                 let (url, name) = (own.join(FILE), own.display().to_string());
                 Site { url: url.display().to_string(), driver: name.clone(), name }
@@ -185,7 +186,7 @@ impl Ground {
     }
 
     /// Makes an empty database for another program, and returns its address. It is removed with
-    /// everything else, if it is not taken back before.
+    /// everything else, unless `take_back` has removed it before.
     pub(crate) fn lend(&self) -> Result<String> {
         let Kind::Database { lent, database, .. } = &self.kind else {
             bail!("there are databases on PostgreSQL only");
@@ -203,8 +204,8 @@ impl Ground {
         }
     }
 
-    /// Removes everything, also while a thread that was left behind still holds the ground. Dropping
-    /// the last holder does the same.
+    /// Removes everything at once, even if a thread that was left behind still uses this value.
+    /// Without this call, everything is removed when the last user drops the value.
     pub fn clear(&self) {
         match &self.kind {
             // A directory that is gone already is what is wanted.
@@ -234,7 +235,7 @@ impl Ground {
             Kind::Database { cluster, .. } => {
                 let address = ServerAddress::parse(&site.url)?;
                 let mut store = Postgres::open(&address, &Options::default())?;
-                // Packagers add a name of their own.
+                // Packagers append a name of their own to the version.
                 let version = store.facts().version.split_whitespace().next();
                 let version = version.unwrap_or_default().to_owned();
                 let terms = store.terms()?;

@@ -77,7 +77,7 @@ pub(crate) fn taught(worker: Worker, runs: &Arc<Runs>) -> Worker {
 async fn hold(job: Hold, cx: Context) -> Result<(), Fault> {
     let runs = Arc::clone(cx.state::<Arc<Runs>>());
     runs.held.add(1);
-    // The sender lives as long as the runs.
+    // Waiting fails only if the sender is gone, but `runs` holds the sender.
     let _ = runs.release.subscribe().wait_for(|released| *released).await;
     runs.ran(job.n)
 }
@@ -138,8 +138,8 @@ impl Runs {
         *self.settled_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(monotonic());
     }
 
-    /// When the last settlement so far was committed. A worker ends up to 250 ms later, when its
-    /// renewer looks up from waiting for the store.
+    /// When the last settlement so far was reported. The end of the worker would be too late: its
+    /// renewer may first wait for the store for a moment.
     pub(crate) fn settled_at(&self) -> Option<Instant> {
         *self.settled_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,7 +192,7 @@ impl Goal {
         while self.count() < wanted {
             self.changed.notified().await;
         }
-        // Nobody waits any more, so that counting wakes nobody.
+        // The wait is over. No count reaches this number, so counting wakes nothing any more.
         self.wanted.store(u64::MAX, Ordering::SeqCst);
     }
 }

@@ -1,6 +1,7 @@
 //! What the machine can do at all: the work of a job as plain SQL, by the driver alone, on tables
-//! that are thrown away. No queue on this engine can be much faster, so each figure is also told as
-//! a fraction of it. A command for each job is compared with starting the command (`spawn`).
+//! that are thrown away. No queue on this engine can be much faster, so the report gives each
+//! figure also as a fraction of its limit. A command for each job is compared with starting the
+//! command (`spawn`).
 
 mod crowd;
 mod postgres;
@@ -104,7 +105,7 @@ trait Driver: Send {
 
 const BATCH: usize = 1_000;
 
-/// Measures these limits. Blocks; call it on a thread for that.
+/// Measures these limits. It blocks, so an async caller runs it on a thread for blocking calls.
 pub(crate) fn measure(
     ground: &Arc<Ground>,
     wanted: &[Limit],
@@ -182,8 +183,8 @@ fn process(driver: &mut dyn Driver, rows: usize) -> Result<f64> {
     }
 }
 
-/// Takes one job after the other all the way. Returns how long each took until it was claimed, and
-/// until it had ended.
+/// Inserts, claims and completes one job after the other. Returns how long each took until it was
+/// claimed, and until it had ended.
 fn through(driver: &mut dyn Driver, args: &str, jobs: usize) -> Result<(Vec<f64>, Vec<f64>)> {
     let args = [args.to_owned()];
     let one = |_| -> Result<(f64, f64)> {

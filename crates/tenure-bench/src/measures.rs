@@ -104,7 +104,7 @@ impl Reading {
         limits: &[Limit],
         settings: &str,
     ) -> Vec<Reading> {
-        // A limit is named after the percentile that it is of.
+        // The name of such a limit ends with its percentile, as in `start p99`.
         let limit = |part| limits.iter().copied().find(|limit| limit.name().ends_with(part));
         let reading = |(part, percent): &(&'static str, f64)| Reading {
             part,

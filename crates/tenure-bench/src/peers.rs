@@ -1,11 +1,11 @@
 //! `tenure bench peers`: the same work on other queues, beside Tenure and plain SQL, in the same
 //! rounds.
 //!
-//! Each peer has an adapter, a small program in its own language (`peers/` of this crate), which is
-//! a part of this binary. It is written into a directory, installed there once from the registry of
-//! its language, and started for each measure (`process.rs`); it answers with one line of JSON
-//! (`answer.rs`). A peer that cannot be installed, fails or loses a job is reported, and the run goes
-//! on. This module knows nothing of how a peer works.
+//! Each peer has an adapter, a small program in its own language. This binary contains the files of
+//! all adapters (`peers/` of this crate). An adapter is written into a directory, installed there
+//! once from the registry of its language, and started for each measure (`process.rs`). It answers
+//! with one line of JSON (`answer.rs`). A peer that cannot be installed, fails or loses a job is
+//! reported, and the run goes on. This module knows nothing of how a peer works.
 
 mod answer;
 mod install;
@@ -100,7 +100,7 @@ impl Grounds {
         })
     }
 
-    /// Removes everything, also while a thread that was left behind still holds it.
+    /// Removes everything at once, even if a thread that was left behind still uses this value.
     pub fn clear(&self) {
         self.sqlite.clear();
         self.postgres.clear();

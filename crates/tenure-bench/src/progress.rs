@@ -1,4 +1,4 @@
-//! How far a run is, for whoever shows it. The run writes, the command reads.
+//! How far a run has come. The run writes this, and the command reads and shows it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -51,7 +51,7 @@ impl Progress {
         self.of.fetch_add(jobs, Ordering::Relaxed);
     }
 
-    /// So many more are.
+    /// So many more jobs were enqueued or have run.
     pub(crate) fn moved(&self, jobs: u64) {
         self.done.fetch_add(jobs, Ordering::Relaxed);
     }

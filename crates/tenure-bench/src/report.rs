@@ -84,8 +84,8 @@ pub struct Of {
     pub name: &'static str,
     /// Its median, in the unit of the figure.
     pub value: f64,
-    /// How much of the machine is left to the user: 1 is as fast as the driver alone. For times it
-    /// is the limit's time as a fraction of the figure.
+    /// How close the figure is to the limit: 1 is as fast as the driver alone. For times it is the
+    /// limit's time divided by the figure.
     pub fraction: f64,
 }
 

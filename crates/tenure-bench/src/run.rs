@@ -65,7 +65,7 @@ impl Choice {
     }
 }
 
-/// Measures everything. Dropping the future ends it; what was made goes with the ground.
+/// Measures everything. Dropping the future ends the run. Dropping `ground` removes what was made.
 ///
 /// # Errors
 /// If a store cannot be used, or a job did not run exactly once.

@@ -136,8 +136,8 @@ impl Stand {
         self.drain(self.worker().concurrency(100)).await.map(drop)
     }
 
-    /// Runs so many of the jobs that are due, and returns the rate. More may be due: the worker
-    /// then claims no more as soon as so many have run, and ends with what it holds.
+    /// Runs at least `jobs` of the jobs that are due, and returns the rate. More may be due: as
+    /// soon as so many have run, the worker claims no more, and ends with those that it holds.
     pub(crate) async fn process(&self, jobs: u64, concurrency: usize) -> Result<f64> {
         let before = self.runs.ended.count();
         let begin = monotonic();
@@ -238,7 +238,8 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> Re
     })
 }
 
-/// Calls what blocks, on a thread for such calls. The drivers must not be called from a runtime.
+/// Runs blocking work on a thread that is meant for it. The drivers must not be called on a thread
+/// of the async runtime.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -17,7 +17,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 /// values, the 99th percentile is the largest. NaN without values.
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let sorted = sorted(values);
-    // The subtraction makes up for 0.1 + 0.2: the 99.9th percentile of 1,000 is the 999th value.
+    // The subtraction makes up for rounding errors. Without it the 99.9th percentile of 1,000
+    // values could be the 1,000th value, and it is the 999th.
     let rank = (percent / 100.0 * sorted.len() as f64 - 1e-9).ceil() as usize;
     match sorted.len() {
         0 => f64::NAN,

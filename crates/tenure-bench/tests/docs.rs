@@ -6,7 +6,7 @@ use tenure_bench::{ALL, Engine, PEERS, targets};
 
 const PAGE: &str = include_str!("../../../docs/benchmarks.md");
 
-/// The rows of the table below a heading, without the marks of code.
+/// The rows of the table below a heading, without backticks.
 fn rows(heading: &str) -> Vec<Vec<String>> {
     let (_, rest) = PAGE.split_once(&format!("\n{heading}\n")).unwrap();
     let table = rest.lines().skip_while(|line| !line.starts_with('|'));

@@ -2,7 +2,7 @@
 //! each, and the exit codes.
 //!
 //! Answers go to stdout, messages go to stderr. The commands know nothing of SQL or files: they use
-//! a store through the library's port, so that another engine is a change in [`target`] alone.
+//! a store through the library's port, and what depends on the engine is in [`target`].
 
 mod args;
 mod commands;

@@ -1,7 +1,9 @@
-//! The only place that writes to stdout and stderr.
+//! The place that writes to stdout and stderr. Only events (`log.rs`) and progress bars are written
+//! elsewhere.
 //!
 //! Text from a store may come from anywhere: an error message may contain escape sequences that
-//! repaint a terminal. So every line passes [`harmless`] here, and no command has to think of it.
+//! repaint a terminal. So every line passes [`harmless`] here, and JSON passes a filter of its own.
+//! No command has to think of that.
 
 mod table;
 
@@ -63,8 +65,8 @@ impl Output {
         self.put(bytes)
     }
 
-    /// Prints a message about the answer so far, which is written first: on a terminal the two
-    /// share a screen.
+    /// Prints a message about the answer so far. The answer is written out first, because on a
+    /// terminal both are on the same screen.
     pub(crate) fn say(&mut self, text: &str) -> Result<()> {
         self.flush()?;
         say(text);
@@ -100,7 +102,7 @@ impl Output {
 }
 
 /// Prints a message to stderr. Further lines are indented, so that a text from the store cannot
-/// pass for ours.
+/// look like a message of this program.
 pub(crate) fn say(text: &str) {
     let lines: Vec<String> = text.lines().map(harmless).collect();
     // If stderr is closed, there is nowhere to report that.
@@ -162,7 +164,8 @@ fn escape(text: &str, replace: impl Fn(char) -> String) -> String {
     out
 }
 
-/// Control characters, and those that change the direction or the line of what follows.
+/// Whether a terminal obeys this character: a control character, or one that changes the direction
+/// or the line of what follows.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{feff}')

@@ -1,6 +1,5 @@
-//! Where the store is, and everything that depends on its engine: the only place that knows which
-//! engines there are. A store is in a [`file`] or on a [`server`]; both modules have the same
-//! functions in the same order.
+//! Where the store is, and everything that depends on its engine. A store is in a [`file`] or on a
+//! [`server`]. What both have to do has the same name in both modules.
 
 mod file;
 mod server;

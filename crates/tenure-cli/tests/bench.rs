@@ -45,7 +45,7 @@ impl Bench<'_> {
         command
     }
 
-    /// The directory or the database that it has made, if it is there now.
+    /// The directory or database that a running bench has made; empty if there is none.
     fn ground(&self) -> Vec<String> {
         let Some(role) = &self.role else {
             let files = std::fs::read_dir(self.shell.path("tmp")).unwrap();

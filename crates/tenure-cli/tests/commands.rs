@@ -371,7 +371,7 @@ fn every_command_answers_in_json(shell: &Shell) {
 fn wait_blocks_until_another_process_has_completed_the_job(shell: &Shell) {
     shell.ok(&["enqueue", "k"]);
     let mut waiting = shell.command(&["jobs", "wait", "1", "--timeout", "60s"]).spawn().unwrap();
-    // It prints that it waits once it has seen that the job has not ended.
+    // The command prints this once it has seen that the job has not ended.
     let mut said = String::new();
     let mut stderr = BufReader::new(waiting.stderr.take().unwrap());
     stderr.read_line(&mut said).unwrap();

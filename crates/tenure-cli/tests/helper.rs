@@ -122,7 +122,8 @@ fn a_worker_that_is_killed_takes_all_its_commands_and_their_children_along() {
     let mut commands = [helper.run(&[]), helper.run(&[])];
     let processes: Vec<Process> =
         commands.iter_mut().flat_map(|running| Process::all(&running.line())).collect();
-    // Other processes hold the worker's ends, and are killed so that they cannot clean up.
+    // Two other processes hold the worker's ends of all sockets. They are killed with SIGKILL, as a
+    // worker may be, so that they cannot clean up.
     let [first, second] = commands.map(|running| OwnedFd::from(running.lifeline));
     let hold = |stdin: OwnedFd, stdout: OwnedFd| {
         Command::new("sleep").arg("1000").stdin(stdin).stdout(stdout).spawn().unwrap()

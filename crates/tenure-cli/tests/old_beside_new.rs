@@ -22,7 +22,7 @@ on_both_engines!(
 /// Longer than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Works in async code too, where the driver must not block.
+/// Runs on a thread of its own, because this driver must not block in async code.
 fn execute(shell: &Shell, sql: &str) {
     let (url, sql) = (shell.database().url(), sql.to_owned());
     let work = move || ::postgres::Client::connect(&url, ::postgres::NoTls)?.batch_execute(&sql);
@@ -153,8 +153,8 @@ fn a_look_up_that_fails_holds_up_no_other_settlement() {
         let worker = worker.observe(move |event| names.lock().unwrap().push(event.fact.name()));
         let running = worker.start().await.unwrap();
         assert_eq!(tenure.enqueue(Ship { order: 1 }).await.unwrap().wait().await.unwrap(), 1);
-        // The store knows that the first job has ended, its worker does not; the others are claimed
-        // and settled.
+        // The handler of the first job completed it in the store. The worker cannot confirm this,
+        // because its lookup fails. Meanwhile it must still claim and settle the other jobs.
         let (mut settled, mut after_the_caution) = (0, 0);
         while after_the_caution < 20 {
             tenure.enqueue(Plain).await.unwrap().wait().await.unwrap();

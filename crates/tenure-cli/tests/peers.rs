@@ -16,7 +16,8 @@ use rustix::process::Signal;
 use serde_json::json;
 use shell::{Ran, Shell};
 
-/// In the place of an adapter's Python: answers for every measure, if it was given a database.
+/// Takes the place of an adapter's Python. It answers for every measure, but fails unless it was
+/// given a database of the bench.
 const ANSWERS: &str = r#"#!/bin/sh
 case $PGDATABASE in tenure_bench_*) ;; *) echo "no database" >&2; exit 1 ;; esac
 all=$(($3 + $4))
@@ -42,7 +43,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// In which pgqueuer is installed already: as this script.
+    /// A bench in whose directory pgqueuer is installed already: its Python is this script.
     fn with(script: &str) -> Bench {
         let shell = Shell::on_server();
         let installed = shell.path("peers/python/pgqueuer");
@@ -105,7 +106,8 @@ fn peers_plain_sql_and_tenure_are_measured_and_compared_with_the_targets() {
     assert_eq!(peer.unwrap()["marks"], json!(["deletes", "unfenced"]));
     let outcomes: Vec<_> = report["targets"].as_array().unwrap().iter().collect();
     let not = outcomes.iter().filter(|it| it["outcome"] == "not_measured").count();
-    // In bulk the script enqueues nothing, and huey is not there.
+    // Three targets lack a figure: the script has no time for bulk enqueues, and huey, the only
+    // peer on SQLite, is not measured.
     assert_eq!((outcomes.len(), not), (17, 3), "{outcomes:#?}");
     let drawn = fs::read_to_string(&svg).unwrap();
     assert!(drawn.contains("pgqueuer 9") && drawn.ends_with("</svg>\n"), "{drawn}");

@@ -209,7 +209,8 @@ fn functions_of_an_older_release_are_replaced() {
     }
 }
 
-/// Two functions of one name would make the statements that grant rights ambiguous.
+/// The older function must be gone: two functions of one name would make the statements that grant
+/// rights ambiguous.
 #[test]
 fn a_function_that_took_fewer_arguments_is_replaced_and_may_be_called_as_before() {
     let shell = Shell::on_server();

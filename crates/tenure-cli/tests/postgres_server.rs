@@ -284,7 +284,8 @@ fn answer(stream: &mut TcpStream) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(drop)
 }
 
-/// Reads a message: its type, unless it is the first, its length, and the rest.
+/// Reads a message to its end, and returns its type. `sort` is the length of the type: 0 in the
+/// first message of a connection, which has no type, and 1 in all others.
 fn message(stream: &mut TcpStream, sort: usize) -> io::Result<u8> {
     let mut head = [0; 5];
     stream.read_exact(&mut head[..4 + sort])?;

@@ -1,5 +1,5 @@
-//! Stores that were broken by writing to their tables, each in one way, and `tenure doctor
-//! --check`, which must find it.
+//! Stores that were broken by writing to their tables, each in one way. `tenure doctor --check`
+//! must find what is wrong in each.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

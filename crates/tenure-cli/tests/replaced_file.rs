@@ -70,7 +70,8 @@ impl Running {
     }
 }
 
-/// Changes the file while no process can write to it, with a valid copy at hand.
+/// Copies the file and calls `change` with the copy. A lock keeps other processes from writing
+/// meanwhile, so the copy has every job that was acknowledged.
 fn meanwhile(file: &Path, change: impl FnOnce(&Path)) {
     let copy = file.with_file_name("copy.db");
     let lock = Connection::open(file).unwrap();
@@ -137,7 +138,7 @@ fn an_idle_worker_tells_at_once_that_its_file_was_deleted_and_goes_on_when_it_is
     let began = monotonic();
     let told = worker.says("store_lost");
     assert!(told.contains("the file was deleted or moved away while it was open"), "{told}");
-    // The worker looks forty times a second; the rest is for a busy machine.
+    // The worker looks at least forty times a second; the rest is for a busy machine.
     assert!(monotonic() - began < Duration::from_secs(5), "{:?}", monotonic() - began);
     fs::rename(&aside, &file).unwrap();
     worker.says("store_back");

@@ -66,7 +66,8 @@ impl Member {
     /// Grants this role the rights of a worker directly, except for one of them.
     fn revoke(&self, function: &str) {
         let database = self.shell.database();
-        // Roles belong to the whole server, so other tests keep theirs.
+        // `tenure_worker` itself keeps its rights: roles belong to the whole server, and other
+        // tests use it.
         database.execute(&format!("REVOKE tenure_worker FROM {}", self.role));
         let grants = self.shell.json(&["migrate", "up"])["grants"].as_str().unwrap().to_owned();
         let name = database.value("current_database()");
@@ -260,8 +261,9 @@ fn a_reader_looks_with_every_command_that_looks() {
     member.run(&["enqueue", "hello"]).refused(3, "GRANT \"tenure_enqueuer\" TO");
 }
 
-/// Runs a worker that may not call this function, with a job that its handler completes and one
-/// that keeps running.
+/// Runs a worker that may not call this function, until it ends with an error. It gets a job that
+/// its handler completes, and one that keeps running. Returns also the events, and the id of the
+/// job that keeps running.
 fn worker_without(function: &str) -> (Member, Error, Vec<(String, String)>, JobId) {
     let member = Member::of("worker");
     let url = member.url();

@@ -303,7 +303,7 @@ fn a_killed_helper_costs_its_jobs_an_attempt_and_the_worker_has_another(shell: &
 
 fn a_worker_that_is_killed_at_once_with_its_helper_leaves_no_command(shell: &Shell) {
     enqueue(shell, "hung");
-    // Without a child: that one would be out of reach.
+    // The command starts no child: with worker and helper dead, nothing would end the child.
     let script = "echo $PPID $$ >pids.new; mv pids.new pids; exec sleep 1000";
     let mut worker = Worker::start(shell, &["worker", "--", "sh", "-c", script]);
     let processes = noted(shell);

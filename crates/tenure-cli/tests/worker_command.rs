@@ -272,7 +272,8 @@ async fn what_left_the_group_of_a_command_holds_nobody_up() {
     let child = Process::of(&command.line().await);
     gate.open();
     assert_eq!(within(command.task).await.unwrap(), done(Some("5")));
-    // It is not in the command's group, so it is not ours to end, though it holds stdout open.
+    // The process left the command's group, so the helper must not end it, although it holds stdout
+    // open.
     assert!(!child.has_ended());
     child.signal(Signal::KILL);
 }
@@ -377,7 +378,7 @@ async fn a_helper_that_is_silent_is_replaced_and_nothing_survives_it() {
     let mut first = Background::of(&program);
     let processes = Process::all(&first.line().await);
     processes[0].signal(Signal::STOP);
-    // Neither is this one started, nor the other one's end told.
+    // The stopped helper cannot start this command, and cannot report the end of the first one.
     let second = Background::of(&program);
     for command in [first, second] {
         let error = command.fails().await;
@@ -388,7 +389,8 @@ async fn a_helper_that_is_silent_is_replaced_and_nothing_survives_it() {
     end_by_stopping(&program, Process::all(&third.line().await), third).await;
 }
 
-/// A helper that is stopped does not end a command. The worker then ends both.
+/// A helper that is stopped does not end a command. The worker then kills the helper and its
+/// commands.
 async fn end_by_stopping(program: &Arc<Program>, processes: Vec<Process>, running: Background) {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut next = Background::until(program, async { stopped.await.unwrap_or_default() });

@@ -69,7 +69,8 @@ fn shown(ran: &Ran) -> Vec<&str> {
 #[test]
 fn lines_of_several_commands_say_whose_they_are_and_stay_whole() {
     let shell = Shell::new();
-    // Each command writes half of its line, and the rest once both have done so.
+    // Each command writes half of its line, and the rest only when the other has written its half
+    // too.
     let script = "printf 'line of ' >&2; touch begun-$TENURE_JOB_ID
         while ! [ -e begun-1 -a -e begun-2 ]; do sleep 0.01; done
         echo $TENURE_JOB_ID >&2; echo >&2";

@@ -122,7 +122,8 @@ fn line_matches(expected: &str, got: &str) -> bool {
     got.ends_with(end)
 }
 
-/// Expected and actual output, without the lines on which they agree at the beginning and the end.
+/// Expected and actual output, marked with - and +. Lines that agree at the beginning and at the
+/// end appear once, without a mark.
 fn difference(expected: &[String], got: &[String]) -> String {
     let agree = |(a, b): &(&String, &String)| a.trim() != "…" && line_matches(a, b);
     let before = expected.iter().zip(got).take_while(agree).count();

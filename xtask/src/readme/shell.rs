@@ -1,7 +1,8 @@
 //! One bash for a whole page, so that variables and the working directory persist between commands.
 //!
-//! After each command it prints a line that no program prints, with the exit code. What the shell
-//! started ends with it: it leads a process group, and the group is killed.
+//! After each command the shell prints a line with the exit code, in a form that no other program
+//! prints. The shell leads a process group. The group is killed when the shell is dropped, and with
+//! it everything that a page has started.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -90,7 +91,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // The shell is not reaped yet, so its process id, and its group's, cannot be another's.
+        // The shell is not reaped yet, so its process id and its group's cannot belong to another
+        // process.
         let kill = format!("kill -KILL -- -{}", self.child.id());
         let _ = Command::new("bash").args(["-c", &kill]).stderr(Stdio::null()).status();
         let _ = self.child.wait();

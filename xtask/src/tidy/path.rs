@@ -1,5 +1,5 @@
-//! How much a reader must read to follow a job from its enqueueing to its end on SQLite. The list of
-//! files is in ARCHITECTURE.md; it stays short.
+//! How much a reader must read to follow a job from its enqueueing to its end on SQLite. The list
+//! of files is in ARCHITECTURE.md. The check keeps it short.
 
 use std::path::Path;
 use std::{fmt, fs};

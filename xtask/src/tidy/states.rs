@@ -1,5 +1,5 @@
-//! States in SQL carry their names: `state + 0 = 2 /* running */`. The names are those of the Rust code that reads the
-//! numbers, so that a number cannot mean one thing here and another there.
+//! States in SQL carry their names: `state + 0 = 2 /* running */`. The names are those of the Rust
+//! code that reads the numbers, so that a number cannot mean one thing here and another there.
 
 /// The Rust file that says which number a state has.
 pub(super) const NUMBERS: &str = "crates/tenure/src/store/row.rs";
@@ -59,7 +59,8 @@ impl Names {
                 "`{number}`: write the state's name beside it, `2 /* running */`"
             ));
         };
-        // The first state that is in the table of ended jobs stands for all of them.
+        // `ended` is not a state: in `state >= 4 /* ended */` it stands for all states of the table
+        // of ended jobs, of which 4 is the first.
         let is_bound = name == "ended" && number == "4" && ["<", ">="].contains(&sign);
         let is_known = self.0.iter().any(|(known, at)| known == name && at == number);
         let is_wrong = !is_known && !is_bound;

@@ -1,5 +1,5 @@
-//! What the adapters in Rust have in common: a measure is prepared, timed and counted here, and an
-//! adapter only says how its queue is opened, filled and worked on.
+//! What the adapters in Rust have in common. This file prepares, times and counts each measure; an
+//! adapter has only the code that opens, fills and works its own queue.
 //!
 //! Arguments: the measure, how many jobs, and how many jobs run before the time begins. The last
 //! line on standard output is the answer, one JSON object; `answer.rs` of tenure-bench reads it.
@@ -88,7 +88,8 @@ async fn fill(peer: &impl Peer, numbers: Range<u64>) -> Outcome<()> {
     Ok(())
 }
 
-/// Callers at the same time, each of whom waits for its own jobs to be stored.
+/// `callers` callers work at the same time. Each of them waits until its job is stored, and then
+/// enqueues its next one.
 async fn singly(peer: &impl Peer, numbers: Range<u64>, callers: u64) -> Outcome<()> {
     let caller = async |at: u64| {
         for n in numbers.clone().skip(at as usize).step_by(callers as usize) {
@@ -99,8 +100,8 @@ async fn singly(peer: &impl Peer, numbers: Range<u64>, callers: u64) -> Outcome<
     try_join_all((0..callers).map(caller)).await.map(drop)
 }
 
-/// Works until every job has run. The time ends with the last run of a handler; what the peer writes
-/// afterwards is not in it.
+/// Runs a worker until every job has run, and returns the seconds until the last handler ran. What
+/// the peer writes after that, such as the last completions, is not in this time.
 async fn drain(peer: &impl Peer) -> Outcome<f64> {
     let begin = Instant::now();
     let worker = peer.work().await?;
@@ -170,7 +171,7 @@ pub async fn run(peer: &impl Peer, manifest: &str, package: &str, settings: &str
     Ok(())
 }
 
-/// What follows `package = "=` or `package = { version = "=`.
+/// The exact version in a manifest: what follows `package = "=` or `package = { version = "=`.
 fn version(manifest: &str, package: &str) -> String {
     let line = manifest.lines().find(|line| line.split(" = ").next() == Some(package));
     let version = line.and_then(|line| line.split('"').find_map(|part| part.strip_prefix('=')));

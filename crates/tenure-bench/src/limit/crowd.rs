@@ -1,5 +1,6 @@
-//! The limit with several connections at the same time, on PostgreSQL: what plain SQL does there
-//! when it is not one client that waits for the server, or the server for one client.
+//! The limit with several connections at the same time, on PostgreSQL. With a single connection,
+//! either the client waits for the server or the server for the client, so several connections
+//! together do more.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -37,8 +38,8 @@ pub(crate) fn insert_by(ground: &Arc<Ground>, clients: usize, rows: usize) -> Re
     crowd(ground, clients, 0, each * clients, work)
 }
 
-/// Makes tables with so many rows, and lets all clients work at once. Together they must do as much
-/// as is expected.
+/// Makes tables with `filled` rows, and lets all clients work on them at once. The clients must do
+/// `expected` rows together; returns how many of these they did each second.
 fn crowd(
     ground: &Arc<Ground>,
     clients: usize,

@@ -41,7 +41,7 @@ impl Driver for Postgres {
 
     fn claim(&mut self, most: usize, now: i64) -> Result<Vec<i64>> {
         let rows = self.client.query(&self.claim, &[&(most as i64), &now])?;
-        // A worker reads the args, and the driver has read them here.
+        // The driver has fetched the args of each row, as a worker has to.
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 

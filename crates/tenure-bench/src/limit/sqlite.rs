@@ -12,7 +12,8 @@ pub(super) const SQL: &str = include_str!("../../sql/sqlite.sql");
 
 struct Sqlite {
     connection: Connection,
-    /// SQLite gives the id of a deleted row again, and the deleted rows are kept as ended ones.
+    /// The last id that was given to a row. SQLite would give the id of a deleted row again, but
+    /// `done` still has the job with that id.
     last_id: i64,
 }
 

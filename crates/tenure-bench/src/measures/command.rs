@@ -1,5 +1,5 @@
-//! A command for each job: the real `tenure worker -- true`, in a process of its own. What it
-//! costs beside starting the command is the worker's part.
+//! A command for each job: the real `tenure worker -- true`, in a process of its own. The time of a
+//! job beyond starting the command (the limit `spawn_true`) is the worker's part.
 
 use std::process::Stdio;
 
@@ -46,9 +46,10 @@ async fn drain(stand: &Stand) -> Result<()> {
     Ok(())
 }
 
-/// Counts the jobs with these numbers as run, and returns the seconds from the first claim to the
-/// last settlement, by the times in the store: the start of the worker's process is outside. A
-/// command cannot count its runs as a handler does, so the attempts in the store count.
+/// Counts the succeeded jobs with these numbers as run once each, because a command cannot count
+/// its runs as a handler does. `Stand::account` checks the attempts in the store. Returns the
+/// seconds from the first claim to the last settlement, by the times in the store, so that the
+/// start of the worker's process is not in them.
 async fn account(stand: &Stand, numbers: std::ops::Range<u64>) -> Result<f64> {
     let times = stand.tenure.with_store(move |store| {
         let mut times = Vec::new();
@@ -65,7 +66,7 @@ async fn account(stand: &Stand, numbers: std::ops::Range<u64>) -> Result<f64> {
     });
     let times = times.await?;
     for (number, ..) in &times {
-        // A number that no job has is a wrong count, which the account finds.
+        // This fails only for a number that no job has. `Stand::account` then finds a wrong count.
         let _ = stand.runs.ran(*number);
     }
     let begin = times.iter().map(|(_, started, _)| *started).min();

@@ -1,4 +1,4 @@
-//! Jobs in the way: others that are not due, or have ended, must not make the due ones slower.
+//! Other jobs that are not due, or that have ended, must not make the due jobs slower.
 
 use std::time::Duration;
 

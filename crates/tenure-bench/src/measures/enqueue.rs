@@ -1,5 +1,5 @@
-//! Enqueueing: in bulk, and one job at a time. The jobs run afterwards, outside of the time, so
-//! that they too are counted.
+//! Enqueueing: in bulk, and one job at a time. The jobs run after the time has been taken, so that
+//! their runs can be counted.
 
 use anyhow::Result;
 use tenure::engine::clock::{monotonic, unique};
@@ -28,7 +28,8 @@ pub(super) async fn one(stand: &Stand) -> Result<Vec<Reading>> {
     singly(stand, 1, stand.size(2_000, 50), false).await
 }
 
-/// Sixteen callers, each of whom waits for its own commits.
+/// Sixteen callers at once. Each of them waits for the commit of its job before it enqueues the
+/// next.
 pub(super) async fn sixteen(stand: &Stand) -> Result<Vec<Reading>> {
     singly(stand, CALLERS, stand.size(16_000, 160), false).await
 }

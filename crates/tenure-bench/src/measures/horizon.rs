@@ -1,5 +1,6 @@
-//! A transaction that stays open, as a forgotten psql or a long report leaves one. Vacuum may then
-//! remove no row that has died since, and claims must find their way past the dead ones.
+//! A transaction that stays open, as a forgotten psql or a long report leaves one. While it is
+//! open, vacuum cannot remove rows that were deleted or changed after its beginning, and claims
+//! must pass these dead rows.
 
 use anyhow::{Context, Result};
 use postgres::{Client, NoTls};

@@ -1,5 +1,5 @@
 //! How soon a worker with nothing to do starts a job: from the call of enqueue to the call of its
-//! handler. The commit of the enqueue is in it.
+//! handler. This time includes the commit of the enqueue.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::jobs::Noop;
 use crate::stand::{Stand, within};
 use crate::stats::millis;
 
-/// Until the next job arrives: the worker has settled the one before, and is idle again.
+/// The pause before each job. In it, the worker settles the job before, and becomes idle.
 const PAUSE: Duration = Duration::from_millis(50);
 
 const PARTS: [(&str, f64); 3] = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0)];

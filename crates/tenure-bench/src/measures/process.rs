@@ -52,7 +52,8 @@ pub(super) async fn four(stand: &Stand) -> Result<Vec<Reading>> {
     let rate = rate(jobs, end - begin);
     for child in &mut children {
         for n in child.ran().await? {
-            // A number that no job has is a wrong count, which the account finds.
+            // This fails only for a number that no job has. `Stand::account` then finds a wrong
+            // count.
             let _ = stand.runs.ran(n);
         }
     }

@@ -1,6 +1,6 @@
-//! How soon the job of a worker that was killed runs elsewhere. The worker is another process, and
-//! the kill cannot be caught: nothing is given back. The time is from the signal to the start of
-//! the job's next attempt on a worker that was idle.
+//! How soon the job of a killed worker runs on another worker. The killed worker is a process of
+//! its own. It cannot catch the signal, so it gives no job back. The time is from the signal to the
+//! start of the job's next attempt on a worker that was idle.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::jobs::Hold;
 use crate::stand::{Stand, within};
 use crate::stats::millis;
 
-/// The other worker looks for dead ones regularly. It has settled into that before the kill.
+/// The other worker looks for dead workers regularly. It gets this long to begin with that before
+/// the kill.
 const PAUSE: Duration = Duration::from_millis(1_500);
 
 /// `kill -9`, some times.

@@ -22,8 +22,9 @@ const DAY_GAP: Duration = Duration::from_millis(2_160);
 const QUICK_GAP: Duration = Duration::from_millis(100);
 const SECOND_GAP: Duration = Duration::from_micros(500);
 
-/// A caller that is later than this was held up, and the delay counts. Less is the grain of the
-/// runtime's timer, which is not the store's doing.
+/// A call that is later than this was held up by other work, and its delay counts: its time begins
+/// when the call was due. A smaller delay comes from the precision of the runtime's timer, so it
+/// does not count: the time begins when the timer fired.
 const GRAIN: Duration = Duration::from_millis(2);
 
 /// 40,000 jobs a day.

@@ -1,7 +1,7 @@
-//! What the adapter of a peer is asked, and its answer: one line of JSON.
+//! What an adapter is started for, and its answer: one line of JSON.
 //!
-//! The adapter counts the runs of each job by its number. An answer that does not account for every
-//! job exactly once is an error, however fast it was.
+//! The adapter counts the runs of each job by its number. If not every job ran exactly once, the
+//! answer is an error, however good its times are.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ impl Run {
         }
     }
 
-    /// How many jobs are measured, and how many run before. A slow peer gets a part of them: its rate
-    /// does not depend on how many there are.
+    /// How many jobs are measured, and how many run before that. A slow peer gets a part of the
+    /// jobs, because its rate does not depend on their number.
     pub(super) fn sizes(self, peer: &Peer, quick: bool) -> (u64, u64) {
         let (whole, small) = match self {
             Run::Process => (50_000 / peer.part, 1_000),

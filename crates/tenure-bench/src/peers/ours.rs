@@ -34,7 +34,7 @@ enum Kind {
     Raw,
 }
 
-/// The parts of a measure's readings, and the works that they are here.
+/// Which work of the comparison each part of a measure's readings is.
 type Parts = &'static [(&'static str, Work)];
 
 /// Everything that is not a peer, on both engines.

@@ -1,5 +1,5 @@
-//! A program of somebody else, run to its end: with a time limit, and with every process that it has
-//! started ended when this side is dropped.
+//! Runs a program of another project to its end, with a time limit. When the caller drops the
+//! future, the program and every process of its group are killed.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// How much of what a program said an error repeats.
+/// How many bytes of a program's error output appear in an error.
 const REPEATED: usize = 600;
 
 /// A group of processes. All of them are killed when this value is dropped.
@@ -18,7 +18,7 @@ struct Group(Option<Pid>);
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // None of them may be left, which is what is wanted.
+            // This fails if no process of the group is left, which is what is wanted.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }
@@ -27,7 +27,7 @@ impl Drop for Group {
 /// Runs a command to its end, and returns its standard output.
 ///
 /// # Errors
-/// If it cannot be started, fails or takes too long: with the end of what it said.
+/// If it cannot be started, fails or takes too long. The error has the end of its error output.
 pub(super) async fn output(mut command: Command, longest: Duration) -> Result<String> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -40,7 +40,8 @@ pub(super) async fn output(mut command: Command, longest: Duration) -> Result<St
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let ended = tokio::time::timeout(longest, async {
         let status = child.wait();
-        // Until the program ends, not until its pipes do: a child that it leaves behind keeps them.
+        // Wait until the program ends, not until its pipes are closed: a child that it leaves
+        // behind would keep them open.
         tokio::pin!(status);
         let mut reading = std::pin::pin!(async {
             tokio::join!(all(stdout, &mut out), all(stderr, &mut errors));
@@ -51,7 +52,8 @@ pub(super) async fn output(mut command: Command, longest: Duration) -> Result<St
                 biased;
                 () = &mut reading, if !is_read => is_read = true,
                 status = &mut status => {
-                    // What it has said is in the pipes; whoever else holds them says no more.
+                    // The pipes have all that the program has written. Kill the rest of its group,
+                    // which may hold the pipes open: then reading ends.
                     drop(group);
                     if !is_read {
                         reading.await;
@@ -117,7 +119,8 @@ mod tests {
     async fn a_program_that_takes_too_long_is_ended_with_all_that_it_has_started() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
-        // Opening a pipe without a reader waits for ever, in a process of the program's own.
+        // Opening a pipe for writing waits until there is a reader, here for ever. A child of the
+        // shell does it.
         let script = format!("mkfifo {0}; echo before >&2; (: > {0}) & wait", pipe.display());
         let error = output(shell(&script), Duration::from_millis(300)).await.unwrap_err();
         assert!(error.to_string().starts_with("it was not done after 0 s"), "{error}");

@@ -226,7 +226,8 @@ impl Rounds {
         self.failures.iter().any(|failure| failure.peer == peer.name && failure.doing == doing)
     }
 
-    /// A line for each work on each store by each subject; the best of them first.
+    /// One line for each work, store and subject. Of the lines for one work and store, the best
+    /// comes first.
     pub(super) fn lines(&self) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for found in &self.found {
@@ -256,7 +257,8 @@ impl Rounds {
             Unit::Millis => a.median.total_cmp(&b.median),
             Unit::Rate | Unit::Renewals => b.median.total_cmp(&a.median),
         };
-        // By the name of the store: two peers on Redis have servers with different settings.
+        // By the store's name, not by its value: two peers on Redis have different values, because
+        // the settings of their servers differ.
         lines.sort_by(|a, b| (a.key.0, a.store).cmp(&(b.key.0, b.store)).then(better(a, b)));
         lines
     }

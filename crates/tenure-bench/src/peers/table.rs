@@ -21,7 +21,7 @@ pub struct Peer {
     pub durability: &'static str,
     /// How it is set up.
     pub settings: &'static str,
-    /// It gets a whole divided by this, because it is slow.
+    /// The number of jobs of a large measure is divided by this: more than 1 for a slow peer.
     pub(crate) part: u64,
     /// The package whose version counts, as its manifest names it.
     pub(crate) package: &'static str,
@@ -131,7 +131,8 @@ impl Mark {
     }
 }
 
-/// As its documentation recommends for production: the log is written once a second.
+/// As BullMQ's documentation recommends for production: Redis writes its log to the disk once a
+/// second.
 const EVERY_SECOND: &[(&str, &str)] =
     &[("appendonly", "yes"), ("appendfsync", "everysec"), ("maxmemory-policy", "noeviction")];
 
@@ -313,7 +314,7 @@ fn pinned<'a>(language: Language, manifest: &'a str, package: &str) -> Option<&'
     versions(language, manifest).find(|(name, _)| *name == package).map(|(_, version)| version)
 }
 
-/// The packages of a manifest, each with what it says of the version.
+/// The packages that a manifest names, each with its version.
 pub(super) fn versions(language: Language, manifest: &str) -> impl Iterator<Item = (&str, &str)> {
     manifest.lines().filter_map(move |line| match language {
         Language::Node => {

@@ -1,4 +1,4 @@
-//! What this project wants to reach beside its peers, and whether a run has reached it.
+//! What this project wants to reach in comparison with its peers, and whether a run has reached it.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! A whole comparison with an adapter that is a script, the manifests, and the targets. No test here
-//! reaches a registry.
+//! Tests of a whole comparison (a script takes the place of the adapter), of the manifests, and of
+//! the targets. None of them installs anything from a registry.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,8 @@ echo "{\"version\":\"9.9\",\"settings\":\"fast\",\"seconds\":{$seconds},\"pickup
 \"enqueued\":$all,\"once\":$all,\"again\":0}" | tr -d '\n'
 "#;
 
-/// The same, except that 16 callers lose a job, and that the idle worker fails.
+/// Inserted at the top of `GOOD`. With 16 callers one job is lost, and the measure of the idle
+/// worker fails.
 const BAD: &str = r#"
 if [ "$1" = enqueue_16 ]; then
     echo '{"version":"9.9","settings":"","seconds":{},"pickups_ms":[],"enqueued":210,"once":209,"again":0}'
@@ -118,7 +119,8 @@ fn every_manifest_names_exact_versions_and_nothing_else() {
         let (_, manifest) = peer.manifest;
         let pinned: Vec<_> = versions(peer.language, manifest).collect();
         assert!(pinned.iter().all(|(_, version)| is_exact(version)), "{}: {pinned:?}", peer.name);
-        // A line that is not understood as an exact version would not be counted.
+        // `versions` skips a line in which it finds no exact version, so the lines must be counted
+        // too.
         let dependencies = match peer.language {
             Language::Node => {
                 let read: serde_json::Value = serde_json::from_str(manifest).unwrap();

@@ -90,7 +90,8 @@ other work on the machine makes every figure worse. Exit code 1 means that a job
 /// The hidden argument that makes this program a worker process of a bench.
 pub(crate) const WORK: &str = "__bench";
 
-/// After Ctrl-C, a thread that the driver blocks is waited for this long.
+/// How long the end of a run waits for a thread that is blocked in the database driver, as after
+/// Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Becomes a worker process. It refuses every store but a bench's.
@@ -161,8 +162,8 @@ fn until_stopped<P, R>(
 ) -> Result<Option<R>> {
     let runtime = runtime()?;
     let mut stop = pin!(tenure::shutdown_signal());
-    // Its first poll listens for signals: from here on none of them can end this process before it
-    // has cleaned up.
+    // The first poll installs the handlers of the signals. From here on, Ctrl-C or TERM cannot end
+    // this process before it has cleaned up.
     let listens = poll_fn(|task| Poll::Ready(stop.as_mut().poll(task)));
     if runtime.block_on(listens).is_ready() {
         return Ok(None);
@@ -212,7 +213,7 @@ impl Drawing<'_> {
 impl Drop for Drawing<'_> {
     fn drop(&mut self) {
         if self.is_new && !self.is_drawn {
-            // Empty; if it cannot be removed, it harms nobody.
+            // The file is empty, and does no harm if it cannot be removed.
             let _ = fs::remove_file(self.file);
         }
     }

@@ -1,8 +1,8 @@
 //! The report that cancel, requeue, resume and purge share: what became of each job that the
 //! operator named.
 //!
-//! What succeeded is an answer on stdout. What was refused is reported on stderr, each with the
-//! next step; it does not stop the rest.
+//! A success is an answer on stdout. A refusal is a message on stderr with the next step; the other
+//! jobs are done nevertheless.
 
 use anyhow::{Context, Result};
 use tenure::engine::job::{BATCH_LIMIT, JobId, State};
@@ -44,7 +44,7 @@ impl Operation {
         }
     }
 
-    /// Why it is not possible for a job in this state, and what is possible.
+    /// Why the operation is not possible for a job in this state, and what is possible instead.
     fn refusal(self, job: JobId, state: State) -> String {
         let known = format!("job {job} is {state}");
         match (self, state) {

@@ -163,8 +163,8 @@ fn named(operation: Operation, ids: &[JobId], session: &mut Session) -> Result<A
     changes::report(operation, &in_order, &mut session.out)
 }
 
-/// Each job is sent with the token that was seen: a job that was requeued meanwhile is left alone,
-/// whatever has become of it.
+/// Each job is sent with the token that was read. If a job was requeued since then, its token has
+/// changed, and the store leaves the job alone, whatever state it is in now.
 fn apply(
     operation: Operation,
     jobs: &[JobRecord],

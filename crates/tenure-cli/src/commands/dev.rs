@@ -1,8 +1,8 @@
 //! `tenure dev`: enqueues and works in one terminal, to see Tenure run.
 //!
-//! This process enqueues sample jobs into the queue `dev` and shows the counts. Worker processes
-//! that it starts do the work, because some of the jobs kill their worker: then it starts another,
-//! and the log shows what becomes of the job.
+//! This process enqueues sample jobs into the queue `dev` and shows the counts. It starts worker
+//! processes that do the work, because some of the jobs kill their worker. Then this process starts
+//! another worker, and the log shows what becomes of the job.
 
 mod hands;
 mod show;

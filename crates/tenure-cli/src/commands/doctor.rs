@@ -1,5 +1,5 @@
-//! `tenure doctor`: examines a store, and reports of each part that it is well, or what to do. The
-//! [`crate::target`] examines the engine, the files below examine the content.
+//! `tenure doctor`: examines a store, and reports for each part that it is well, or what to do.
+//! [`crate::target`] examines the engine; the modules below examine the content.
 
 mod check;
 mod durability;

@@ -1,9 +1,10 @@
 //! `tenure drill`: the proof, for everyone to watch and to repeat.
 //!
-//! First the stories, in which real workers are stalled, killed and cut off, and then the four ways
-//! to explore everything that could happen. A drill never touches a user's store: it makes its own,
-//! in a temporary directory or in a schema or databases of its own on the server that `--db` names,
-//! and removes them.
+//! The stories stall, kill and cut off real workers. `explore` and `step` try every order of calls
+//! and of statements, `simulate` runs workers from a seed, and in `disk` the power fails. `mutants`
+//! removes one safeguard at a time, and a check must notice it. A drill never touches a user's
+//! store: it makes its own, in a temporary directory or in a schema or databases of its own on the
+//! server that `--db` names, and removes them.
 
 mod disk;
 mod explore;

@@ -1,7 +1,8 @@
 //! `tenure enqueue`: how jobs get in from a shell, one or a million.
 //!
-//! Everything that can be checked is checked before the store is even opened. Many jobs are sent in
-//! batches of [`BATCH_LIMIT`], each stored as a whole or not at all.
+//! Everything that can be checked is checked before the store is even opened; lines from a pipe are
+//! read only once, and checked as they come. Many jobs are sent in batches of [`BATCH_LIMIT`], each
+//! stored as a whole or not at all.
 
 mod delivery;
 mod source;

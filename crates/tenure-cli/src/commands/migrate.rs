@@ -1,8 +1,8 @@
 //! `tenure migrate`: the state of the schema, bringing it up to date, and removing it.
 //!
-//! A file of Tenure's own is migrated whenever it is opened. `up` is for doing that beforehand, for
-//! another application's database, which gets Tenure's tables only on this request, and for a
-//! server, where it is the owner's decision.
+//! A file of Tenure's own is migrated whenever it is opened; `up` does that beforehand. In another
+//! application's database, only `up` adds Tenure's tables. On a server, only `up` changes the
+//! schema, because that is the owner's decision.
 
 use anyhow::Result;
 use tenure::engine::store::migrate::{Standing, Status};

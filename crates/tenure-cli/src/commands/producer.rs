@@ -1,7 +1,7 @@
-//! `tenure producer`: enqueues jobs at a steady rate, to see the rest at work.
+//! `tenure producer`: enqueues jobs at a steady rate, to try out workers and the other commands.
 //!
-//! Every job has its own key, so that jobs that are sent again after a break, when it is unknown
-//! whether they arrived, are not stored twice.
+//! Every job has its own key. If the store does not answer, it is unknown whether the last jobs
+//! were stored. They are sent again, and their keys keep them from being stored twice.
 
 mod interrupt;
 mod rhythm;

@@ -65,7 +65,8 @@ impl Table {
     }
 }
 
-/// Close enough: names are ASCII, and free text is in the last column.
+/// The number of characters, which is close enough to the width: names are ASCII, and free text is
+/// in the last column.
 fn width(cell: &str) -> usize {
     cell.chars().count()
 }

@@ -30,7 +30,8 @@ pub(super) fn migrate_up(file: &Path, roles: Roles, newer: Newer) -> Result<Brou
     Ok(Brought::Current)
 }
 
-/// The owner of a file deletes it; and a file that holds other tables is not ours to take apart.
+/// Offers no removal: the owner of a file can delete the file, and in a file with other tables only
+/// the owner knows what to remove.
 pub(super) fn removable(file: &Path) -> Removable {
     if !file.exists() {
         return Removable::Nothing;
@@ -79,7 +80,7 @@ pub(super) fn due(file: &Path) -> Result<Option<Vec<Due>>> {
     Ok(Some(Sqlite::open(file, &Options::default())?.due()?))
 }
 
-/// Whether a restored file, and workers that are gone, would be noticed.
+/// Whether an older copy of the file would be noticed, and which guard files workers have left.
 fn witness(Beside { witness, is_witnessed, problem, guards }: &Beside) -> Finding {
     let name = |file: &Path| file.file_name().unwrap_or_default().display().to_string();
     if let Some(problem) = problem {

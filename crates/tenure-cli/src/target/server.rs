@@ -196,7 +196,8 @@ fn findings(facts: &Facts) -> Vec<Finding> {
     vec![Finding::well("postgresql", &facts.version), Finding::well("session", session), writes]
 }
 
-/// Nothing to repair here, but those who run the server should know.
+/// What Tenure notices of a failover or a restored dump. Always well, because nothing can be
+/// repaired here; but those who run the server should know it.
 fn failover(Terms { tells_timeline, tells_system, .. }: Terms) -> Finding {
     let found = match (tells_timeline, tells_system) {
         (true, true) => "noticed, and so is a restored dump",

@@ -94,7 +94,8 @@ impl Database {
     }
 }
 
-/// The lock is in the database that the server's address names, which all tests share.
+/// Connects to the database that the address names. A lock belongs to one database, so `lend` takes
+/// its locks in the one of the server's own address, which all tests share.
 fn connect(address: &Address) -> Client {
     Client::connect(&address.to_string(), NoTls).expect("the server answers")
 }

@@ -61,7 +61,8 @@ impl Peer for Apalis {
             .with_config(config)
             .with_pubsub()
             .poll_with_interval(Duration::from_millis(100));
-        // A name can be used again only after the one before has gone.
+        // apalis accepts a worker's name again only after the earlier worker of that name is gone,
+        // so each worker gets a name of its own.
         let count = WORKERS.fetch_add(1, Ordering::Relaxed);
         let (stop, stopped) = oneshot::channel::<()>();
         let signal = async move {
@@ -69,8 +70,8 @@ impl Peer for Apalis {
             Ok::<(), std::io::Error>(())
         };
         let runtime = Handle::current();
-        // On a thread of its own, because the compiler cannot tell that this future may move between
-        // threads. The handlers run on the runtime's threads.
+        // The compiler cannot tell that this future is `Send`, so it cannot be spawned on the
+        // runtime, and gets a thread of its own. The handlers run on the runtime's threads.
         let task = tokio::task::spawn_blocking(move || {
             let worker = WorkerBuilder::new(format!("worker-{count}"))
                 .backend(backend)
@@ -92,7 +93,7 @@ impl Peer for Apalis {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    // It finds the server by the variables of libpq.
+    // `PgConnectOptions::new` finds the server by the variables of libpq.
     let pool = PgPoolOptions::new().max_connections(20).connect_with(PgConnectOptions::new());
     let pool = pool.await?;
     PostgresStorage::setup(&pool).await?;

@@ -1,5 +1,5 @@
-//! awa, with its default storage engine, jobs without a deadline, which take its shorter path, and
-//! bulk enqueues by COPY.
+//! awa, with its default storage engine. Jobs have no deadline, because awa has a shorter path for
+//! such jobs. Bulk enqueues use COPY.
 
 #[path = "../harness.rs"]
 mod harness;
@@ -73,7 +73,7 @@ impl Peer for Awa {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    // It finds the server by the variables of libpq.
+    // `PgConnectOptions::new` finds the server by the variables of libpq.
     let pool = PgPoolOptions::new().max_connections(20).connect_with(PgConnectOptions::new());
     let pool = pool.await?;
     awa::migrations::run(&pool).await?;

@@ -80,7 +80,7 @@ impl Peer for Graphile {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    // It finds the server by the variables of libpq.
+    // `PgConnectOptions::new` finds the server by the variables of libpq.
     let pool = PgPoolOptions::new().max_connections(20).connect_with(PgConnectOptions::new());
     let pool = pool.await?;
     let utils = WorkerUtils::new(pool.clone(), "graphile_worker");

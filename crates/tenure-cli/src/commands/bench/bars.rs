@@ -9,7 +9,7 @@ use tenure_bench::Progress;
 
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// Draws until it is dropped, if a person is there to see it.
+/// Draws until the future is dropped. Without a terminal it only waits.
 pub(super) async fn draw(progress: &Progress) {
     if !io::stderr().is_terminal() {
         return std::future::pending().await;

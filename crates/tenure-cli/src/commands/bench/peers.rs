@@ -140,7 +140,7 @@ fn list(out: &mut Output) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Prints the report: under what it holds, the figures, what went wrong, and the targets.
+/// Prints the report: the conditions, the figures, what went wrong, and the targets.
 fn report(report: &PeerReport, out: &mut Output) -> Result<()> {
     if out.is_json() {
         return out.document(report);

@@ -35,7 +35,8 @@ pub(super) fn list(out: &mut Output) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Prints the report: under what it holds, the figures, and three answers.
+/// Prints the report: the conditions, the figures, the limits, and the three answers of the
+/// summary.
 pub(super) fn report(report: &Report, out: &mut Output) -> Result<()> {
     if out.is_json() {
         return out.document(report);
@@ -117,7 +118,7 @@ pub(super) fn spread(values: &[f64], spread: f64) -> String {
     if values.len() > 1 { percent(spread) } else { String::new() }
 }
 
-/// Says so if other work was running: it makes every figure worse.
+/// A note if other work was running at the start, because that makes every figure worse.
 pub(super) fn busy(machine: &Machine) -> Option<String> {
     const IDLE: f64 = 0.5;
     let load = machine.load.filter(|load| *load > IDLE)?;

@@ -37,7 +37,8 @@ impl Job for Slow {
     type Output = Vec<u64>;
 }
 
-/// Three steps; if a worker dies between two of them, only the step that was under way is repeated.
+/// Three steps. If a worker dies in one of them, the next attempt repeats that step, and not those
+/// that were completed.
 async fn slow(job: Slow, cx: Context) -> Result<Vec<u64>, Fault> {
     let mut pages = Vec::new();
     for page in 1..=3 {
@@ -81,7 +82,8 @@ impl Job for Crashing {
     type Output = ();
 }
 
-/// Kills its process, as a bug in a C library or the kernel's OOM killer would.
+/// Kills its process in the job's first `times` attempts, as a bug in a C library or the kernel's
+/// OOM killer would. Then it succeeds.
 async fn crashing(job: Crashing, cx: Context) -> Result<(), Fault> {
     if cx.crashes() < job.times {
         std::process::abort();
@@ -117,7 +119,8 @@ pub(crate) fn work(session: &Session) -> Result<Answer> {
     })
 }
 
-/// A plain success only shows in the counts; all other events get a line.
+/// Whether an event gets a line. The success of a `quick` job shows only in the counts. What
+/// happens to every job, such as a claim or a renewal, gets no line either.
 fn is_worth_a_line(event: &Event) -> bool {
     match &event.fact {
         Fact::JobSucceeded { .. } => {

@@ -56,8 +56,9 @@ pub(super) fn run(session: &mut Session) -> Result<Answer> {
     }
 }
 
-/// What to do. Two rules are also broken without any write around the fence: if no worker runs, or
-/// if a handler completed its job without recording the outcome of an effect.
+/// What the operator should do. A rule is usually broken because something else wrote to the
+/// tables. Two rules can be broken without that: I11 if no worker runs, and Ledger if a handler
+/// completed its job without recording the outcome of an effect.
 fn next(rules: &BTreeSet<Rule>) -> String {
     let mut steps = Vec::new();
     if rules.iter().any(|rule| *rule != Rule::I11) {

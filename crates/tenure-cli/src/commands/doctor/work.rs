@@ -27,8 +27,9 @@ pub(super) fn leases(store: &mut dyn Store, now: Timestamp) -> Result<Finding> {
     let over = store.overdue(BATCH_LIMIT, Duration::ZERO)?.into_iter().map(|fence| fence.job);
     let mut overdue: Vec<JobId> = over.collect();
     if overdue.is_empty() {
-        // If no worker runs, a stall seems to end only now, and leases are extended by their
-        // length; but not for ever.
+        // While no worker runs, nothing advances the workers' pulse. Then `overdue` gives each
+        // lease its whole length again, and may report none. So report here each lease whose time
+        // ended `Rule::OVERDUE` ago or earlier.
         let leases = store.leases(BATCH_LIMIT)?.into_iter();
         overdue.extend(leases.filter(|it| it.until + Rule::OVERDUE <= now).map(|it| it.job));
     }

@@ -31,7 +31,8 @@ pub(super) fn look(workers: &[WorkerView], now: Timestamp) -> Finding {
         relative(first.since, now)
     );
     if alive > 0 {
-        // Their jobs are taken back within a second; the next cleanup of a worker removes the rest.
+        // A living worker takes their jobs back within a second. Its next cleanup removes those
+        // that had no jobs.
         return Finding::well("workers", found);
     }
     let next =

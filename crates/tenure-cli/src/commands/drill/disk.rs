@@ -51,7 +51,7 @@ struct Seen {
     held: bool,
     power_cuts: Vec<Report>,
     other_programs: Option<Encounters>,
-    /// How many calls failed because another file had taken the place of theirs.
+    /// How many calls failed because another file had taken the place of the store's file.
     replaced: Option<usize>,
     violation: Option<Box<Violation>>,
 }

@@ -97,8 +97,8 @@ new schema of that database. Exit code 1 means that a claim of the verdict does 
 /// The hidden argument that makes this program a process of a story.
 pub(crate) const WORK: &str = "__drill";
 
-/// Becomes a worker, or whatever the arguments say. Workers of a story may lack a safeguard, so
-/// they refuse any store but a story's.
+/// Becomes a worker or another process of a story: the arguments say which. Workers of a story may
+/// lack a safeguard, so this refuses any store but a story's.
 pub(crate) fn work(words: &[String], session: &Session) -> Result<Answer> {
     if !ground::is_of_a_story(&session.target()?) {
         let why =
@@ -185,7 +185,8 @@ fn tell(
     let story = play(&mut ground, &mut seat);
     let problem = seat.problem;
     let on = ground.on();
-    // Before the verdict, so that its reader can check that nothing is left.
+    // Removes the store before the verdict is shown, so that a reader of the verdict can check that
+    // nothing is left.
     drop(ground);
     let story = story?;
     problem.map_or(Ok(()), Err)?;

@@ -94,8 +94,8 @@ enum More {
     Before(JobId),
 }
 
-/// The page without a job whose effects may not all be on it: the next page begins with another
-/// job, and would leave the rest of them out.
+/// Cuts a page so that it ends with a whole job: the next page begins with an older job, so effects
+/// of a job that were cut off would never be shown. If the page has one job only, keeps what fits.
 fn whole_jobs(mut page: Vec<EffectView>, limit: usize) -> (Vec<EffectView>, Option<More>) {
     let is_cut = page.len() > limit || page.len() == BATCH_LIMIT;
     let Some(last) = page.last().map(|view| view.effect.job).filter(|_| is_cut) else {

@@ -1,7 +1,7 @@
 //! Where args are read from: stdin as a whole, or a file or stdin line by line.
 //!
-//! At most one job's args are kept in memory: what exceeds the limit is counted, so that the error
-//! can name the size, and dropped.
+//! Of each value, at most as much is kept in memory as a job's args may have. The rest is only
+//! counted, so that the error can name the size.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom};

@@ -175,7 +175,8 @@ fn story<'a>(job: &'a JobRecord, timeline: &'a [TimelineEntry]) -> Vec<Moment<'a
         _ => None,
     };
     if let Some(untold) = untold {
-        // A refusal in the same millisecond came after it, and a lapse came before it.
+        // In the same millisecond, a refusal happened after the claim or completion, and any other
+        // entry, such as a lapse, before it.
         let is_before =
             |line: &TimelineEntry| line.at < untold.at || line.at == untold.at && !line.refused;
         let place = timeline.iter().rposition(is_before).map_or(1, |last| last + 2);
@@ -262,8 +263,8 @@ mod tests {
         assert_eq!(noted(&snooze(1, 0), &[snooze(1, 0)]), "");
     }
 
-    /// A job that `ann` had first; then `bob` took it over at 2,000 and completed it at 3,000; then
-    /// `ann` woke up.
+    /// A job that `ann` claimed first. Then `bob` took it over at 2,000 ms and completed it at
+    /// 3,000 ms. `ann` wrote too late at both times, and was refused.
     fn late() -> (JobRecord, Vec<TimelineEntry>) {
         let clock = tenure::engine::clock::Clock::manual(Timestamp::from_millis(0));
         let options =

@@ -95,7 +95,7 @@ fn answer(
         };
         session.out.document(&json::job(&found.job))?;
     } else if *state == State::Succeeded {
-        // A job without a result has ended too: the reader gets JSON.
+        // A job may succeed without a result. A program that reads the answer gets JSON then too.
         session.out.json_text(result.as_ref().map_or("null", |result| result.as_str()))?;
     }
     if *state == State::Succeeded {

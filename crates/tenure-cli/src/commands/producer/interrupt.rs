@@ -13,8 +13,8 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) struct Interrupt(Receiver<()>);
 
 impl Interrupt {
-    /// From now on the first Ctrl-C or TERM is an event. The second one ends the process, because
-    /// the store may not answer for a long time.
+    /// From now on [`Interrupt::within`] reports the first Ctrl-C or TERM. The second one ends the
+    /// process, because the store may not answer for a long time.
     pub(crate) fn listen() -> Result<Interrupt> {
         const ENDED_BY_HAND: i32 = 130;
         let runtime = Builder::new_current_thread().enable_io().build();

@@ -13,7 +13,8 @@ pub(super) struct Rhythm {
     before: u64,
 }
 
-/// A shorter pause is not worth a commit: what is due is sent together.
+/// The shortest pause. Jobs that become due within it are sent together, because each call costs a
+/// commit.
 const SHORTEST: Duration = Duration::from_millis(20);
 
 impl Rhythm {

@@ -30,7 +30,7 @@ use crate::args::BadInput;
 
 /// What runs for each job.
 pub(crate) struct Program {
-    /// Has the process that starts it.
+    /// Keeps the helper, the process that starts the command.
     keeper: Keeper,
     /// How long a command may take to end after it is asked to.
     patience: Duration,
@@ -72,7 +72,7 @@ impl Program {
         Program::find_with(words, helper::this_program()?, Keeper::SILENCE)
     }
 
-    /// The same, with this program as the helper, which may be silent for so long.
+    /// The same with another helper program, which may be silent for at most `silence`; for tests.
     pub(crate) fn find_with(
         words: Vec<OsString>,
         helper: PathBuf,
@@ -98,9 +98,9 @@ impl Program {
     }
 
     /// Runs the command for one attempt, and shows what it writes to stderr line by line. When
-    /// `stop` is ready, or the future is dropped, the command and its whole process group are
-    /// ended: by TERM, and by KILL when patience is over, even if this process is gone by then.
-    /// With `stop` this function waits for the end.
+    /// `stop` is ready, or this future is dropped, the helper ends the command and its whole
+    /// process group: by TERM, and by KILL when patience is over, even if this process is gone by
+    /// then. With `stop`, this function waits for the end.
     pub(crate) async fn run(
         &self,
         job: &Assignment,
@@ -111,8 +111,8 @@ impl Program {
             Ok(running) => running,
             Err(cause) => return Finished::Failed { error: self.cannot_run(&cause) },
         };
-        // On a task of its own, which outlives the caller: a command that writes something while it
-        // ends must not die of a closed pipe.
+        // A task of its own follows the command, and outlives the caller: a command that writes
+        // something while it ends must not die of a closed pipe.
         let (caller, gone) = oneshot::channel();
         let environment = job.environment.iter().map(|(name, value)| (*name, value.as_str()));
         let order = Order::message(&job.args, environment);
@@ -137,7 +137,7 @@ impl Program {
         }
     }
 
-    /// Makes the pipes of a command and hands its ends over.
+    /// Makes the pipes of a command and hands the command's ends over to the helper.
     async fn start(&self) -> io::Result<Running> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
@@ -156,7 +156,8 @@ impl Program {
         format!("cannot run {}: {why}", self.name())
     }
 
-    /// Says why a command could not be run, by an error of the system.
+    /// A function that turns an error number of the system into a message: why the command could
+    /// not be run.
     fn explain(&self) -> impl Fn(i32) -> String + Clone + Send + 'static {
         let name = self.name();
         move |error| format!("cannot run {name}: {}", io::Error::from_raw_os_error(error))
@@ -278,7 +279,7 @@ impl Running {
     }
 }
 
-/// Reads to the end. If it is cancelled, nothing that was read is lost.
+/// Reads to the end. If the future is dropped before that, nothing that was read is lost.
 async fn read(from: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) {
     let mut buffer = vec![0; 8 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {

@@ -11,8 +11,8 @@
 //! has given the command up, and the command's whole group is killed. When the control socket
 //! closes, the helper ends with its last command.
 //!
-//! It reads no settings and opens no store. Commands get its environment and its directory, which
-//! are the worker's.
+//! The helper reads no settings and opens no store. Commands get the helper's environment and
+//! directory, which are the worker's.
 
 mod birth;
 mod guard;
@@ -55,8 +55,8 @@ pub(crate) fn play() -> Option<ExitCode> {
     })
 }
 
-/// The path to start this program again. The link leads to it even after an upgrade has replaced
-/// the file.
+/// The path to start this program again. On Linux it is a link to the running program, which works
+/// even after an upgrade has replaced the file.
 pub(crate) fn this_program() -> io::Result<PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
@@ -67,8 +67,8 @@ fn help(command: &[OsString]) -> io::Result<()> {
     let starters = Starters::begin(command)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(starters))
-    // A thread that still starts a command does not hold up the end of this process, and the
-    // command ends with the thread.
+    // If a thread still starts a command, the end of this process does not wait for it. The kernel
+    // kills that command when the thread ends.
 }
 
 /// Guards all commands that are handed over, until the worker is gone and the last one has ended.
@@ -107,24 +107,26 @@ fn control() -> io::Result<UnixStream> {
 }
 
 /// Makes this process survive HUP, INT and TERM. A service manager that stops a worker signals all
-/// its processes at once, and the worker decides what becomes of its jobs. Ignoring the signals
-/// would be inherited by the commands; a handler is not.
+/// its processes at once, but the worker decides what becomes of its jobs. Commands would inherit
+/// signals that are ignored, so a handler is installed instead: commands do not inherit that.
 fn deafen() -> io::Result<()> {
-    // Nothing runs on them: tokio installs handlers without unsafe code, and leaves them in place.
+    // The handlers do nothing. They are tokio's, because that needs no unsafe code here, and tokio
+    // leaves them in place after the drop.
     for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()] {
         drop(signal(kind)?);
     }
     Ok(())
 }
 
-/// If this process was stopped (SIGSTOP), it continues when the worker dies, and kills what there
-/// is to kill. The signal changes nothing for a process that runs.
+/// Asks the kernel to send this process CONT when the worker dies. If the helper was stopped
+/// (SIGSTOP), it then continues, and kills its commands. A process that runs ignores the signal.
 fn wake_when_the_worker_dies() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::CONT));
 }
 
-/// Started through a link, the process would be listed under the link's name.
+/// The process was started through the link `/proc/self/exe`. Without this, lists of processes
+/// would show it as `exe`.
 fn name_this_process() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"tenure");

@@ -65,7 +65,7 @@ impl Keeper {
         }
     }
 
-    /// The helper, or a new one if there is none or it is this dead one.
+    /// The present helper. A new one if there is none, or if the present one is `dead`.
     fn helper(&self, dead: Option<&Arc<Helper>>) -> io::Result<Arc<Helper>> {
         let mut kept = self.kept();
         match &*kept {
@@ -98,11 +98,11 @@ impl Helper {
             .arg0("tenure")
             .args([HELPER, "--"])
             .args(&keeper.command)
-            // Ctrl-C in a terminal reaches a whole process group; only the worker decides what
-            // becomes of its jobs.
+            // Ctrl-C in a terminal reaches a whole process group. It must not reach the helper:
+            // only the worker decides what becomes of its jobs.
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
-            // It has nothing to say, and must not keep the worker's pipes open.
+            // The helper prints nothing, and must not keep the worker's pipes open.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -114,19 +114,19 @@ impl Helper {
 
     async fn take(&self, given: [BorrowedFd<'_>; 3]) -> io::Result<()> {
         let send = || messages::hand_over(&self.control, given);
-        // It waits while the socket is full of commands that the helper has not looked at.
+        // Sending waits while the socket is full of commands that the helper has not received yet.
         match self.answer(self.control.async_io(Interest::WRITABLE, send)).await {
             Some(sent) => sent,
             None => Err(io::Error::other("tenure __helper does not answer")),
         }
     }
 
-    /// Waits for something that a helper does at once. A helper that does not is killed, so that
-    /// its commands end and their jobs run again.
+    /// Waits for something that a helper does at once. If the helper does not do it in time, it is
+    /// killed, so that its commands end and their jobs run again.
     pub(crate) async fn answer<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let mut answer = pin!(answer);
-        // Two halves: if this process was stopped together with the helper, the first is over
-        // before the helper could answer.
+        // Waits in two halves. If the worker and the helper were both stopped for a long time, the
+        // first half is over before the helper could answer.
         for _ in 0..2 {
             if let Ok(answer) = timeout(self.silence / 2, &mut answer).await {
                 return Some(answer);
@@ -144,7 +144,7 @@ impl Helper {
     }
 }
 
-/// Waits for the end of a helper, which is killed if that is asked for.
+/// Waits for the end of a helper, and kills it when `kill` is notified.
 async fn reap(mut child: Child, kill: Arc<Notify>, tell: watch::Sender<Option<ExitStatus>>) {
     let status = tokio::select! {
         biased;

@@ -1,5 +1,5 @@
-//! A worker's connection to the helper about one command. When it closes, the helper kills the
-//! command; when the helper closes it, the worker does.
+//! A worker's connection to the helper about one command. When the worker's end closes, the helper
+//! kills the command. When the helper's end closes too early, the worker kills it.
 
 use std::io;
 use std::process::ExitStatus;
@@ -37,7 +37,7 @@ pub(crate) enum End {
     NoCommand(i32),
     /// There was not even a process.
     NotRun(i32),
-    /// The helper has ended before it, with this status, or is no longer understood.
+    /// The helper ended before the command, with this status, or sent something that is no report.
     Lost(Option<ExitStatus>),
 }
 
@@ -52,18 +52,19 @@ impl Lifeline {
         let end = self.try_talk(order, caller).await;
         self.is_sent = false;
         let Ok(end) = end else {
-            // The helper was killed, so it could not kill what the command had started.
+            // The helper is dead or broken, so it may not have killed the command and what that had
+            // started.
             self.kill();
             return End::Lost(self.helper.status().await);
         };
         end
     }
 
-    /// Fails if the helper is gone or breaks the rules.
+    /// Fails if the helper is gone, or sends something that is no report.
     async fn try_talk(&mut self, order: &[u8], caller: oneshot::Receiver<()>) -> io::Result<End> {
         let helper = Arc::clone(&self.helper);
         let heard = async {
-            // Usually all of it fits, so that there is nothing to wait for.
+            // Usually the whole order fits into the socket, so that there is nothing to wait for.
             let sent = rustix::io::write(&self.stream, order).unwrap_or(0);
             self.stream.write_all(&order[sent..]).await?;
             self.is_sent = true;
@@ -128,7 +129,7 @@ impl Lifeline {
         }
     }
 
-    /// Reads the next report. If it is cancelled, nothing that was read is lost.
+    /// Reads the next report. If the future is dropped before that, nothing that was read is lost.
     async fn report(&mut self) -> io::Result<Report> {
         let mut buffer = [0; Report::LENGTH];
         loop {
@@ -161,7 +162,8 @@ impl Lifeline {
 }
 
 impl Drop for Lifeline {
-    /// The runtime ends before the command does: the helper is told to finish alone.
+    /// If the runtime ends before the command does, asks the helper to end the command without the
+    /// worker.
     fn drop(&mut self) {
         self.say_farewell();
     }

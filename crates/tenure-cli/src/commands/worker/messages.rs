@@ -1,5 +1,5 @@
-//! What a worker and its helper send each other. This file knows the bytes, and neither when they
-//! are sent nor what follows from them.
+//! What a worker and its helper send each other. This file knows only the bytes, not when they are
+//! sent and what follows from them.
 //!
 //! ```text
 //! control socket   worker → helper   one byte with three descriptors, for each command
@@ -33,8 +33,8 @@ pub(crate) struct Handed {
 /// What the helper finds in the control socket.
 pub(crate) enum Received {
     Command(Handed),
-    /// Some descriptors are missing, because this process may have no more. Those that came are
-    /// closed, by which the worker notices.
+    /// Some descriptors are missing, because this process may not open more. The others are closed,
+    /// so the worker sees that its lifeline is closed.
     Incomplete,
     /// The worker is gone, or has another helper.
     Closed,
@@ -67,7 +67,8 @@ pub(crate) fn receive(control: impl AsFd) -> io::Result<Received> {
             given.extend(descriptors);
         }
     }
-    // Elsewhere a command that starts in this moment may inherit them.
+    // Other systems cannot set the flag while receiving. There a command that starts in this moment
+    // may inherit the descriptors.
     #[cfg(not(target_os = "linux"))]
     for descriptor in &given {
         rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC)?;
@@ -94,7 +95,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// The length of what follows, and then each text after its own length.
+    /// The message for an order: the length of what follows, and then each text after its own
+    /// length.
     pub(crate) fn message<'a>(
         args: &'a str,
         environment: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -153,7 +155,7 @@ pub(crate) fn patience(farewell: [u8; 4]) -> Duration {
 /// What the helper reports about a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The helper has got an order or a farewell. It says so at once, which shows that it lives.
+    /// The helper has got an order or a farewell. It reports this at once, to show that it lives.
     Heard,
     /// The process that becomes the command exists, in the process group with this id. It reports
     /// this itself, before it becomes the command.
@@ -167,7 +169,8 @@ pub(crate) enum Report {
 impl Report {
     pub(crate) const LENGTH: usize = 5;
 
-    /// A letter and a number. Nothing is allocated: a process reports between fork and exec.
+    /// A letter and a number. Allocates nothing, because a new process sends a report between fork
+    /// and exec.
     pub(crate) fn bytes(self) -> [u8; Report::LENGTH] {
         let (letter, number) = match self {
             Report::Heard => (b'h', 0),
@@ -192,8 +195,8 @@ impl Report {
         }
     }
 
-    /// How a command ended. That it was killed is not told by an exit code, which a command may
-    /// choose itself.
+    /// How a command ended. A death by a signal has a report of its own, not an exit code as in
+    /// shells, because a command can end with any exit code by itself.
     pub(crate) fn of(status: ExitStatus) -> Report {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {

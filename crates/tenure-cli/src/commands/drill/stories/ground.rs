@@ -34,7 +34,8 @@ pub(super) struct Ground {
     pub(super) scene: Scene,
     /// Its name for people.
     pub(super) name: String,
-    /// The address without the schema, which the driver does not know.
+    /// The server's address without the parameter `schema`, which the driver does not know. None
+    /// for a file.
     url: Option<String>,
     // Dropped in this order.
     _schema: Option<Schema>,
@@ -106,8 +107,9 @@ struct Schema {
 }
 
 impl Schema {
-    /// The guard exists before the schema does, so that a half-made schema is removed as well; but
-    /// not before the server has answered.
+    /// The `Schema` value exists before the schema in the database does, so that dropping it also
+    /// removes a half-made schema. It does not exist before the server has answered: then there is
+    /// nothing to remove.
     fn make(address: ServerAddress, goes_with_its_server: bool) -> Result<Schema> {
         let mut migrations = Migrations::connect(&address)?;
         let schema = Schema { address, goes_with_its_server };

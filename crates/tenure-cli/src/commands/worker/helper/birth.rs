@@ -1,11 +1,11 @@
 //! The moment between fork and exec, in which a process exists but is not the command yet. The only
 //! file of the binary with unsafe code.
 //!
-//! Two things must happen in this moment, and can happen in no other. The new process reports its
-//! group to the worker by itself: so there is no command of which the worker does not know, even if
-//! the helper is killed right after the fork. And it asks the kernel to be killed when the helper
-//! dies, for the case that worker and helper are killed at once: only a process itself can ask for
-//! that, and a fork forgets it.
+//! Two things can be done only in this moment. The new process reports its process group to the
+//! worker by itself, so the worker knows of every command, even if the helper is killed right after
+//! the fork. And the new process asks the kernel to kill it when the helper dies, in case worker
+//! and helper are killed at once. Only a process itself can ask for that, because a child does not
+//! inherit the setting.
 //!
 //! The safe way is a program that does both and then becomes the command, at the price of a second
 //! exec for each command. Decision 0024 has what that was measured to cost.
@@ -21,17 +21,18 @@ use rustix::process::{Pid, getpid, getppid};
 
 use super::super::messages::Report;
 
-/// Has the process that this starts report itself over the lifeline, and die with its parent. The
-/// parent is the thread that starts it, which must live as long as the helper.
+/// Makes the process that `command` starts report itself over the lifeline, and die with its
+/// parent. The parent is the thread that starts the process, so it must live as long as the helper.
 pub(super) fn announce(command: &mut Command, lifeline: OwnedFd, helper: Pid) {
     let report = move || {
         die_with_parent()?;
-        // If the helper has died before, no signal comes.
+        // If the helper died before that call, the kernel sends no signal.
         if getppid() != Some(helper) {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let report = Report::Started(getpid().as_raw_nonzero().get());
-        // If the worker is gone, this fails, or its signal ends the process: nothing is started.
+        // If the worker is gone, the write fails, or SIGPIPE ends this process: no command is
+        // started.
         match rustix::io::write(&lifeline, &report.bytes())? {
             Report::LENGTH => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),

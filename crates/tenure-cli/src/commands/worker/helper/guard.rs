@@ -23,7 +23,7 @@ use super::starters::Starters;
 /// Starts a command, watches it and its worker, and ends it with everything that it has left in its
 /// group.
 pub(super) async fn guard(handed: Handed, starters: Starters, deaths: Deaths) {
-    // If the worker is gone, there is nothing to start, and nobody to tell.
+    // If the worker is gone, there is nothing to start, and no report can arrive.
     let Ok(mut lifeline) = open(handed.lifeline) else { return };
     let Ok(order) = read_order(&mut lifeline).await else { return };
     tell(&lifeline, Report::Heard);
@@ -35,7 +35,7 @@ pub(super) async fn guard(handed: Handed, starters: Starters, deaths: Deaths) {
     tell(&lifeline, report);
 }
 
-/// Of an error that has no number: an argument or variable that the system cannot take.
+/// Reported for an error that has no number, as for a variable that the system cannot take.
 const UNKNOWN: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
 fn open(lifeline: OwnedFd) -> io::Result<UnixStream> {
@@ -46,8 +46,8 @@ fn open(lifeline: OwnedFd) -> io::Result<UnixStream> {
 
 async fn read_order(lifeline: &mut UnixStream) -> io::Result<Order> {
     let length = lifeline.read_u32().await?;
-    // Room for a usual order. Beyond it the memory grows with what arrives, and not with what a
-    // length promises.
+    // Room for a usual order. For a larger one, the memory grows with the bytes that arrive, so
+    // that a wrong length alone cannot make this process take 4 GiB.
     let mut body = Vec::with_capacity(length.min(4 * 1024) as usize);
     lifeline.take(length.into()).read_to_end(&mut body).await?;
     let is_whole = body.len() as u64 == u64::from(length);
@@ -55,7 +55,8 @@ async fn read_order(lifeline: &mut UnixStream) -> io::Result<Order> {
     order.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Five reports fit into any socket, so this never waits. The worker may be gone.
+/// A command has at most four reports of five bytes each. They fit into any socket's buffer, so
+/// this never waits. It may fail, because the worker may be gone.
 fn tell(lifeline: &UnixStream, report: Report) {
     let _ = rustix::io::write(lifeline, &report.bytes());
 }
@@ -73,7 +74,8 @@ async fn run(
     let streams = [stdin, stdout, stderr];
     let mut starting = pin!(starters.start(order.environment, streams, reporting));
     let mut wish = pin!(wish(lifeline));
-    // An exec can take long, and the worker is answered meanwhile.
+    // An exec can take long. Meanwhile the worker must get an answer if it wants the command to
+    // end.
     let mut early = None;
     let child = tokio::select! {
         biased;
@@ -122,7 +124,8 @@ struct Args {
 struct Writing(Option<JoinHandle<()>>);
 
 impl Args {
-    /// A pipe with the args. Usually they fit, and are whole before the command starts.
+    /// A pipe with the args. Usually all of them fit into the pipe, and are in it before the
+    /// command starts.
     fn into_pipe(mut args: Vec<u8>) -> io::Result<(OwnedFd, Args)> {
         let (reader, writer) = io::pipe()?;
         rustix::io::ioctl_fionbio(&writer, true)?;
@@ -136,7 +139,7 @@ impl Args {
         Ok((reader.into(), Args { rest }))
     }
 
-    /// Writes on while the command reads. It need not.
+    /// Writes the rest while the command reads it. A command need not read its args.
     fn write_rest(self) -> Writing {
         Writing(self.rest.map(|(mut pipe, rest)| {
             tokio::spawn(async move {
@@ -156,14 +159,14 @@ impl Drop for Writing {
 
 // ── the group ────────────────────────────────────────────────────────────────────────────────────
 
-/// A command and everything it started that did not leave its process group. Its process id stays
-/// reserved until it is reaped, so that no other group is killed.
+/// A command and everything it started that did not leave its process group. The command's process
+/// id stays reserved until it is reaped, so a signal to the group cannot reach another group.
 struct Group {
     child: Child,
 }
 
 impl Group {
-    /// Waits for the command, ends it when the worker wishes, and kills what it left behind.
+    /// Waits for the command, ends it if the worker wants that, and kills what it left behind.
     async fn outlive(
         mut self,
         wish: impl Future<Output = Wish>,
@@ -219,7 +222,8 @@ impl Deaths {
     async fn of(&mut self, child: Pid) {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         loop {
-            // Before the look: a death in between is a change.
+            // Before the look: then a death during the look counts as a change, and ends the wait
+            // below.
             self.0.mark_unchanged();
             // It can fail only if there is no such child.
             if !matches!(waitid(WaitId::Pid(child), look), Ok(None)) {

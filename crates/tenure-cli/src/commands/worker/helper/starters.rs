@@ -2,7 +2,8 @@
 //! (a network file system that does not answer), and the guards must not wait for it. There is more
 //! than one, because most of the time of a start is waiting for the new process.
 //!
-//! They live as long as the helper: the kernel kills a command when the thread that started it ends.
+//! The threads live as long as the helper: the kernel kills a command when the thread that started
+//! it ends.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,7 +27,7 @@ pub(super) struct Starters {
     helper: Pid,
 }
 
-/// A command that is to be started, and who is told of it.
+/// A command to start, and where the result goes.
 struct Start {
     command: Command,
     started: oneshot::Sender<io::Result<Child>>,
@@ -44,7 +45,8 @@ impl Starters {
         Ok(Starters { orders, command: command.into(), helper: getpid() })
     }
 
-    /// Starts the command in a group of its own. It is told over `lifeline` before it begins.
+    /// Starts the command in a group of its own. Before the new process becomes the command, it
+    /// reports itself over `lifeline`.
     pub(super) async fn start(
         &self,
         environment: Vec<(String, String)>,
@@ -63,7 +65,7 @@ impl Starters {
     }
 }
 
-/// As many as can do something at the same time. Two even on one core, so that a start that hangs
+/// A thread for each core, up to eight. There are two even on one core, so that a start that hangs
 /// for a while does not hold up all others.
 fn threads() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
@@ -74,7 +76,8 @@ fn start_all(queue: &Mutex<Receiver<Start>>) {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Start { mut command, started }) = next else { return };
         let child = command.spawn();
-        // Closes this process's copies of the command's descriptors, before anyone learns of it.
+        // Closes this process's copies of the command's descriptors before the guard hears of the
+        // command.
         drop(command);
         let _ = started.send(child);
     }

@@ -8,7 +8,7 @@ use tenure::engine::job::NewJob;
 use tenure::engine::store::Enqueued;
 use tenure::engine::telemetry::{Event, Level, Observer};
 
-use crate::output::harmless;
+use crate::output::{harmless, harmless_json};
 
 /// How events are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -78,7 +78,10 @@ impl Log {
         };
         let at = now.to_string();
         match self.format {
-            Format::Json => serde_json::to_string(&Line { at, level, event }).unwrap_or_default(),
+            Format::Json => {
+                let line = serde_json::to_string(&Line { at, level, event }).unwrap_or_default();
+                harmless_json(&line)
+            }
             // The time of day is enough for a screen.
             Format::Text => {
                 let time = at.get(11..23).unwrap_or(&at);
@@ -94,6 +97,28 @@ impl Least {
             Least::Debug => Level::Debug,
             Least::Info => Level::Info,
             Least::Warn => Level::Warn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure::engine::lease::WorkerId;
+    use tenure::engine::telemetry::Fact;
+
+    #[test]
+    fn a_line_of_the_log_cannot_command_the_terminal() {
+        let error = "\x1b[2J\u{9b}31m\u{202e}";
+        let lost = Fact::StoreLost { error: error.into() };
+        let event = Event::of_worker(&WorkerId::unique(), lost);
+        for format in [Format::Text, Format::Json] {
+            let line = Log { format, least: Least::Info }.line(&event, Timestamp::from_millis(0));
+            assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
+            if format == Format::Json {
+                let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+                assert_eq!(read["error"], error);
+            }
         }
     }
 }

@@ -145,7 +145,7 @@ pub(crate) fn harmless(text: &str) -> String {
 
 /// The same for JSON, whose value does not change: such characters occur only within its strings,
 /// except for the white space between values.
-fn harmless_json(text: &str) -> String {
+pub(crate) fn harmless_json(text: &str) -> String {
     escape(text, |c| match c {
         '\n' | '\t' => c.to_string(),
         '\r' => " ".to_owned(),

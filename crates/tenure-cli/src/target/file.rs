@@ -86,7 +86,8 @@ fn witness(Beside { witness, is_witnessed, problem, guards }: &Beside) -> Findin
     if let Some(problem) = problem {
         let found = format!("{problem}, so that an older file would not be noticed");
         let next = format!(
-            "see that there is space, and that {} is a plain file which you may write, or nothing; it is made again;              and after a restore say so with `tenure doctor --raise-epoch`",
+            "see that there is space, and that {} is a plain file which you may write, or nothing; it \
+             is made again; and after a restore say so with `tenure doctor --raise-epoch`",
             name(witness)
         );
         return Finding::ill("witness", found, next);

@@ -55,7 +55,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// Whether this engine must pass the case: all of them, but for the model and queries.
+    /// Whether this engine must pass the case. Every engine must pass all cases, except that the
+    /// model has no queries.
     pub fn is_for(&self, engine: Engine) -> bool {
         !self.is_query || engine != Engine::Model
     }
@@ -102,8 +103,8 @@ pub fn cases() -> Vec<Case> {
     chapters.concat()
 }
 
-/// Defines the cases of one chapter. `promises` hold for every store; `queries` are about what is
-/// seen, and the model has none.
+/// Defines the cases of one chapter. `promises` hold for every store. `queries` test what a store
+/// shows, and the model has none.
 macro_rules! chapter {
     ($is_query:literal $chapter:literal: $($tag:literal $name:ident($world:ident) $body:block)+) => {
         &[$(
@@ -135,7 +136,7 @@ macro_rules! queries {
 }
 use queries;
 
-/// A store of some engine, its clock, and helpers in which the cases are written.
+/// A store of some engine, its clock, and the helpers that the cases use.
 pub(crate) struct World {
     pub(crate) store: Box<dyn Explorable>,
     pub(crate) clock: Clock,

@@ -40,7 +40,7 @@ pub fn check(url: &str) -> Result<()> {
         next: next.to_owned(),
     };
     let out_of_reach = |broken: postgres::Error| {
-        // The driver's error only says what it was doing; its source says why.
+        // The driver's error says only what it was doing. The reason is in the error's source.
         let why = broken.source().map_or_else(|| broken.to_string(), ToString::to_string);
         unusable(why, "a drill needs a server that runs, and that answers without TLS")
     };
@@ -180,8 +180,8 @@ fn install(address: &ServerAddress, schema: &str) -> Result<()> {
     Ok(())
 }
 
-/// Drops the databases that this process has used, on a server that is not ours to fill. No thread
-/// may use them any more.
+/// Drops the databases that this process created or reused. Call it on a server that is not the
+/// drill's own, so that nothing stays behind there. No thread may use the databases any more.
 pub fn clean_up() {
     let lent = std::mem::take(&mut *LENT.lock().unwrap_or_else(PoisonError::into_inner));
     for (mut client, name) in lent.into_values() {

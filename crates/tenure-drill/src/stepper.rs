@@ -103,7 +103,8 @@ pub const PLANNERS: [(&str, &str); 9] = [
     (WARMED, ""),
 ];
 
-/// Sessions that have planned every statement on empty tables, and keep those plans.
+/// The setting in which sessions have planned every statement on empty tables, and keep those
+/// plans.
 const WARMED: &str = "warmed";
 
 /// The settings under which a case is run.
@@ -154,8 +155,8 @@ pub struct Report {
     pub conflicts: u64,
     /// Statements that were refused (TN001 to TN004).
     pub refusals: u64,
-    /// Outcomes in which a call passed a locked row by, so that its session is left out of the
-    /// equal serial order.
+    /// Outcomes in which a call skipped a locked row. Such a call may count as not made, and its
+    /// session is then left out of the serial order that has the same outcome.
     pub passed_by: u64,
     /// How long it took, in milliseconds.
     pub took_ms: u64,

@@ -3,8 +3,8 @@
 //!
 //! Each story sets up the danger on a store of its own, with real processes, and lets it happen.
 //! The events that the processes report are the trace. Then the story checks each claim of its
-//! verdict against the store, the trace, or a separate witness file. A verdict is a pure function
-//! of what was seen, so tests can show that it fails when it should.
+//! verdict against the store, the trace, or a file in which handlers wrote down what they did. A
+//! verdict is a pure function of what was seen, so tests can show that it fails when it should.
 
 pub mod crash;
 pub mod duplicate;
@@ -35,8 +35,8 @@ pub struct Scene {
     pub program: Program,
     /// An empty store that nothing else uses.
     pub place: String,
-    /// An empty directory that nothing else uses: for gates, and for witness files beside the
-    /// store.
+    /// An empty directory that nothing else uses. Handlers wait here until a file appears (a gate),
+    /// and write down here what they did (a bank's book).
     pub directory: PathBuf,
 }
 

@@ -16,8 +16,8 @@ pub(crate) fn said(thrown: &(dyn Any + Send)) -> String {
 /// What must hold in every state and after every step. `docs/proof.md` defines each one exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Invariant {
-    /// A job succeeds at most once since its last requeue, and each effect takes place at most
-    /// once, as far as can be known.
+    /// A job succeeds at most once since its last requeue, and the ledger has at most one committed
+    /// entry for each effect of a job.
     I1,
     /// A later claim has a larger token.
     I2,
@@ -44,7 +44,7 @@ pub enum Invariant {
     /// The same key within its window gives the same job, never none; with other args it is a
     /// conflict.
     I12,
-    /// An outside witness that keeps the highest fence it has seen never accepts a lower one.
+    /// An outside system that keeps the highest fence it has seen never accepts a lower one.
     I16,
     /// The engines agree with the model.
     #[serde(rename = "lockstep")]

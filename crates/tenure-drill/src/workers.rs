@@ -85,7 +85,8 @@ impl Default for Setup {
 pub struct Program {
     /// Its path.
     pub path: PathBuf,
-    /// The argument that selects the drill's process; none for a binary that is nothing else.
+    /// The argument that selects the drill's process in the binary `tenure`; none for
+    /// `tenure-drill-worker`.
     pub word: Option<&'static str>,
 }
 
@@ -210,8 +211,8 @@ impl Worker {
 
     /// The processor time of its process, over all threads.
     pub fn cpu(&self) -> Duration {
-        // Fields 14 and 15, counted after the name, which may contain spaces; a tick is a hundredth
-        // of a second.
+        // Fields 14 and 15 of the file. Counting begins after the name, which may contain spaces. A
+        // tick is a hundredth of a second.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it lives");
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 =

@@ -1,5 +1,5 @@
-//! Every case of the suite on every engine: each is a test of its own, and there is no way to leave
-//! one out.
+//! Every case of the suite on every engine; the model has no queries. Each is a test of its own,
+//! and there is no way to leave one out.
 
 use libtest_mimic::{Arguments, Trial};
 use tenure_drill::conformance::cases;

@@ -80,8 +80,8 @@ fn multiply(store: &mut Sqlite, table: &str, time: &str, kind: &str, n: u64, spr
     });
 }
 
-/// What one claim of ten jobs costs, measured in the middle of a few, so that caches and statements
-/// are warm.
+/// What one claim of ten jobs costs, measured after three others, so that caches and statements are
+/// warm.
 fn cost(store: &mut Sqlite) -> Cost {
     let steps = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&steps);
@@ -126,7 +126,7 @@ fn counted(connection: &rusqlite::Connection, which: i32) -> u64 {
 /// What some calls have used.
 #[derive(Debug)]
 struct Used {
-    /// How often a statement ran, without those that begin and commit.
+    /// How many statements ran, without those that begin and commit.
     statements: u64,
     commits: u64,
     /// How many statements SQLite compiled, for the first time or again.
@@ -187,7 +187,7 @@ fn used(store: &mut Sqlite, calls: impl FnOnce(&mut Sqlite)) -> Used {
 /// The jobs that a test of a budget has in one call.
 const BATCH: usize = 100;
 
-/// A store in a file, in which every kind of call has been made a few times.
+/// A store in a file, on which the calls of the test have been made before.
 fn warm(directory: &Path) -> Sqlite {
     let mut store = Sqlite::open(directory.join("jobs.db"), &Options::default()).unwrap();
     let mut held = Vec::new();
@@ -214,7 +214,8 @@ fn a_claim_costs_the_same_beside_millions_of_jobs_that_it_does_not_take() {
     let alone = cost(&mut store());
     let mut crowded = store();
     let week = Duration::from_secs(7 * 24 * 60 * 60);
-    // As much in the way as possible: of a tenant that is served, and before its other jobs.
+    // As much in the claim's way as possible: of a tenant that is served, and before its other
+    // jobs.
     let other = job("other").tenant(Tenant::check("t1").unwrap()).priority(-1);
     crowded.enqueue(&[job("later").delay(week), job("ended"), other]).unwrap();
     let ended = crowded.claim(&ask("ended", 1)).unwrap().attempts[0].lease.fence();
@@ -271,10 +272,11 @@ fn a_job_goes_through_the_store_within_a_budget_and_nothing_is_compiled_again() 
     for (used, calls, jobs) in [(&enqueued, 10, 1_000), (&one, 10, 10), (&worked, 8, 800)] {
         assert_eq!((used.commits, used.compiled), (calls, 0), "of {jobs} jobs");
     }
-    // One INSERT for each job, and what every transaction asks.
+    // One INSERT for each job, and the statements of every transaction.
     assert!(enqueued.statements <= 1_000 + 10 * 8, "{enqueued:?}");
     assert!(one.statements <= 10 * 9, "{one:?}");
-    // Two for its claim, two for its completion, and what every transaction and every claim asks.
+    // Two for the claim of each job, two for its completion, and the statements of every
+    // transaction and every claim.
     assert!(worked.statements <= 800 * 4 + 8 * 20, "{worked:?}");
     // Pages of 4 KiB, of which most have many jobs.
     assert!(enqueued.written <= 10 * 12 && one.written <= 10 * 4, "{enqueued:?}, {one:?}");

@@ -182,8 +182,8 @@ fn a_claim_costs_the_same_beside_any_number_of_tenants_whose_jobs_it_cannot_run(
     assert!(many <= 2 * few, "{many} pages against {few}");
 }
 
-/// Promotion looks only at the queues that a claim asks for. Before and after the tables are
-/// analysed, since the planner then knows how many jobs wait.
+/// Promotion looks only at the queues that a claim asks for. The costs are measured before and
+/// after the tables are analysed, since the planner then knows how many jobs wait.
 #[test]
 fn a_claim_costs_the_same_beside_any_number_of_due_jobs_of_a_queue_that_nobody_serves() {
     let alone = alone();
@@ -244,8 +244,8 @@ fn an_old_transaction_makes_one_claim_dear_and_not_the_next() {
     horizon.rollback().unwrap();
 }
 
-/// Without an old transaction, and without a vacuum yet. Entries that the index knows to be dead are
-/// passed without being counted, but their pages are read.
+/// Here no old transaction is open, and no vacuum has run yet. The index knows that the entries are
+/// dead and skips them without counting them, but their pages are read.
 #[test]
 fn pages_of_dead_entries_are_passed_by_with_marks_too() {
     let clean = from_plenty(1);
@@ -254,7 +254,7 @@ fn pages_of_dead_entries_are_passed_by_with_marks_too() {
     client.batch_execute("DELETE FROM tenure.jobs").unwrap();
     enqueue(&mut client, "work", 100, 1, 0);
     client.batch_execute("UPDATE tenure.jobs SET priority = 1").unwrap();
-    // The first reads the entries and learns that they are dead.
+    // The first claim reads the entries and learns that they are dead.
     let pages = [0; 3].map(|_| {
         let claimed = claim(&mut client, 10, None);
         assert_eq!(claimed.jobs, 10);
@@ -406,7 +406,7 @@ fn a_job_goes_through_the_store_within_a_budget_and_nothing_is_planned_again() {
     for used in [&batches, &one, &worked] {
         assert_eq!((used.sent, used.transactions, used.planned), (10, 10, 0), "{used:?}");
     }
-    // However many jobs a call has, its statements are as many.
+    // A call runs no more statements for a hundred jobs than for one.
     assert!(batches.inside <= 10 * 17 && one.inside <= 10 * 17, "{batches:?}, {one:?}");
     assert!(worked.inside <= 10 * 12, "{worked:?}");
     assert!(batches.wal <= 1_000 * 350 && one.wal <= 10 * 400, "{batches:?}, {one:?}");

@@ -22,8 +22,8 @@ fn all_engines_give_the_same_answers_and_come_to_the_same_state() {
     }
     println!("{met:#?}");
     if seeds.len() > 1 {
-        // In few sequences an operator's decision about an effect meets the next attempt of the
-        // same job.
+        // `Decided` is rare: in few sequences an attempt finds an operator's decision about an
+        // effect.
         let least = |mark: &str| if mark == "Decided(" { 2 } else { 10 };
         let never: Vec<_> = SOMETIMES.into_iter().filter(|mark| met[mark] < least(mark)).collect();
         assert!(never.is_empty(), "the sequences hardly ever met {never:?}");

@@ -42,19 +42,21 @@ fn settle(store: &mut dyn Store, fence: Fence) -> Settled {
     store.settle(&[Settlement::new(fence, done)]).unwrap()[0]
 }
 
-/// What happened before the copy was made, and what was lost with it.
+/// A lease from before the copy was made, and a lease and a job from after it, which the copy does
+/// not have.
 struct Past {
     before: Fence,
     lost: Fence,
     lost_id: JobId,
 }
 
-/// The same for every way back in time: no number is issued twice, and every holder of a lease from
-/// before is refused.
+/// What must hold after every way back in time: no number is issued twice, and every holder of a
+/// lease from before is refused.
 fn assert_noticed(store: &mut dyn Store, past: &Past) {
     let id = put(store);
     assert!(id > past.lost_id, "{id} was given out before");
-    // A server that was elsewhere extends every lease by its length, so the new job may come first.
+    // After some of the moves each lease gets its length again, so the new job may be claimed
+    // first.
     let mut taken = take(store);
     while taken.job != past.before.job {
         assert!(matches!(settle(store, taken), Settled::Applied(_)));
@@ -159,7 +161,8 @@ fn a_copy_that_is_restored_into_an_open_file_is_noticed() {
     assert_noticed(&mut store, &past);
 }
 
-/// Two processes write and read; the witness follows both.
+/// Two processes write throughout, and a third is killed again and again. The witness follows all
+/// of them.
 #[test]
 fn the_witness_is_never_ahead_of_the_file_whoever_writes() {
     let directory = tempfile::tempdir().unwrap();
@@ -188,8 +191,8 @@ fn migrate(cluster: &Cluster) {
         .unwrap();
 }
 
-/// The tokens of one job that three workers got, with a crash of the server after each answer. The
-/// server's late writes have not happened by then.
+/// The tokens of one job that three workers got, with a crash of the server after each answer. By
+/// then the server has flushed only what a commit waited for (`wal_writer_delay`).
 fn tokens_through_crashes(patches: &[Patch]) -> Vec<i64> {
     let settings = Settings::new().config("wal_writer_delay", "10s");
     let mut cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &settings).unwrap();
@@ -229,7 +232,7 @@ fn a_claim_that_does_not_wait_for_the_disk_is_forgotten() {
     );
 }
 
-/// A worker's sweeper asks again until the server answers.
+/// Repeats the beat until the server answers, as a worker's sweeper does.
 fn beat(worker: &mut Postgres) {
     let until = tenure::engine::clock::monotonic() + Duration::from_secs(30);
     while let Err(error) = worker.beat() {
@@ -242,7 +245,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(done.success());
 }
 
-/// A snapshot of a server's disk has the same system identifier and the same timeline.
+/// A snapshot of a server's disk has the same system identifier and the same timeline. Only the
+/// position in the log shows the difference.
 #[test]
 fn a_server_that_was_put_back_to_a_snapshot_is_noticed_by_what_a_worker_has_seen() {
     let mut cluster = cluster();
@@ -268,7 +272,7 @@ fn a_server_that_was_put_back_to_a_snapshot_is_noticed_by_what_a_worker_has_seen
     assert_noticed(&mut store, &past);
     let raises = store.identity().unwrap().raises;
     assert!(raises[0].reason.contains("write-ahead log"), "{raises:?}");
-    // All other workers have seen this too, and no further epoch begins.
+    // The worker's further beats begin no further epoch.
     for _ in 0..3 {
         beat(&mut worker);
     }
@@ -313,7 +317,8 @@ fn a_worker_that_has_seen_what_was_not_on_disk_accuses_a_server_that_only_crashe
     assert!(epoch_after_crashes(&HASTY) > 0, "this mutant should have been noticed");
 }
 
-/// A standby that has everything from before the copy, is cut off, and then promoted.
+/// A standby that has everything from before the copy and nothing after it. It is cut off, and then
+/// promoted.
 fn promoted(primary: &Cluster) -> (Cluster, Past) {
     let mut standby = None;
     let past = live(&mut connect(primary, "tenure"), || {
@@ -381,7 +386,8 @@ fn an_epoch_alone_is_not_enough_for_two_replicas() {
         find: "RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;",
         replace: "RETURN 0;",
     }];
-    // Unless the ten-minute slot ends between the two promotions, which does not happen twice.
+    // An epoch's number contains the time in units of ten minutes. If a unit ends between the two
+    // promotions, the numbers differ even so; that does not happen twice in a row.
     let repeats = (0..2).any(|_| {
         let [first, second] = issued_by_two_replicas(&UNSALTED);
         first == second

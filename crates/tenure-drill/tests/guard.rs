@@ -105,7 +105,7 @@ fn a_stopped_process_loses_its_job_with_its_lease_and_is_refused_when_it_wakes()
     assert!(heard.last().unwrap().contains(&sleeper.held[0].job.to_string()), "{heard:?}");
 }
 
-/// "PostgreSQL restarted with 200 jobs claimed by living processes: none is lapsed."
+/// The server restarts while living processes hold 200 jobs, and takes no job from them.
 #[test]
 fn no_living_workers_job_is_lost_to_an_immediate_restart_of_the_server() {
     const WORKERS: usize = 10;

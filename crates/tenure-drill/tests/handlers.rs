@@ -1,4 +1,4 @@
-//! Handlers that misbehave cost their attempt, and never their worker.
+//! A handler that misbehaves fails its own attempt, and never its worker.
 
 #![allow(
     clippy::unwrap_used,

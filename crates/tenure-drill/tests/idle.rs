@@ -98,7 +98,8 @@ fn one_worker_looks_for_all_while_a_lease_is_out() {
     // Two pulses a second, and two checks of the locks for each.
     assert!((2..=2 * seconds + 2).contains(&count("overdue")), "{}", count("overdue"));
     assert!((4..=4 * seconds + 4).contains(&count("vanished")), "{}", count("vanished"));
-    // At first each worker asks, then they share 40 beats and 33 claims a second.
+    // At first each worker calls on its own. Then all of them share 40 beats and 33 claims a
+    // second.
     assert!(count("beat") <= 40 * seconds + 50 * 6, "{}", count("beat"));
     assert!(count("settle_and_claim") <= 33 * seconds + 50 * 14, "{}", count("settle_and_claim"));
 }

@@ -133,7 +133,8 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what} had to wait"))
 }
 
-/// Requests for the key wait. Requests that were sent with them, and later ones, do not.
+/// Requests for the held key wait. Other requests do not, whether they were sent together with
+/// these or later.
 #[test]
 fn a_key_that_an_open_transaction_holds_keeps_no_other_enqueue_waiting() {
     on_a_server("contended", async |tenure, address| {

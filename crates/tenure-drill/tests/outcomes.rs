@@ -1,5 +1,5 @@
-//! Only one process knows the outcome of an effect: the outcome is written even if the store
-//! refuses it for a while, and whatever happens to the handler.
+//! Only the process that made an outside call knows its outcome. So it writes the outcome even if
+//! the store refuses it for a while, and whatever happens to the handler.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 
@@ -218,7 +218,8 @@ async fn a_handler_that_gives_up_waiting_does_not_lose_its_outcome(scene: Arc<Sc
     let running = scene.worker().state(bank.clone()).handle(handler).start().await.unwrap();
     scene.refuses().await;
     impatience.notify_one();
-    // Another job comes and goes, so the worker had the chance to settle the first.
+    // Another worker claims and settles another job. In that time the first worker could have
+    // settled the first job, too.
     let other = scene.tenure.enqueue_kind("other", &()).queue("other").await.unwrap();
     let beside = scene.worker().queues(["other"]).handle_any(|_, _| async { Ok(None) }).drain();
     beside.run().await.unwrap();

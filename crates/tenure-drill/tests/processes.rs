@@ -28,7 +28,7 @@ fn nothing_acknowledged_is_lost_when_writers_are_killed_and_nobody_starves() {
     assert!(one.min(other) * 10 > one.max(other), "one of the two was starved: {:?}", seen.steady);
 }
 
-/// G6: no notification crosses processes, and none is needed.
+/// G6: on SQLite no process notifies another. One that waits sees the commit in the file.
 #[test]
 fn a_wait_is_ended_by_another_processs_commit() {
     let directory = tempfile::tempdir().unwrap();

@@ -74,7 +74,8 @@ fn every_interleaving_keeps_the_invariants_if_no_two_states_are_taken_for_one() 
             };
             let (merged, apart) = (go(Merging::Alike), go(Merging::Nothing));
             println!("{}: {} states, and {} of all", scope.name, merged.states, apart.states);
-            // Merging never adds states; two distinguishable callers have nothing to merge.
+            // Merging never adds states. Where the callers are not alike, there is nothing to
+            // merge.
             assert!(merged.whole && merged.states <= apart.states, "{}", scope.name);
             if apart.whole {
                 assert_eq!(merged.vacuous, apart.vacuous, "{}", scope.name);
@@ -116,8 +117,8 @@ fn a_thousand_simulated_runs_keep_the_promises_and_repeat_bit_for_bit() {
     }
 }
 
-/// Every write and flush of thirty histories, and what a disk may have kept of each; and concurrent
-/// callers that share commits.
+/// The power fails after each write and flush of thirty histories, in the ways in which a disk may
+/// lose what was not flushed; and the same for concurrent callers that share commits.
 #[test]
 fn a_power_cut_at_any_point_of_thirty_histories_loses_nothing_that_was_answered() {
     for seed in 100..130 {
@@ -136,7 +137,7 @@ fn a_seed_comes_to_the_same_trace_in_a_release_build() {
 
 #[test]
 fn a_hundred_thousand_jobs_on_fifty_workers_keep_the_promises() {
-    // A lower rate of faults than in a small run: each failover copies everything.
+    // A lower rate of faults than in a small run, since each failover copies the whole store.
     let rates = Scenario { lost_in: 1_000, kill_in: 3_000, ..Scenario::default() };
     let scenario = Scenario { workers: 50, jobs: 100_000, ..rates };
     let report = simulation::run(&scenario, 1);
@@ -144,8 +145,8 @@ fn a_hundred_thousand_jobs_on_fifty_workers_keep_the_promises() {
     assert!(report.violation.is_none(), "{:?}", report.violation);
 }
 
-/// Long enough that starvation would show: with SQLite's busy handler instead of turns, one process
-/// waits for as long as another is busy.
+/// Long enough that starvation would show. With SQLite's busy handler instead of turns, one process
+/// would wait for as long as another is busy.
 #[test]
 fn three_busy_processes_wait_for_each_other_less_than_a_second() {
     let directory = tempfile::tempdir().unwrap();
@@ -256,7 +257,7 @@ fn drain(mut store: Postgres) -> Vec<JobId> {
     }
 }
 
-/// Fewer seeds than in memory, because every call is a flush; but on real servers.
+/// On a real server, with fewer seeds than in memory, because every call waits for the disk.
 #[test]
 fn fifty_random_sequences_agree_on_postgresql() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,8 +277,8 @@ fn sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     }
 }
 
-/// Every pair for which one of the two sessions has something to do, at every isolation level; then
-/// with every planner setting where it could matter most.
+/// Every pair for which one of the two sessions has something to do, at every isolation level;
+/// then, with every planner setting, the daily cases that claim.
 #[test]
 fn whatever_order_statements_are_sent_in_they_come_to_what_some_order_of_calls_comes_to() {
     let all = stepper::cases();
@@ -301,8 +302,8 @@ fn whatever_others_commit_while_a_call_is_under_way_it_comes_to_what_some_order_
     }
 }
 
-/// The claims of decision 0010, with the real functions and real workers: directly, and behind a
-/// pooler.
+/// What decision 0010 claims about locks that become free, with the real functions and real
+/// processes: directly, and behind a pooler.
 #[test]
 fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
     const WORKERS: usize = 20;
@@ -392,7 +393,7 @@ fn a_thousand_idle_workers_ask_a_server_as_often_as_fifty() {
     let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
     let mut calls = Calls::count(&cluster.url());
-    // First until all have registered and have been idle for a while, then the measured time.
+    // `first` is until all have registered and have been idle for a while; `then` is measured.
     let (first, then) = (Duration::from_secs(60), Duration::from_secs(30));
     let (url, is_over) = (cluster.url(), AtomicBool::new(false));
     let (at_work, lasted) = std::thread::scope(|threads| {

@@ -95,7 +95,8 @@ fn poison_jobs_are_buried_and_all_beside_them_succeed() {
     }
 }
 
-/// A worker or a store with something missing, and what it must be seen to break.
+/// Each mutant is a worker or a store that lacks something, and the simulation must see it break
+/// the expected invariant.
 #[test]
 fn what_the_simulation_looks_for_it_finds() {
     let mut alive = Vec::new();

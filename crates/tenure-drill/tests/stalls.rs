@@ -1,5 +1,5 @@
 //! Stalls of the store, with real workers. No living worker loses a job because the whole store
-//! stood still; one that is cut off alone does.
+//! stood still. A worker that is cut off alone does lose its job.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_tenure-drill-worker"))
 }
 
-/// What starts workers for the bench's store, which they reach at this address.
+/// A bench on the same store, whose workers reach the store at this address.
 fn workers_at(bench: &Bench, place: &str) -> Bench {
     Bench::on_server(program(), &bench.directory, place.to_owned())
 }
@@ -107,8 +107,7 @@ fn signal(name: &str, processes: &[String]) {
     Command::new("kill").arg(name).args(processes).output().unwrap();
 }
 
-/// Waits without asking the store, since nothing answers: this is the time that the promise is
-/// about.
+/// Waits for the length of a stall. It cannot wait on the store, since nothing answers.
 fn stand_still() {
     let end = monotonic() + STALL;
     while let left @ 1.. = end.saturating_duration_since(monotonic()).as_millis() {
@@ -231,8 +230,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// Workers on it load a library of our own, whose calls the kernel answers only while the disk
-    /// has room.
+    /// The workers on it load a library of ours before the C library. Its functions write through
+    /// the kernel while the disk has room, and fail otherwise.
     fn new(directory: &Path) -> Disk {
         let file = |name: &str| directory.join(name);
         let [library, program, is_full] = ["full_disk.so", "worker", "is-full"].map(file);
@@ -296,8 +295,8 @@ fn a_worker_that_alone_hears_nothing_loses_its_job_when_its_lease_is_over() {
     assert!(bench.wrong().is_empty());
 }
 
-/// With the default gap its lock tells of its death within moments, whatever its lease; with a
-/// longer one it has time to come back.
+/// With the default gap, the worker's freed lock soon shows it as dead, whatever its lease. With a
+/// longer gap it has time to connect again.
 #[test]
 fn a_worker_whose_connections_are_cut_keeps_its_job_for_as_long_as_the_guard_gap() {
     let cluster = cluster();

@@ -7,7 +7,8 @@ use tenure_drill::mutants::{self, Level};
 use tenure_drill::stepper::{Case, Isolation, Setting, Stepper, cases, go_through, planted, work};
 use tenure_drill::verdict::Invariant;
 
-/// Each pair in the state in which both sessions have most to do, and the triples.
+/// Each pair in one state, where both sessions have something to do if there is such a state; and
+/// the chosen cases.
 fn daily() -> Vec<Case> {
     cases().into_iter().filter(|case| case.is_first).collect()
 }

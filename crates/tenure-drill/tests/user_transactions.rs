@@ -316,7 +316,8 @@ fn all_options() -> Vec<NewJob> {
             .retry(RetryPolicy::Fixed { ms: 3 }),
         NewJob::new(name("send"), json(&large)).key(own_fingerprint).priority(i16::MAX),
         job().retry(RetryPolicy::Exponential { base_ms: 5, cap_ms: 6 }),
-        // Within the batch, and in the next one: the same request under a key, and a different one.
+        // The key again: for a tenant that has not used it yet, and for one that has, with another
+        // request. The test sends the whole batch twice.
         job().key(key.clone()),
         job().tenant(Tenant::check("acme").unwrap()).key(key),
     ]

@@ -1,4 +1,4 @@
-//! Installations of earlier releases are brought up to date, and are then what a new one is.
+//! An installation of an earlier release that is brought up to date equals a new one.
 //!
 //! Each release that others may have is kept as a file: `sql/<engine>/versions`. It is never edited.
 
@@ -16,7 +16,7 @@ use tenure::engine::store::sqlite::{Options, Sqlite};
 use tenure::engine::store::{Claim, Look, Settled, Settlement, Store};
 use tenure_drill::servers;
 
-/// The files of an engine's versions with this ending, oldest first. There must be one.
+/// The files of an engine's versions with this ending, oldest first. There must be at least one.
 fn versions(engine: &str, ending: &str) -> Vec<PathBuf> {
     let sql = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tenure/sql").join(engine);
     let files = std::fs::read_dir(sql.join("versions")).unwrap();
@@ -50,7 +50,8 @@ impl Database {
         Migrations::connect(&self.address()).unwrap().up(Roles::Leave).unwrap();
     }
 
-    /// Everything that the schema has, one line each, without what differs between two new ones.
+    /// Everything that the schema has, one line each, without what differs between two new
+    /// installations.
     fn catalog(&self) -> Vec<String> {
         const LINES: &str = "
             SELECT concat_ws(' ', 'column', c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),

@@ -160,7 +160,8 @@ fn two_poison_jobs_are_buried_and_those_beside_them_succeed(bench: &mut Bench) {
     assert!(bench.wrong().is_empty());
 }
 
-/// Its lease is ten minutes. The long proof demands a second, on a machine that does nothing else.
+/// The killed worker's lease is ten minutes. The long proof demands a second, on a machine that
+/// does nothing else.
 fn the_job_of_a_killed_worker_starts_elsewhere_within_moments(bench: &mut Bench) {
     let took = takeovers(bench, 3);
     let worst = took.iter().max().unwrap();
@@ -284,8 +285,8 @@ fn a_job_that_nobody_is_told_of_starts_all_the_same() {
     let until = monotonic() + Duration::from_secs(60);
     while took.len() < 3 {
         assert!(monotonic() < until, "the server always says something");
-        // Until the worker relies on notifications, and not always until the same point of its
-        // intervals.
+        // So long that the worker relies on notifications again; and longer each time, so that the
+        // job comes at another point of the worker's intervals.
         bench.let_pass(Duration::from_millis(1_200 + 300 * took.len() as u64));
         let id: i64 = {
             let mut transaction = quiet.transaction().unwrap();
@@ -297,8 +298,8 @@ fn a_job_that_nobody_is_told_of_starts_all_the_same() {
         let put = monotonic();
         let started = worker.starts(JobId(id));
         bench.finish();
-        // On a machine that was busy for too long the job was announced after all, and then this
-        // proves nothing.
+        // On a machine that was busy for too long, the job was announced after all. Then this round
+        // proves nothing and does not count.
         if heard(&mut ear) == 0 {
             took.push(started.at.saturating_duration_since(put));
         }

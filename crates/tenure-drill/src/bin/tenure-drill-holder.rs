@@ -87,7 +87,8 @@ fn keep(store: &mut dyn Store, held: &mut Vec<Fence>, lease: Duration, end: &Rec
             }
         }
         let until = monotonic() + lease / 3;
-        // A wait returns early whenever something changes; it also keeps the guard.
+        // A wait returns early if something changes in the store. Waiting also keeps the guard
+        // alive.
         while monotonic() < until
             && matches!(end.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout))
         {

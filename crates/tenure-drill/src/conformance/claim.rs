@@ -445,7 +445,8 @@ promises! { "claim":
     }
 
     "G5" a_crashed_job_is_found_again_whatever_the_number_of_its_queue(w) {
-        // Found by search: the greatest number that a queue can have, 20 bits of ones.
+        // Found by search: this queue's number is the greatest that a queue can have, 20 bits of
+        // ones.
         let last = Claim { queues: vec![name("q2765465")], ..ask("ann", 1) };
         let id = w.put(job("work").queue(name("q2765465")));
         assert_eq!(w.claim_ids(&last), [id]);

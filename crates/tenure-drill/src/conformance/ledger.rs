@@ -383,7 +383,8 @@ promises! { "ledger":
             w.open(fence, "charge");
             w.act(fence, "load", remember("1"));
             if !keep {
-                // A job in doubt would be kept. An operator may purge it anyway.
+                // Otherwise the effect is in doubt, and the job is kept. An operator may purge it
+                // anyway.
                 w.act(fence, "charge", commit("1"));
             }
             w.settle(fence, complete());

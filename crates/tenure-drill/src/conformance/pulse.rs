@@ -1,4 +1,5 @@
-//! Stalls of the store, noticed by a gap in the pulse of its workers.
+//! Stalls of the store. The store notices them by a gap in its workers' pulse: the time of their
+//! last beat.
 
 use std::time::Duration;
 

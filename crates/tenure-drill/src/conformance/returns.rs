@@ -69,7 +69,7 @@ promises! { "record":
         fences.extend(busy(w, "bob", &["c"]));
         assert_eq!(fences.iter().map(|fence| fence.job).collect::<Vec<_>>(), ids);
         assert_eq!(vanish(w), 3);
-        // The handlers come back soon after the crashes, so the crashes still count.
+        // The handlers return soon after the crashes, so the crashes still count.
         for fence in busy(w, "cid", &["a", "b", "c"]) {
             w.settle(fence, retry(Duration::ZERO));
         }

@@ -108,7 +108,7 @@ promises! { "settle":
         assert_eq!((line.verb, line.refused, line.token), (Verb::Complete, true, first.lease.token()));
         assert_eq!((line.attempt, line.worker), (1, Some(worker("ann"))), "though the job is in its second attempt");
 
-        // If the attempt completed its job, its number and worker are read from the job.
+        // For an attempt that completed its job, the number and the worker are read from the job.
         assert_eq!(w.settle(second.lease.fence(), complete()), Settled::Applied(State::Succeeded));
         w.settle(second.lease.fence(), Outcome::Release);
         let line = w.timeline(id).pop().unwrap();

@@ -51,7 +51,7 @@ fn attempt_all(w: &mut World, ids: &[JobId], outcome: &Outcome) {
     w.pass(secs(60));
 }
 
-/// The outcomes with which a handler comes back without ending its job.
+/// The outcomes with which a handler returns without ending its job.
 fn returns() -> [Outcome; 3] {
     let park = Outcome::Park { reason: "ask Ann".into() };
     [retry(secs(1)), Outcome::Snooze { after: secs(1) }, park]
@@ -321,14 +321,14 @@ promises! { "suspect":
     "G4" a_job_beside_all_crashes_of_two_poison_jobs_that_come_one_after_the_other_succeeds(w) {
         let id = w.put_one();
         let first = w.put_one();
-        // The first poison job crashes it twice. From then on both are suspects, and do not run
-        // together again.
+        // The first poison job crashes this job twice. From then on both are suspects, and do not
+        // run beside each other again.
         for _ in 0..2 {
             assert_eq!(w.claim_ids(&ask("doomed", 16)), [id, first]);
             w.pass(LEASE);
             w.sweep();
         }
-        // The second poison job, which is no suspect yet, crashes it twice more.
+        // The second poison job, which is no suspect yet, crashes this job twice more.
         let second = w.put(job("late"));
         for crashes in [3, 4] {
             w.pass(secs(60));
@@ -337,8 +337,8 @@ promises! { "suspect":
             let claimed = w.claim_ids(&ask("doomed", 16));
             assert_eq!(claimed.len(), 1);
             if claimed != [id] {
-                // The other suspect was claimed first, alone beside the second poison job. The
-                // worse case is this job beside it.
+                // The claim took the other suspect, the first poison job. The worse case is this
+                // job beside the second poison job.
                 w.store.cancel(&claimed).unwrap();
                 assert_eq!(w.claim_ids(&ask("doomed", 16)), [id]);
             }

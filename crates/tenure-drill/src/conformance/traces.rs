@@ -1,4 +1,4 @@
-//! What the end of a job leaves of the job itself and of other jobs.
+//! What the store still has of a job after its end, and that other jobs lose nothing by it.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn traces(w: &mut World, id: JobId) -> (usize, usize, usize) {
     )
 }
 
-/// All of them once, and all of them twice in one batch, which takes another code path.
+/// Two batches that complete all these attempts: once each, and twice each, which takes another
+/// code path.
 fn batches(fences: &[Fence]) -> [Vec<Settlement>; 2] {
     let once: Vec<_> = fences.iter().map(|fence| Settlement::new(*fence, complete())).collect();
     [once.clone(), [once.clone(), once].concat()]

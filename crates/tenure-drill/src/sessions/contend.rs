@@ -138,8 +138,8 @@ impl<'a> Actor<'a> {
         self.client.query(sql, &[]).map_err(|error| (sql.to_owned(), error))
     }
 
-    /// Eight keys that are soon forgotten; one request in eight differs from the one its key stands
-    /// for.
+    /// Uses eight keys, which expire soon. One request in eight has another kind than the others
+    /// under its key.
     fn enqueue(&mut self) -> Result<(), (String, Error)> {
         let (key, other) = (self.chance.below(8), self.chance.below(8) / 7);
         // Some args are large, so that they are stored separately.
@@ -362,7 +362,7 @@ impl<'a> Actor<'a> {
     }
 }
 
-/// The jobs and tokens as two arrays, for a set form.
+/// The jobs and tokens as two arrays, for a function that takes a batch.
 fn arrays(leases: &[(i64, i64)]) -> String {
     let list = |of: fn(&(i64, i64)) -> i64| {
         leases.iter().map(|lease| of(lease).to_string()).collect::<Vec<_>>().join(", ")

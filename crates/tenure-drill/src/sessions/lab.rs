@@ -24,7 +24,7 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A database with the schema, its roles, and an empty table `public.effects`, which stands for
-/// whatever a user writes. Its clock stands still until it is moved.
+/// whatever a user writes. Its clock stands still until the caller moves it.
 pub struct Lab {
     /// How many labs were made before this one.
     number: usize,
@@ -37,7 +37,7 @@ impl Lab {
     #[expect(clippy::new_without_default, reason = "it is a whole database, not a value")]
     pub fn new() -> Lab {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
-        // In a separate thread, because databases belong to threads, and tests have many of those.
+        // In a thread of its own: each thread has one database, and a test may have several labs.
         let (number, database) = free.unwrap_or_else(|| {
             let made = thread::spawn(install).join();
             (MADE.fetch_add(1, Ordering::Relaxed), made.expect("a database for tests can be made"))

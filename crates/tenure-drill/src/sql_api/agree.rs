@@ -199,7 +199,7 @@ fn a_lapse_becomes_the_same_in_sql() {
     }
 }
 
-/// The calls of the single forms, and the library's outcome that corresponds to each.
+/// The calls of the functions for one job, and the library's outcome that corresponds to each.
 fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
     let after = Duration::from_millis(1_234);
     let error = String::from("why");

@@ -109,7 +109,8 @@ fn a_batch_that_makes_no_sense_is_refused_with_its_field() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.job"), 0, "nothing was stored");
 }
 
-/// In every position, also when other elements of the batch give a value. Limits may be reached.
+/// An option that the batch leaves out has its default in every position, also where other elements
+/// give a value. Values at the limits are accepted.
 fn what_the_set_form_leaves_out_has_its_default() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");
@@ -135,8 +136,8 @@ fn what_the_set_form_leaves_out_has_its_default() {
     assert_eq!(lab.number(plain), 17);
 }
 
-/// The notifications that a session has received so far. It notifies itself last, so that all
-/// earlier notifications have arrived.
+/// The notifications that a session has received so far. The session notifies itself last, so that
+/// all earlier notifications have arrived.
 fn heard(listener: &mut Client) -> Vec<String> {
     listener.batch_execute("LISTEN the_end; NOTIFY the_end").unwrap();
     let mut all = Vec::new();
@@ -170,8 +171,8 @@ fn only_queues_with_a_job_that_is_due_are_announced() {
     assert_eq!(heard(&mut listener), ["both"]);
 }
 
-/// I12: while the second batch waits for the key `m`, it has already taken the keys before and
-/// after it, and it keeps them.
+/// I12: the second batch takes its keys in their order: `a`, then `m`, for which it waits, then
+/// `z`. It gets the other session's job for `m`, and creates its own jobs for `a` and `z`.
 fn a_key_that_somebody_else_is_about_to_get_is_theirs_and_the_rest_of_the_batch_is_created() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -206,7 +207,8 @@ fn a_key_that_somebody_else_is_about_to_get_is_theirs_and_the_rest_of_the_batch_
     });
 }
 
-/// In whatever order the server processes them.
+/// The 900 elements share 30 keys. The first element of each key wins, in whatever order the server
+/// processes them.
 fn of_many_equal_keys_in_a_batch_the_first_wins() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("enqueuer");

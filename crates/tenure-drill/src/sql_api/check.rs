@@ -1,4 +1,5 @@
-//! Every rule of `tenure.check` finds what violates it: damage that no verb can do, done by hand.
+//! Each rule of `tenure.check` finds the damage that violates it. No verb can do such damage, so
+//! the cases do it by hand.
 
 use tenure::engine::clock::Clock;
 use tenure::engine::store::postgres::{Options, Postgres};

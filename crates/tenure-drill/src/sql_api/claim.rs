@@ -26,7 +26,7 @@ fn claimed(session: &mut Client, form: &str, more: &str) -> Result<i64, postgres
     session.query_one(&sql, &[]).map(|row| row.get(0))
 }
 
-/// G3: otherwise a crash of the server would issue the same token again.
+/// G3: otherwise the server could issue the same token again after a crash.
 fn a_claim_is_on_disk_before_it_is_answered_whatever_the_session_says() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -91,7 +91,8 @@ fn a_claim_that_names_no_queue_is_refused() {
     });
 }
 
-/// The transaction that locks the job may end at any time.
+/// The claim does not wait for the lock. It answers 0 ms, since the transaction that locks the job
+/// may end at any time.
 fn a_claim_beside_a_due_job_that_is_locked_tells_its_caller_to_come_back_at_once() {
     let mut lab = Lab::new();
     let (mut other, mut session) = (lab.session(), lab.session());

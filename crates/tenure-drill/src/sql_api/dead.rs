@@ -1,4 +1,5 @@
-//! Marks that a claim makes: when it has read many dead entries in vain.
+//! When a claim makes marks: after it has read more than 10,000 index entries of deleted jobs (dead
+//! entries). `marks.rs` says what a mark is.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +26,8 @@ struct Dead {
 }
 
 impl Dead {
-    /// Makes deleted jobs in this state, all with this time. The tables were never analysed, or the
-    /// planner knows that no job is left.
+    /// Makes deleted jobs in this state, all with this time. If `analysed`, the planner knows that
+    /// no job is left; otherwise the tables were never analysed.
     fn make(lab: &Lab, state: i16, at: i64, analysed: bool) -> Dead {
         let (mut old, mut owner) = (lab.session(), lab.session());
         old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM public.effects")
@@ -57,8 +58,8 @@ impl Drop for Dead {
     }
 }
 
-/// Whether a mark that was made after `scans` scans of the dead entries counts for a proportional
-/// time, give or take what else was read.
+/// Whether a mark counts for the right time: in proportion to the `scans` scans of the dead entries
+/// before it, give or take what else was read.
 fn is_in_proportion(until: i64, scans: i64) -> bool {
     (33 * scans..36 * scans + 25).contains(&(until - NOW))
 }
@@ -67,7 +68,7 @@ fn enqueue(session: &mut Client, more: &str) -> i64 {
     session.query_one(&format!("SELECT tenure.enqueue('work'{more})"), &[]).unwrap().get(0)
 }
 
-/// A more urgent job that is enqueued before the mark waits for as long as the mark counts.
+/// A more urgent job stands before the mark, and so waits until the mark's time is over.
 fn a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to() {
     [false, true].into_iter().for_each(marks_of_ready_jobs);
 }
@@ -142,8 +143,8 @@ fn marks_of_waiting_jobs(analysed: bool) {
     assert_eq!(stayed.waiting, Some((from, until)));
 }
 
-/// These leases would be over, but the server's start extends them: the mark must not be beyond
-/// them.
+/// These leases look over, but the server started after they were granted, so each gets its length
+/// again. The mark must not pass the first of them: a later claim has to find it.
 fn a_claim_that_reads_many_dead_entries_of_leases_marks_the_first_that_is_pardoned() {
     [false, true].into_iter().for_each(marks_of_running_jobs);
 }
@@ -185,7 +186,9 @@ fn marks_of_running_jobs(analysed: bool) {
     assert_eq!(over.lapsed, [jobs[2], jobs[0], jobs[1]], "in the order in which they were over");
 }
 
-/// In the queues and of the kinds that it asked for, and suspects if it might take one.
+/// Marks whose time is over count once more if a claim has read the dead entries again, and all
+/// that lies behind them. This holds in its queues and kinds, and for suspects if the claim may
+/// take one.
 fn marks_count_once_more_where_a_claim_that_found_them_in_its_way_has_seen_all_there_is() {
     let lab = Lab::new();
     let _dead = Dead::make(&lab, 0, NOW, false);
@@ -227,7 +230,8 @@ fn marks_count_once_more_where_a_claim_that_found_them_in_its_way_has_seen_all_t
     let marks = again("{default}", "NULL", &holds);
     assert_eq!(marks.lanes, [(work, place), (play, place)].into());
 
-    // A claim that is full has not seen all there is: only what it came to is marked.
+    // A claim that got as many jobs as it asked for has not seen all there is. It marks only where
+    // it came to.
     let urgent = enqueue(&mut session, ", priority => -1");
     let last = enqueue(&mut session, ", priority => 1");
     let full = claim(&mut session, &Ask::of(1), Some(&old));

@@ -86,7 +86,8 @@ fn a_call_that_promises_something_waits_for_the_disk_whatever_the_session_says()
     for look in ["SELECT tenure.held('ann')", VANISHED] {
         assert_eq!(setting_after(&mut session, look), "off", "{look}");
     }
-    // Forgetting a worker that is gone must be on disk, so that it is not forgotten twice.
+    // If `vanished` forgets a worker that is gone, that must be on disk, or a later call forgets it
+    // again.
     lose_a_worker(&mut session);
     assert_eq!(setting_after(&mut session, VANISHED), "on");
     // So must a change of the installation's own setting.

@@ -48,7 +48,7 @@ const SINGLE: [&str; 25] = [
     "step_put",
 ];
 
-/// The set forms, which workers call.
+/// Other functions, which workers and tools call. Most take a batch.
 const MANY: [&str; 34] = [
     "enqueue_many",
     "claim_many",
@@ -322,8 +322,8 @@ fn a_sessions_own_settings_do_not_disturb_the_functions() {
     assert_eq!(lab.text("SELECT string_agg(state, ' ') FROM tenure.job"), "succeeded");
 }
 
-/// A refusal under an old token stands after what has happened since, whichever plan the query
-/// uses.
+/// The refusal of an old token comes last in the timeline, after all that happened before it,
+/// whichever plan the query uses.
 fn a_timeline_is_told_in_its_order_however_it_is_read() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -342,7 +342,7 @@ fn a_timeline_is_told_in_its_order_however_it_is_read() {
     }
 }
 
-/// A job that the worker has completed names it too, but is not held by it.
+/// The row of a completed job still names its worker, but the worker does not hold that job.
 fn what_a_worker_holds_is_what_it_runs() {
     let lab = Lab::new();
     let mut session = lab.session_as("worker");
@@ -353,7 +353,8 @@ fn what_a_worker_holds_is_what_it_runs() {
     assert_eq!(held.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [lease.job]);
 }
 
-/// Queues that have ended jobs are found one after the other, and the counts are grouped.
+/// `overview` finds the queues that have ended jobs one after the other, and groups the counts. The
+/// settings below force other plans, and the answer must be the same.
 fn the_overview_is_whole_and_in_order_however_it_is_read() {
     let mut lab = Lab::new();
     let mut session = lab.session();

@@ -55,7 +55,7 @@ fn every_parameter_can_be_given_by_name_and_is_kept() {
     });
 }
 
-/// A second form for `jsonb` would make the untyped literal ambiguous.
+/// A second `enqueue`, for `jsonb`, would make the untyped literal ambiguous.
 fn jsonb_needs_a_cast_and_an_untyped_literal_does_not() {
     let mut lab = Lab::new();
     for args in ["'{\"a\": 1}'", "'{\"a\": 1}'::json", "jsonb_build_object('a', 1)::json"] {
@@ -216,7 +216,8 @@ fn args_that_cannot_be_kept_are_refused_by_their_size_depth_and_characters() {
         assert!(refusal.hint().is_some());
     }
     let mut session = lab.session_as("enqueuer");
-    // As deep as it may be, with a scalar at the bottom, and with more brackets than it is deep.
+    // As deep as allowed, with a scalar at the bottom. It has more brackets than that, but only the
+    // depth counts.
     let wide = format!("'[{}1{},[],{{}}]'", "[".repeat(126), "]".repeat(126));
     for args in [text(262_144), deep(127), wide, "'null'".into(), "'7'".into()] {
         session.batch_execute(&format!("SELECT tenure.enqueue('work', {args})")).unwrap();

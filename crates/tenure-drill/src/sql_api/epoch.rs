@@ -70,7 +70,8 @@ fn of_two_sessions_that_notice_it_at_once_one_writes_it_down() {
     assert_eq!(lab.number("SELECT epoch FROM tenure.meta"), 1);
 }
 
-/// At REPEATABLE READ the row may have changed since the snapshot: the claim succeeds nevertheless.
+/// At REPEATABLE READ, another session may have recorded the epoch since the snapshot. The claim
+/// succeeds nevertheless, and uses that epoch.
 fn an_old_snapshot_does_not_fail_because_somebody_else_wrote_it_down() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -127,8 +128,9 @@ fn a_restored_dump_keeps_what_was_noted_where_it_comes_from() {
     assert_eq!(claim(&mut session, 300).token, FIRST + 1, "the difference outlives an upgrade");
 }
 
-/// With each beat the worker sends the furthest position of the server it has seen, in whatever
-/// role it works.
+/// With each beat a worker sends the furthest position in the server's write-ahead log that it has
+/// seen. If the server is not that far, the database has gone back in time. The session has no more
+/// rights than a worker needs.
 fn a_worker_that_has_seen_the_server_further_on_begins_an_epoch_by_its_beat() {
     let mut lab = Lab::new();
     let mut worker = lab.session_as("worker");

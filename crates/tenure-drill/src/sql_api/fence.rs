@@ -92,8 +92,8 @@ fn the_set_form_proves_fences_too_but_only_by_what_it_settled() {
             |verdict| format!("BEGIN; {fences}; {}; {}", leases[0].effect(), settle(verdict));
         first.batch_execute(&format!("{}; ROLLBACK", write("settled settled"))).unwrap();
 
-        // In the set form stale is only a value, and a caller that ignores it must not be able to
-        // commit.
+        // `settle_many` raises no error for a stale token: it returns the verdict `stale`. Even if
+        // the caller ignores the verdict, the fences must make its COMMIT fail.
         first.batch_execute(&format!("BEGIN; {fences}; {}", leases[0].effect())).unwrap();
         lab.advance(300);
         assert_eq!(claim_many(&mut second, 2, 300).len(), 2, "both were taken back");

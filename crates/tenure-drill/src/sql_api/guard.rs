@@ -1,4 +1,4 @@
-//! The lock that ends with a worker's session, tested on the server's own clock.
+//! The guard: a lock that ends with a worker's session. Some cases run on the server's own clock.
 
 use std::time::Duration;
 
@@ -110,8 +110,8 @@ fn a_dead_process_is_noticed_and_its_crash_is_taken_back_if_it_lives() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.check(NULL, 10) WHERE rule IS NOT NULL"), 0);
 }
 
-/// This is the lock of the job, not of the worker: an open transaction may be about to complete the
-/// job.
+/// The lock is the row lock of the job, not the worker's guard: an open transaction may be about to
+/// complete the job.
 fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     let mut lab = Lab::new();
     let (mut session, mut looker) = (lab.session(), lab.session());
@@ -129,7 +129,8 @@ fn a_job_that_an_open_transaction_has_locked_is_left_for_later() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.workers"), 0);
 }
 
-/// Locks with the same number: of another kind, shared, in another database, or not granted yet.
+/// These locks have the number of the worker's lock, and do not count: one of another kind, a
+/// shared one, one in another database, and one that is not granted yet.
 fn a_worker_lives_by_its_own_lock_and_by_none_that_looks_like_it() {
     let mut lab = Lab::new();
     lab.owner().batch_execute("SELECT tenure.register('ann', '{default}', NULL, true)").unwrap();
@@ -238,8 +239,8 @@ fn a_session_may_have_the_locks_of_several_workers() {
     assert!(ask(&mut session, "tenure.is_guarding('bob')"), "it was not meant");
 }
 
-/// The first look has seen the lock free, and writes that down after the worker has taken the lock
-/// again.
+/// `vanished` has seen the worker's lock free, and is stopped before it writes that down. Meanwhile
+/// the worker registers again, so `vanished` must not write it.
 fn a_worker_that_has_made_itself_known_again_during_a_look_begins_anew() {
     let mut lab = Lab::new();
     let (mut looker, mut ann) = (lab.session(), lab.session());

@@ -1,5 +1,6 @@
-//! REPEATABLE READ and above: the holder's own renewal is a serialization conflict (40001), and a
-//! conflict is not a refusal.
+//! A user's transaction at REPEATABLE READ or above. A renewal by the job's own holder may come
+//! between the transaction's snapshot and its `hold` or `complete` (with `fence`: its COMMIT). Then
+//! the transaction fails with a conflict (40001). That is not a refusal: it may run again.
 
 use postgres::Client;
 

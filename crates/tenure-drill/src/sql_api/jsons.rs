@@ -264,7 +264,8 @@ fn write_number(out: &mut String, chance: &mut Chance) {
         out.push_str(&format!(".{}", chance.below(10_000)));
     }
     if chance.below(3) == 0 {
-        // Small enough that a doubled digit does not exceed the range in which both sides agree.
+        // Small, because `spoil` may double a digit: the number must stay in the range in which
+        // both sides agree.
         let sign = ["", "+", "-"][chance.below(3) as usize];
         let e = ["e", "E"][chance.below(2) as usize];
         out.push_str(&format!("{e}{sign}{}", chance.below(25)));
@@ -364,7 +365,8 @@ fn a_key_that_sql_took_answers_the_library_with_the_same_job() {
     }
 }
 
-/// Also in the set forms: what one worker writes, others must be able to read.
+/// The functions that take a batch have the same limits: what one worker writes, others must be
+/// able to read.
 fn what_an_attempt_came_to_has_the_limits_of_args() {
     let mut lab = Lab::new();
     let mut session = lab.session_as("worker");

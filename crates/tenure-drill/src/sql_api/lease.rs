@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = sql_cases! {
     a_failed_job_waits_for_as_long_as_its_own_policy_says,
 };
 
-/// G2: the question that Tenure exists to answer.
+/// G2: a worker that stalled wakes up after another has taken its job, and tries to complete it.
 fn a_worker_that_lost_its_lease_cannot_complete_and_its_writes_go_with_it() {
     as_each(|lab, who| {
         let (mut first, mut second) = (who.session(lab), who.session(lab));
@@ -220,7 +220,8 @@ fn a_paused_queue_gives_out_nothing_until_it_is_resumed() {
 /// transaction that has written something else.
 fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_do() {
     as_each(|lab, who| {
-        // The test clock would allow it, since a proof with its own clock never commits.
+        // With a test clock nothing would be refused (`tenure.check_alone`): the explorer makes its
+        // calls in transactions that it always rolls back.
         lab.run_clock();
         let mut session = who.session(lab);
         enqueue(&mut session, "work");
@@ -246,8 +247,7 @@ fn a_claim_in_a_transaction_that_has_written_something_is_refused_with_what_to_d
                 assert!(refusal.hint().unwrap().contains("autocommit"), "{refusal:?}");
                 session.batch_execute("ROLLBACK").unwrap();
             }
-            // A claim that is alone is accepted, also after a read, and in one statement with later
-            // writes.
+            // A claim that is the first write of its transaction is accepted, also after a read.
             session
                 .batch_execute(&format!(
                     "BEGIN; SELECT count(*) FROM public.effects; {claim}; ROLLBACK"

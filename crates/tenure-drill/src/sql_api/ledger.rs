@@ -217,8 +217,8 @@ fn a_step_is_remembered_as_it_was_first() {
     });
 }
 
-/// The constraint protects, not an earlier read: two sessions that open an effect at once under one
-/// token both pass the fence, one after the other, and there is one intent.
+/// Two sessions open the same effect at once under one token. Both pass the fence, one after the
+/// other. The table's constraint, not an earlier read, sees to it that there is one intent.
 fn an_open_transaction_keeps_a_second_intent_waiting() {
     let mut lab = Lab::new();
     let (mut one, mut other) = (lab.session(), lab.session());
@@ -233,8 +233,8 @@ fn an_open_transaction_keeps_a_second_intent_waiting() {
     assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
 }
 
-/// The completion's snapshot does not show effects written since, so it could not delete them with
-/// the job.
+/// The completion's snapshot does not show effects that were written since, so the completion could
+/// not delete them with the job. It leaves the job to `prune`, which deletes all.
 fn a_completion_with_an_old_snapshot_leaves_no_effect_behind() {
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
         let mut lab = Lab::new();
@@ -279,8 +279,8 @@ fn what_the_ledger_cannot_be_asked_is_refused() {
     });
 }
 
-/// A late entry is refused and locks nothing: neither a job that another worker runs, nor one that
-/// waits for its next attempt.
+/// A call under a stale token is refused and locks no job: neither one that another worker runs,
+/// nor one that waits for its next attempt.
 fn a_late_entry_in_an_open_transaction_is_in_nobodys_way() {
     as_each(|lab, who| {
         let (mut late, mut other) = (who.session(lab), who.session(lab));

@@ -35,7 +35,7 @@ pub(super) fn pid(session: &mut Client) -> i32 {
     session.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
 }
 
-/// The verdicts of a set form on these leases, in their order.
+/// The verdicts of a function that takes a batch, in the order of these leases.
 pub(super) fn verdicts(
     session: &mut Client,
     verb: &str,
@@ -68,7 +68,8 @@ fn an_open_settlement_makes_its_own_job_busy_and_delays_no_other() {
             let taken = claim_many(&mut other, 3, 300);
             assert_eq!(taken.len(), 2, "{verb}: the others are free");
             assert!(taken.iter().all(|lease| lease.job != leases[1].job), "{verb}: {taken:?}");
-            // In the single form, busy means that the current lease is returned.
+            // `renew`, for one job, raises no error if the job is busy: it returns the current
+            // lease.
             other.batch_execute(&leases[1].call("renew")).unwrap();
 
             user.batch_execute(&format!("{}; COMMIT", leases[1].call("complete"))).unwrap();
@@ -206,8 +207,8 @@ fn open_effects(leases: &[Lease]) -> String {
     )
 }
 
-/// Each call runs beside a call of another kind that lists the jobs by id. So the order in which a
-/// call locks matters, and not only that it is always the same.
+/// Two calls of different kinds could deadlock although each always locks in an order of its own:
+/// both must have the same order. The first call lists the jobs by id, the second both ways.
 fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -252,8 +253,9 @@ fn calls_of_different_kinds_take_the_same_jobs_in_one_order() {
     }
 }
 
-/// A refusal writes a timeline entry, and a session that writes the same entry waits for it. A
-/// third session has written the entry in the middle.
+/// A refusal writes a line into the timeline. A session that writes the same line waits for the
+/// transaction that wrote it first. A third session has written the line in the middle of both
+/// batches.
 fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
     let mut lab = Lab::new();
     let mut owner = lab.session();
@@ -279,8 +281,8 @@ fn batches_of_refusals_in_opposite_order_do_not_deadlock() {
     }
 }
 
-/// The job is looked up among the pending jobs, then among the ended ones, and once more among the
-/// pending ones.
+/// `cancel` looks for the job among the pending jobs and then among the ended ones, where it waits
+/// for the `requeue`. Then it must look among the pending ones once more.
 fn a_job_that_is_requeued_meanwhile_is_found_where_it_is_then() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -326,8 +328,8 @@ fn behind(lab: &mut Lab, first: &str, statements: [String; 2]) -> [Result<(), St
     threads.map(|thread| thread.join().unwrap())
 }
 
-/// The same with keys that are remembered, and with both batches waiting in the middle of their
-/// lists.
+/// Here the keys are remembered. The second batch lists them backwards, waits for the first one's
+/// transaction, and gets the first one's jobs.
 fn batches_that_share_keys_wait_for_each_other_and_agree_on_the_jobs() {
     as_each(|lab, who| {
         let ask = |keys: &str| {
@@ -364,8 +366,8 @@ fn a_job_that_was_enqueued_in_a_transaction_is_there_with_its_commit_and_not_bef
     });
 }
 
-/// A stale worker's refusal never makes the holder wait, and leaves no entry for a job that is
-/// gone.
+/// A stale worker's renewal was refused in a transaction that is still open. The holder does not
+/// wait for it, and the line about the refusal is kept.
 fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));
@@ -385,7 +387,7 @@ fn a_refusal_in_an_open_transaction_does_not_delay_the_holder() {
     });
 }
 
-/// The claim has made due jobs ready and keeps them locked: only a few, and only those of its own
+/// The claim has made due jobs ready and keeps them locked: at most 100, and only those of its own
 /// queue.
 fn a_claim_left_open_keeps_no_due_job_of_another_queue_from_others() {
     as_each(|lab, who| {

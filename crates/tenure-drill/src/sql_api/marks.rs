@@ -21,7 +21,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
 
 pub(super) const NOW: i64 = START.as_millis();
 
-/// The last job of a lane that the claim skips: its priority, its time and its id.
+/// A mark in one lane: the priority, time and id of a job. The claim skips this job and all jobs of
+/// the lane before it.
 pub(super) type Place = (i16, i64, i64);
 
 /// The marks that a caller passes to its claim.
@@ -243,8 +244,8 @@ fn some_marks(session: &mut Client, chance: &mut Chance, ready: &[(i64, Place)])
     marks
 }
 
-/// Deletes what lies before these marks. Running jobs get a later lease instead, since running
-/// suspects are counted.
+/// Deletes what lies before these marks. Running jobs get a later lease instead, since a claim
+/// counts the suspects that its worker runs.
 fn without(marks: &Marks) -> String {
     let mut sql = String::new();
     for (lane, (priority, run_at, id)) in &marks.lanes {
@@ -316,7 +317,8 @@ fn a_claim_with_marks_answers_as_if_all_before_them_were_not_there() {
             assert_eq!(marked.rows, bare.rows, "{asked} with {marks:?}");
             assert!(bare.marks.is_none(), "nothing is marked without need");
 
-            // The returned marks are behind every job that the claim took, and no further.
+            // In each lane the returned mark is the caller's mark or the last job that the claim
+            // took, whichever is further on.
             let mut expected = current;
             if expected.ready_until.is_some() {
                 for (lane, place) in marked.places {

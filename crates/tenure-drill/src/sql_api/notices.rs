@@ -1,4 +1,4 @@
-//! Notifications are hints: which are sent, and which are omitted.
+//! Which notifications are sent, and which are omitted. They are hints: nothing relies on them.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
     the_more_workers_there_are_the_later_a_session_announces_a_queue_again,
 };
 
-/// The notifications that a session has received so far: channels and queues. It notifies itself
-/// last, so that all earlier notifications have arrived.
+/// The notifications that a session has received so far: channels and queues. The session notifies
+/// itself last, so that all earlier notifications have arrived.
 fn heard(listener: &mut Client) -> Vec<(String, String)> {
     listener.batch_execute("LISTEN the_end; NOTIFY the_end").unwrap();
     let mut all = Vec::new();
@@ -120,7 +120,7 @@ fn a_transaction_that_enqueues_in_quiet_can_be_prepared() {
     assert_eq!(heard(&mut listener), [notice("tenure")]);
 }
 
-/// The next worker that beats announces it, even if no claim ever takes the job.
+/// The next beat of any worker announces the job, even if no claim ever takes it.
 fn a_job_whose_time_has_come_is_announced_once() {
     let mut lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session_as("worker"));
@@ -137,7 +137,8 @@ fn a_job_whose_time_has_come_is_announced_once() {
     assert_eq!(queues, ["", "", "default", "", "", "", "", "", "other", "", "", ""]);
 }
 
-/// The first worker that looks after half a second announces it; the others send nothing more.
+/// The first beat half a second after the last announcement announces what has come due since;
+/// beats before that announce nothing.
 fn what_comes_due_is_announced_in_each_beat_of_the_pulse_and_not_in_between() {
     let mut lab = Lab::new();
     let mut listener = lab.session();
@@ -178,7 +179,7 @@ fn a_queue_is_announced_when_it_is_no_longer_paused() {
     }
 }
 
-/// Each notification wakes all of them.
+/// Each notification wakes all workers, so a session sends fewer of them where there are many.
 fn the_more_workers_there_are_the_later_a_session_announces_a_queue_again() {
     let mut lab = Lab::new();
     let (mut listener, mut session) = (lab.session(), lab.session());

@@ -59,7 +59,7 @@ fn a_stale_word_takes_its_transaction_down_and_leaves_a_trace_by_refused() {
     });
 }
 
-/// The set form writes the timeline entry itself, since it raises no error.
+/// `progress_many` raises no error for a stale token, so it writes the line of the timeline itself.
 fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
     as_each(|lab, who| {
         let mut session = who.session(lab);
@@ -82,7 +82,7 @@ fn a_stale_word_in_a_list_is_an_answer_and_a_line_in_the_timeline() {
     });
 }
 
-/// The report neither waits for the settling transaction nor writes anything behind its back.
+/// The report does not wait for the transaction that settles the job, and writes nothing.
 fn a_word_about_a_job_that_is_being_settled_does_not_wait_and_is_not_noted() {
     as_each(|lab, who| {
         let (mut user, mut other) = (who.session(lab), who.session(lab));

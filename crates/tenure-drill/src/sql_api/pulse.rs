@@ -1,4 +1,5 @@
-//! Stalls of the store, and transactions that are open meanwhile.
+//! The pulse, and transactions that are open meanwhile. The pulse is the time of the last beat of
+//! any worker; if it is too old while leases are out, the store had stalled.
 
 use postgres::Client;
 
@@ -18,7 +19,8 @@ pub(super) const CASES: &[Case] = sql_cases! {
 const LEASE: i64 = 300;
 const STALL: i64 = 100_000;
 
-/// The beat of a worker's sweeper; returns whether this worker leads.
+/// The beat of a worker's sweeper. Returns whether this worker leads: whether it looks for leases
+/// that are over and for lost workers, for all.
 fn beat(session: &mut Client) -> bool {
     session.query_one("SELECT leads FROM tenure.beat()", &[]).unwrap().get(0)
 }
@@ -54,7 +56,7 @@ fn a_claim_left_open_after_a_stall_stops_neither_the_pulse_nor_a_lapse() {
     });
 }
 
-/// At any isolation level, and whether or not the transaction that noticed the stall commits.
+/// Also at REPEATABLE READ, and also if the transaction that noticed the stall rolls back.
 fn a_stall_is_noted_once_by_the_first_that_notices() {
     as_each(|lab, who| {
         let (mut worker, mut other) = (who.session(lab), who.session(lab));
@@ -74,8 +76,8 @@ fn a_stall_is_noted_once_by_the_first_that_notices() {
 }
 
 /// G5: workers that only call `tenure.claim` take a lost job back within two leases and a poll,
-/// even if a worker that beat was there once: with polls that each count as a beat, and with polls
-/// that are so far apart that each looks like the end of a stall.
+/// even if a worker that beats was there once. This holds both if each poll is in time for the
+/// pulse and if the polls are so far apart that each looks like the end of a stall.
 fn callers_that_only_claim_recover_a_lost_job_within_two_leases_and_a_poll() {
     as_each(|lab, who| {
         for level in ["read committed", "repeatable read", "serializable"] {
@@ -143,8 +145,8 @@ fn without_leases_a_beat_writes_nothing() {
     }
 }
 
-/// From that moment on the lapse answers busy, so the sweeper tries again; before it, the answer is
-/// that there is nothing to take back.
+/// The pardon is the length that a lease gets again after a stall. Once it has ended, a lapse of
+/// the locked job answers busy, so the sweeper tries again; before, there is nothing to take back.
 fn a_locked_job_is_busy_from_the_moment_at_which_its_pardon_ends() {
     as_each(|lab, who| {
         let (mut holder, mut other) = (who.session(lab), who.session(lab));

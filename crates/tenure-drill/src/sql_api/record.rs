@@ -55,7 +55,7 @@ fn the_server_runs_since_the_last_of_what_broke_it_that_is_not_in_the_future() {
         [(since + 20, since + 20), (since + 21, since + 20), (since + 19, since), (since - 1, 0)]
     {
         let told = lab.number(&steady(t));
-        // One of the two sources may be older than the other.
+        // For a time before `since`, the answer may be the older of the two sources of `SINCE`.
         assert!(told == then || t < since && told < since, "{told} and not {then}");
     }
 }
@@ -73,7 +73,7 @@ fn a_test_clock_has_a_start_of_its_own() {
     }
 }
 
-/// So it may be after the clock was set back.
+/// After the clock was set back, a break may be noted at a time that has not come yet.
 fn a_break_that_is_noted_for_later_is_none_yet() {
     let mut lab = Lab::new();
     lab.owner()
@@ -91,7 +91,8 @@ fn a_break_that_is_noted_for_later_is_none_yet() {
     }
 }
 
-/// A pulse older than three seconds is a break, unless the lease was granted within that time.
+/// A pulse older than three seconds is a break, unless the lease was granted or a break was noted
+/// within that time.
 fn a_pulse_that_is_too_old_is_a_break_while_leases_are_out() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -132,7 +133,8 @@ fn a_pulse_that_is_too_old_is_a_break_while_leases_are_out() {
     assert_eq!(lab.number(&format!("SELECT broke FROM tenure.last_breaks({NOW})")), 0);
 }
 
-/// Every order of the grant, the server's start and the two breaks.
+/// Tries every order of the lease's grant, the server's start and the last two breaks. A pardoned
+/// lease has its whole length again, from the later of the start and the break that count for it.
 fn a_lease_is_pardoned_once_from_the_latest_that_kept_its_holder_away() {
     let mut lab = Lab::new();
     let asked = "SELECT l, s, b, p, m, tenure.pardoned_until(l, 100, l, m, s, b, p)
@@ -282,7 +284,8 @@ fn a_database_is_here_if_all_that_it_remembers_is_so() {
     }
 }
 
-/// The current position of the database is then recorded.
+/// When an epoch begins, the store records where the database is, so the same move begins no second
+/// epoch.
 fn an_epoch_begins_once_for_each_move_whatever_has_moved() {
     const LEASE: &str = "SELECT max(token) >> 40 FROM tenure.claim('ann', n => 1)";
     let mut lab = Lab::new();
@@ -324,7 +327,8 @@ fn an_epoch_begins_once_for_each_move_whatever_has_moved() {
     lab.owner().batch_execute("ROLLBACK").unwrap();
 }
 
-/// The claim only reads where the database is, also if that was never recorded.
+/// A claim only reads the record of where the database is, also if it is still empty, and so does
+/// not lock it.
 fn a_claim_left_open_keeps_nobody_from_changing_the_installation() {
     for told in ["wal_timeline", "NULL"] {
         let mut lab = Lab::new();
@@ -423,7 +427,7 @@ fn late(lab: &mut Lab, session: &mut Client) -> (Lease, Lease) {
     (slow, quick)
 }
 
-/// G2: a timeline entry would outlive its job. Other jobs exist that are not deleted.
+/// G2: a line about a refusal would outlive its job. The jobs beside it are not deleted.
 fn what_is_being_deleted_at_this_moment_gets_no_line() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (impatient(who.session(lab)), who.session(lab));
@@ -485,8 +489,8 @@ fn a_job_that_is_locked_but_stays_gets_its_line_at_once() {
     assert_eq!(lab.number(LINES), 1);
 }
 
-/// Whether to forgive the late worker's crash is checked before anything is locked, and for its own
-/// job only.
+/// A stale call checks whether to take the late worker's crash back before it locks anything, and
+/// only for its own job.
 fn a_late_word_in_an_open_transaction_leaves_the_job_to_its_holder() {
     as_each(|lab, who| {
         let (mut stale, mut holder) = (who.session(lab), impatient(who.session(lab)));

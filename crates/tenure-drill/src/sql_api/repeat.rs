@@ -79,8 +79,8 @@ fn a_transaction_that_is_repeated_after_its_commit_does_not_write_twice() {
     }
 }
 
-/// G2: the same where the settlement comes before the write, at every isolation level, and where
-/// both are one statement.
+/// G2: the same where the settlement comes before the write, and where both are one statement; at
+/// each isolation level.
 fn a_write_that_comes_after_the_settlement_is_not_there_twice_either() {
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         for (verb, more, _) in ENDS {
@@ -109,7 +109,8 @@ fn a_settlement_may_be_repeated_within_its_own_transaction_whatever_that_has_wri
                 let mut session = who.session(lab);
                 let lease = running(&mut session);
                 let (settle, write) = (lease.call_with(verb, more), lease.effect());
-                // Also from inside a savepoint, from another one, and after one that was released.
+                // The settlement is repeated inside its savepoint, after that was released, and
+                // inside another one.
                 let whole = format!(
                     "BEGIN ISOLATION LEVEL {level}; {write}; SAVEPOINT a; {write}; SAVEPOINT b; {settle}; {settle};
                      RELEASE b; {settle}; RELEASE a; {settle}; SAVEPOINT c; {settle}; {write}; {settle}; COMMIT"
@@ -204,7 +205,8 @@ fn what_is_not_stale_leaves_no_refusal() {
     });
 }
 
-/// They have the same token or the same job, and were made by an earlier transaction.
+/// The other settlements have the same token number or the same job, and an earlier transaction
+/// made them.
 fn a_settlement_is_told_from_those_of_other_jobs_and_of_earlier_attempts() {
     for (verb, more, became) in ENDS.into_iter().filter(|(verb, ..)| *verb != "release") {
         as_each(|lab, who| {

@@ -208,8 +208,8 @@ fn a_callers_own_tables_and_operators_do_not_get_into_the_functions() {
     assert!(row.get::<_, bool>(0));
 }
 
-/// Every function that a role may call and that reads a table runs as the owner, with a fixed
-/// search_path.
+/// A function that runs with its owner's rights (SECURITY DEFINER) must not use the caller's
+/// search_path: it would run what the caller has put there.
 fn every_function_that_runs_as_its_owner_has_a_fixed_search_path() {
     let mut lab = Lab::new();
     let loose = "SELECT coalesce(string_agg(p.proname, ' ' ORDER BY p.proname), '') FROM pg_proc p

@@ -146,7 +146,8 @@ fn of_two_settlements_of_one_attempt_the_first_to_commit_is_heard() {
     for [first, second] in
         [["snooze", "bury"], ["bury", "release"], ["release", "complete"], ["park", "retry"]]
     {
-        // The second session sends it once, and twice in a batch, which takes another code path.
+        // The second session sends its settlement once, or twice in a batch, which takes another
+        // code path.
         for times in [1, 2] {
             as_each(|lab, who| {
                 let (mut one, mut other) = (who.session(lab), who.session(lab));
@@ -295,7 +296,8 @@ fn settlements_that_are_refused_in_opposite_order_do_not_deadlock() {
     }
 }
 
-/// Only such batches may write entries of one job in an order of their own.
+/// Two batches that each list a job more than once could write lines about that job in opposite
+/// orders, and deadlock. So such batches come one by one; others need not.
 fn a_batch_with_a_job_in_it_twice_waits_for_another_such_batch_and_no_other_does() {
     as_each(|lab, who| {
         let (mut open, mut other) = (who.session(lab), who.session(lab));
@@ -342,7 +344,8 @@ fn an_effect_that_is_opened_at_the_moment_of_its_jobs_completion_is_not_forgotte
     assert_eq!(lab.number("SELECT count(*) FROM tenure.ledger"), 1);
 }
 
-/// Such a snapshot may not show the job's last effect, which would be left behind.
+/// At REPEATABLE READ and above, the snapshot may not show the job's last effect. If the completion
+/// deleted the job, that effect would be left behind.
 fn a_snapshot_that_may_be_too_old_leaves_a_success_to_pruning() {
     let mut lab = Lab::new();
     let mut session = lab.session();
@@ -365,7 +368,8 @@ fn a_snapshot_that_may_be_too_old_leaves_a_success_to_pruning() {
     }
 }
 
-/// A stale settlement is only a value to its caller, and proves nothing for the transaction.
+/// `settle_many` returns `stale` as a value and raises no error. A stale settlement proves no
+/// fence, so the COMMIT fails.
 fn each_settlement_of_a_batch_proves_its_own_fence_and_no_other() {
     for (verbs, stale) in [
         ("{complete,complete}", 0),

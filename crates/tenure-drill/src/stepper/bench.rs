@@ -1,7 +1,7 @@
 //! The sessions that are stepped, and a control session that sees which session waits for which.
 //!
-//! Each session has its own thread, gets one statement at a time and answers it. Whether a session
-//! waits is asked of the server itself: nothing here sleeps.
+//! Each session has its own thread, gets one statement at a time and answers it. The server itself
+//! reports which sessions wait, so nothing here sleeps.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -33,7 +33,7 @@ pub(super) struct Bench {
     restores: u32,
 }
 
-/// Stands for the control session, for which a session waits that is paused inside a call.
+/// Stands for the control session. A session that is paused inside a call waits for it.
 pub(super) const CONTROL: usize = SESSIONS;
 
 /// One session.
@@ -324,8 +324,8 @@ impl Seat {
                     Ok(said) => Answer::Rows(texts(&said)),
                     Err(error) => {
                         let code = crate::sessions::code(&error);
-                        // The failed transaction ends, for the other sessions too, before its
-                        // answer is reported.
+                        // Roll the failed transaction back before reporting its answer, so that its
+                        // locks hold up no other session.
                         drop(client.batch_execute("ROLLBACK"));
                         Answer::Refused(code)
                     }

@@ -11,8 +11,8 @@ pub struct Case {
     pub name: String,
     pub(super) start: &'static Start,
     pub(super) scripts: Vec<Script>,
-    /// Whether this is the start in which its pair has most to do, or a case beyond the pairs:
-    /// these are run every day.
+    /// Whether the case is run every day: a pair in the first of its starts, or a case beyond the
+    /// pairs.
     pub is_first: bool,
 }
 

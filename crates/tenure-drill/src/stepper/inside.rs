@@ -47,8 +47,8 @@ pub(super) fn instrument(bench: &mut Bench) {
     }
 }
 
-/// The text of a function, with a place to pause after each statement that touches a table. Between
-/// other statements nothing can change.
+/// The text of a function, with a place to pause after each statement that touches a table. After
+/// other statements a pause would make no difference.
 fn with_places(function: &str) -> String {
     const TABLES: [&str; 10] = [
         ".jobs",

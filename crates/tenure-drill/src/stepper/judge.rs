@@ -3,10 +3,10 @@
 //!
 //! In five ways the promise is weaker than that, and only in these:
 //!
-//! - Calls that promise not to wait pass a locked row by. A `busy`, a claim or a sweep that found
-//!   nothing, and a `prune` that deleted nothing, while another session's transaction was open,
-//!   count as not having been called. The caller calls again; meanwhile no other session can take
-//!   what is locked.
+//! - Calls that promise not to wait skip locked rows. While another session's transaction is open,
+//!   these count as calls that were not made: a call that answered `busy`, a claim or a sweep that
+//!   found nothing, and a `prune` that deleted nothing. The caller calls again; meanwhile no other
+//!   session can take what is locked.
 //! - `settle_and_claim` is a settlement and a claim. If the claim found nothing while another
 //!   session's transaction was open, the call counts as the settlement alone.
 //! - A user's transaction that was refused has left nothing. Which of its statements was refused,
@@ -30,7 +30,8 @@ use crate::verdict::Invariant;
 /// The invariant that a run breaks, and how.
 type Fault = (Invariant, String);
 
-/// Serial order: the session of each transaction in turn; `true` if it counts as the smaller call.
+/// Serial order: the session of each transaction in turn; `true` if its `settle_and_claim` counts
+/// as the settlement alone.
 type Order = Vec<(usize, bool)>;
 
 /// Caches the outcomes of the serial orders of a case.
@@ -51,7 +52,8 @@ struct Outcome {
 }
 
 impl Judge {
-    /// Whether a run is correct, and if so, whether a session was passed by in it.
+    /// Whether a run is correct. If it is, returns whether a call that skipped locked rows had to
+    /// be left out of the serial order, in whole or in part.
     pub(super) fn judge(
         &mut self,
         bench: &mut Bench,
@@ -120,7 +122,8 @@ fn alone(bench: &mut Bench, case: &Case, isolation: Isolation, back: &str, order
     })
 }
 
-/// Every serial order of all sessions, and then of all but those that were passed by.
+/// Every serial order of all sessions, and then of all but some of those whose call may have
+/// skipped locked rows.
 fn orders(case: &Case, seen: &Run) -> Vec<Order> {
     let all: Vec<usize> = (0..case.scripts.len()).collect();
     let passed: Vec<usize> =
@@ -161,7 +164,8 @@ fn permutations(rest: &[(usize, bool)], begun: &mut Order, found: &mut Vec<Order
     }
 }
 
-/// Whether a session's call passed by what another session had locked.
+/// Whether a session's call may have skipped locked rows: it found nothing, and another session's
+/// transaction was open.
 fn was_passed_by(case: &Case, seen: &Run, n: usize) -> bool {
     let script = &case.scripts[n];
     // The answer to the statement before the COMMIT.
@@ -253,7 +257,7 @@ fn renumbered(text: &str, known: &mut BTreeMap<u64, usize>) -> String {
 fn differs(seen: &Outcome, serial: &Outcome, order: &Order, blind: bool) -> Option<String> {
     for (n, less) in order {
         let both_refused = seen.refused[*n].is_some() && seen.refused[*n] == serial.refused[*n];
-        // The smaller call answers less.
+        // A call that counts as the settlement alone answers less.
         if seen.answers[*n] != serial.answers[*n] && !less && !both_refused {
             let (one, other) = (seen.answers[*n].join("; "), serial.answers[*n].join("; "));
             return Some(format!("{} was answered {one} instead of {other}", super::letter(*n)));

@@ -11,7 +11,7 @@ use crate::verdict::Invariant;
 /// The result of a run.
 #[derive(Default)]
 pub(super) struct Run {
-    /// The session whose turn it was, and the sessions that could have been next.
+    /// For each turn: the session whose turn it was, and the sessions that could have been next.
     pub(super) turns: Vec<(usize, Vec<usize>)>,
     /// What happened, in words.
     pub(super) told: Vec<String>,
@@ -37,7 +37,7 @@ pub(super) struct Run {
 /// A transaction that was committed.
 pub(super) struct Commit {
     pub(super) session: usize,
-    /// What it did, the answer to that, and the time at which it was sent.
+    /// What each of its statements did, the answer, and the time at which the statement was sent.
     pub(super) did: Vec<(Act, Answer, i64)>,
     /// The committed state before this commit, and after it.
     pub(super) before: Facts,

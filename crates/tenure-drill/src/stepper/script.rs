@@ -55,7 +55,7 @@ pub(super) enum Act {
     Hold,
     /// A user's own write on behalf of the holder of job 1.
     Write,
-    /// Takes a job back: the first cell is `lapsed` if it did.
+    /// Takes a job back: the first cell is `taken_back` if it did.
     Lapse,
     /// Enqueues a job under the key `k`, and returns its id.
     Enqueue,
@@ -301,7 +301,7 @@ pub(super) const EXTRA: [Script; 29] = [
         about: About::Waits,
         acts_in: HELD,
     },
-    // A user that settles by the set form, and does not check its answer.
+    // A user that settles by `settle_many`, and does not check its answer.
     Script {
         name: "fence-write-settle",
         steps: &[
@@ -419,12 +419,15 @@ pub(super) const EXTRA: [Script; 29] = [
         "witness", Passes, &["queued"], Act::Other,
         "SELECT tenure.witnessed(m.installation || ' 0 FFFFFFFF/0', tenure.clock_ms()) FROM tenure.meta m"
     ),
-    // Not a verb: it writes what it has read, and other sessions do the same.
+    // Not an operation of Tenure, but a race on purpose: it counts rows and inserts the count,
+    // without a lock. Two sessions that do this at once can both insert 0, which no serial order
+    // does. A test uses it to show that the stepper reports such an outcome (`cases::planted`).
     verb!(
         "planted", Waits, &["queued"], Act::Other,
         "INSERT INTO public.writes SELECT 1, count(*), 'planted' FROM public.writes"
     ),
-    // A transaction that began two seconds before it claims, with a lease of two seconds.
+    // A transaction that began two seconds before it claims, with a lease of two seconds. If the
+    // lease counted from that beginning, it would be over at once.
     Script {
         name: "late-claim",
         steps: &[

@@ -1,4 +1,5 @@
-//! The state in which a case begins: made by the verbs themselves, with a clock that stands still.
+//! The state in which a case begins. It is made by calls of the verbs, mostly with a clock that
+//! stands still.
 
 /// A known state.
 pub(super) struct Start {
@@ -34,8 +35,8 @@ pub(super) fn named(name: &str) -> &'static Start {
     STARTS.iter().find(|start| start.name == name).expect("a start that is listed")
 }
 
-/// All starts. For a pair of verbs, the first start in this order is used in which both have
-/// something to do.
+/// All starts. A pair of scripts is run in each start in which one of them has something to do. The
+/// first in this order in which both have is the one that is run every day.
 pub(super) const STARTS: [Start; 18] = [
     Start { name: "running", sql: RUNNING, tokens: [1; 3], beside: NOTHING },
     // Job 1 is running, and its lease is over.
@@ -64,8 +65,8 @@ pub(super) const STARTS: [Start; 18] = [
     Start { name: "due", sql: DUE, tokens: [1; 3], beside: NOTHING },
     // Like `running`, but ann's lock has not been checked yet.
     Start { name: "unseen", sql: UNSEEN, tokens: [1; 3], beside: NOTHING },
-    // Job 1 was taken from the worker of two sessions because it was considered gone, and the third
-    // session holds it.
+    // Two sessions belong to a worker that was considered gone and lost job 1. The third session
+    // holds the job.
     Start { name: "mistaken", sql: MISTAKEN, tokens: [1, 1, 3], beside: NOTHING },
     // Like `taken`, in a queue that deletes jobs when they succeed.
     Start { name: "forgetful", sql: FORGETFUL, tokens: [1, 3, 3], beside: NOTHING },
@@ -124,7 +125,7 @@ const FORGETFUL: &str = "SELECT tenure.enqueue('work');
     UPDATE tenure.clock SET at = at + 20000;
     SELECT count(*) FROM tenure.claim_many('bob', '{default}', NULL, 1, 20000);";
 
-// Also a worker that has no lock to check, and has not registered since.
+// There is also a worker without a lock, which has not registered for a day.
 const EXPIRED: &str = "SELECT tenure.enqueue('work', key => 'k');
     SELECT tenure.register('ann', '{default}', NULL, false);
     UPDATE tenure.clock SET at = at + 86400000;";

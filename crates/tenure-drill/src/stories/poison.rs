@@ -45,7 +45,7 @@ pub fn once(scene: &Scene, audience: &mut dyn Audience) -> Result<Story> {
             }
             deaths += 1;
             stage.note(&format!("{who} is dead"));
-            // The other jobs have crashed together with it once; now they may end.
+            // The other jobs have crashed together with the poison once. From now on they may end.
             stage.open(&gate)?;
             if let Some(next) = CREW.get(at + 1) {
                 stage.enter(next, &Setup::default())?;

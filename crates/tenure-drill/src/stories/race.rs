@@ -2,8 +2,8 @@
 //! then A wakes up, assumes that the job is still its own, and proceeds to its effect.
 //!
 //! A is a worker whose renewal and whose own check for expired leases are switched off, so that
-//! only the store stands between it and the effect. It waits behind a gate that is opened when B
-//! has succeeded, and not before A has stalled for [`STALL`].
+//! only the store stands between it and the effect. Its handler waits for a file, the gate. The
+//! story makes that file when B has succeeded, and not before A has stalled for [`STALL`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub const NAME: &str = "race";
 pub const LEASE: Duration = Duration::from_secs(1);
 /// How long A stalls, at least.
 pub const STALL: Duration = Duration::from_millis(2_500);
-/// How many of many races run side by side: in the same two processes, each with its own job.
+/// Of many races, how many run side by side: in the same two processes, each with its own job.
 const ABREAST: usize = 50;
 
 /// One race.

@@ -50,8 +50,8 @@ impl<'a> Stage<'a> {
         self.trace.into_iter().filter(|told| !is_quiet(told)).collect()
     }
 
-    /// A file beside the store: a gate, which is closed while the file does not exist, or a
-    /// witness's book.
+    /// A file beside the store: a gate, which is closed while the file does not exist, or a book in
+    /// which handlers write down what they did.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.scene.directory.join(name)
     }
@@ -173,8 +173,7 @@ impl<'a> Stage<'a> {
 
     // ── waiting
 
-    /// Waits until `is` returns true. If the store is unreachable for the moment, it is asked again
-    /// later.
+    /// Waits until `is` returns true. If the store is unreachable for the moment, tries again.
     pub(super) fn until(
         &mut self,
         what: &str,

@@ -1,5 +1,5 @@
-//! Verdicts that must fail: each story gets something that it must not see, and reports which claim
-//! does not hold.
+//! Each test changes one thing in what a story has seen into something that must not be seen, and
+//! compares which claims of the verdict no longer hold.
 use serde_json::{Value, json};
 use tenure::Timestamp;
 use tenure::engine::inspect::{EffectView, JobDetail, TimelineEntry};

@@ -152,8 +152,7 @@ pub fn time_at_work(data: &Path) -> Duration {
     processes.filter_map(|entry| of(entry.ok()?.file_name().to_str()?)).sum()
 }
 
-/// How often each function of the database was called, as the server counts: by sessions that have
-/// ended.
+/// How often sessions that have ended called each function of the database, as the server counts.
 pub struct Calls {
     client: Client,
     database: String,
@@ -175,8 +174,8 @@ impl Calls {
         Calls { client: connect(), database: name, told: BTreeMap::new() }
     }
 
-    /// The functions that were called since the last call of this, once the calling sessions have
-    /// ended.
+    /// Waits until the calling sessions have ended. Returns the functions that were called since
+    /// the last call of `since`.
     pub fn since(&mut self) -> BTreeSet<String> {
         let all = self.all();
         let more = |(name, calls): &(&String, &i64)| self.told.get(*name) != Some(*calls);

@@ -1,5 +1,5 @@
-//! What a process of the drill does: it works, or it submits a job, and writes each event as a line
-//! of JSON.
+//! What a process of the drill does: it is a worker, or it submits a job. It writes each event as a
+//! line of JSON.
 //!
 //! This is the whole of the binary `tenure-drill-worker`, and `tenure` runs it under a hidden
 //! argument. The place of the store is not an argument: it may contain a password, and arguments

@@ -8,7 +8,7 @@ pub(crate) const CASES: &[Case] = sql_cases! {
     eight_sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers,
 };
 
-/// I2, I9, and no two calls of Tenure deadlock. `cargo xtask prove` does it for a minute.
+/// I2, I9, and no two calls of Tenure deadlock. `cargo xtask prove` does the same for a minute.
 fn eight_sessions_that_do_everything_at_once_leave_no_deadlock_and_no_leftovers() {
     let report = contend(8, 800, 7);
     assert!(report.wrong.is_empty(), "{:#?}", report.wrong);

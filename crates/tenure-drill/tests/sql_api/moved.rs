@@ -101,7 +101,7 @@ fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
     assert!(epoch > 0);
     assert_eq!(id >> 40, i64::from(epoch));
     assert_eq!(ask("SELECT token >> 40 FROM tenure.claim('ann')"), epoch.to_string());
-    // This is recorded, and the timeline is not compared any more.
+    // The store records that it does not know the timeline (0), and does not compare it any more.
     assert_eq!(ask("SELECT epoch, wal_timeline FROM tenure.meta"), format!("{epoch}|0"));
     assert_eq!(store.identity().unwrap().epoch, epoch);
     ask("SELECT tenure.enqueue('work')");

@@ -36,8 +36,8 @@ fn the_page_shows_the_workers_that_are_beside_it() {
 
 fn the_page_has_every_single_form_with_its_parameters_defaults_and_answer() {
     let mut lab = Lab::new();
-    // Single forms have parameters with plain names. Parameters of the set forms and the helpers
-    // begin with `p_`, or the function is not for any role or operator.
+    // Functions for one job have parameters with plain names. In all others, parameters begin with
+    // `p_`, or no role and no operator calls the function.
     let sql = "SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ') → ' || pg_get_function_result(p.oid)
                  FROM pg_proc p WHERE p.pronamespace = 'tenure'::regnamespace AND p.proname = ANY ($1)";
     let names = [

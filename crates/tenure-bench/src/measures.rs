@@ -78,6 +78,9 @@ pub enum Unit {
     /// More is better; it has no limit.
     #[serde(rename = "renewals/s")]
     Renewals,
+    /// Less is better; it has no limit, and may be zero.
+    #[serde(rename = "jobs")]
+    Jobs,
 }
 
 impl Unit {
@@ -87,7 +90,13 @@ impl Unit {
             Unit::Rate => "jobs/s",
             Unit::Millis => "ms",
             Unit::Renewals => "renewals/s",
+            Unit::Jobs => "jobs",
         }
+    }
+
+    /// Whether a smaller value is the better one.
+    pub(crate) fn less_is_better(self) -> bool {
+        matches!(self, Unit::Millis | Unit::Jobs)
     }
 }
 
@@ -289,6 +298,13 @@ pub static ALL: &[Measure] = &[
         BOTH,
         &[],
         recovery::kill
+    ),
+    measure!(
+        "kill_reruns",
+        "jobs that run again after kill -9 of a busy worker, concurrency 100",
+        BOTH,
+        &[],
+        recovery::reruns
     ),
     measure!(
         "command_true",

@@ -168,9 +168,10 @@ impl Rounds {
             figure.median = median(&figure.values);
             figure.spread = spread(&figure.values);
             if let Some(of) = &mut figure.limit {
-                of.fraction = match figure.unit {
-                    Unit::Rate | Unit::Renewals => figure.median / of.value,
-                    Unit::Millis => of.value / figure.median,
+                of.fraction = if figure.unit.less_is_better() {
+                    of.value / figure.median
+                } else {
+                    figure.median / of.value
                 };
             }
         }
@@ -278,7 +279,7 @@ impl Summary {
 pub fn shown(value: f64, unit: Unit) -> String {
     match unit {
         _ if !value.is_finite() => "-".to_owned(),
-        Unit::Rate | Unit::Renewals => whole(value.round() as u64),
+        Unit::Rate | Unit::Renewals | Unit::Jobs => whole(value.round() as u64),
         Unit::Millis if value < 10.0 => format!("{value:.2}"),
         Unit::Millis if value < 100.0 => format!("{value:.1}"),
         Unit::Millis => whole(value.round() as u64),

@@ -58,10 +58,8 @@ pub fn draw(report: &Report) -> String {
 pub fn draw_peers(report: &PeerReport) -> String {
     let mut panels: Vec<Panel<'_>> = Vec::new();
     for line in &report.lines {
-        let (colour, better) = match line.unit {
-            Unit::Millis => (TIMES, "shorter"),
-            Unit::Rate | Unit::Renewals => (RATES, "longer"),
-        };
+        let (colour, better) =
+            if line.unit.less_is_better() { (TIMES, "shorter") } else { (RATES, "longer") };
         let title =
             format!("{}, {}, {} ({better} is better)", line.work, line.store, line.unit.sign());
         let letters = line.letters();

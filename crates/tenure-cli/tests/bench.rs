@@ -76,7 +76,8 @@ impl Bench<'_> {
 
 fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Shell) {
     let names =
-        ["enqueue_16_keys", "process_4_workers", "backlog_1000", "recovery_kill", "command_true"];
+        ["enqueue_16_keys", "process_4_workers", "backlog_1000", "recovery_kill", "kill_reruns"];
+    let names = [&names[..], &["command_true"]].concat();
     let only: Vec<&str> = names.iter().flat_map(|name| ["--only", name]).collect();
     let svg = shell.path("bench.svg");
     let drawn = ["--rounds", "2", "--svg", svg.to_str().unwrap()];
@@ -99,6 +100,8 @@ fn every_figure_has_what_is_needed_to_judge_it_and_every_job_ran_once(shell: &Sh
         "backlog_1000",
         "recovery_kill median",
         "recovery_kill slowest",
+        "kill_reruns median",
+        "kill_reruns most",
         "command_true",
     ];
     assert_eq!(named, expected);

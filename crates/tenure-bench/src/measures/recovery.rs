@@ -1,17 +1,22 @@
-//! How soon the job of a killed worker runs on another worker. The killed worker is a process of
-//! its own. It cannot catch the signal, so it gives no job back. The time is from the signal to the
-//! start of the job's next attempt on a worker that was idle.
+//! What `kill -9` of a worker costs. The killed worker is a process of its own. It cannot catch the
+//! signal, so it gives no job back.
+//!
+//! How soon: the time from the signal to the start of the job's next attempt on a worker that was
+//! idle. How many: the jobs that a busy worker held when it was killed, which all run again, whether
+//! their handlers had begun, had returned, or were still to begin.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tenure::engine::clock::monotonic;
+use tenure::engine::job::BATCH_LIMIT;
+use tenure::{Filter, State};
 
-use super::Reading;
+use super::{Reading, Unit};
 use crate::children::Child;
-use crate::jobs::Hold;
+use crate::jobs::{Hold, number};
 use crate::stand::{Stand, within};
-use crate::stats::millis;
+use crate::stats::{millis, percentile, whole};
 
 /// The other worker looks for dead workers regularly. It gets this long to begin with that before
 /// the kill.
@@ -42,4 +47,74 @@ pub(super) async fn kill(stand: &Stand) -> Result<Vec<Reading>> {
     let settings = format!("kills: {kills}, a lease of 30 s");
     // No limit: it is about noticing a death, not about SQL.
     Ok(Reading::latencies(&times, &[("median", 50.0), ("slowest", 100.0)], &[], &settings))
+}
+
+/// How many jobs the killed worker runs at a time.
+const CONCURRENCY: usize = 100;
+
+/// `kill -9` in the middle of a backlog of jobs that do nothing, some times.
+pub(super) async fn reruns(stand: &Stand) -> Result<Vec<Reading>> {
+    let (kills, jobs) = (stand.size(5, 1), stand.size(50_000, 2_000));
+    stand.warm_up().await?;
+    let mut again = Vec::new();
+    for _ in 0..kills {
+        stand.fill(jobs).await?;
+        let most = stand.runs.counts().len() as u64;
+        let url = &stand.site.url;
+        let mut victim = Child::drain(&stand.program, url, CONCURRENCY, most).await?;
+        victim.go().await?;
+        within("a worker to begin", begun(stand, jobs)).await??;
+        victim.kill()?;
+        stand.drain(stand.worker().concurrency(CONCURRENCY)).await?;
+        again.push(count(stand, most - jobs).await? as f64);
+    }
+    let settings = format!("kills: {kills}, {} jobs each, concurrency {CONCURRENCY}", whole(jobs));
+    let reading = |part, percent| Reading {
+        part,
+        unit: Unit::Jobs,
+        value: percentile(&again, percent),
+        limit: None,
+        settings: settings.clone(),
+    };
+    Ok(vec![reading("median", 50.0), reading("most", 100.0)])
+}
+
+/// Waits until the worker is a tenth through.
+async fn begun(stand: &Stand, jobs: u64) -> Result<()> {
+    loop {
+        let overview = stand.tenure.with_store(|store| store.overview()).await?;
+        let ready: u64 = overview.lines.iter().map(|line| line.ready).sum();
+        if ready < jobs / 10 * 9 {
+            ensure!(ready > 0, "the worker was done before it was killed");
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// How many of the jobs with this number and above have a crash. What the killed worker ran it could
+/// not report, so its jobs that succeeded count as run once. `Stand::account` checks the attempts.
+async fn count(stand: &Stand, first: u64) -> Result<u64> {
+    let jobs = stand.tenure.with_store(move |store| {
+        let mut jobs = Vec::new();
+        let mut filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
+        loop {
+            let page = store.jobs(&filter, BATCH_LIMIT)?;
+            let Some(last) = page.last() else { return Ok(jobs) };
+            filter.before = Some(last.id);
+            jobs.extend(page.iter().filter_map(|job| {
+                let number = number(job.args.as_str()).filter(|n| *n >= first)?;
+                Some((number, job.crashes))
+            }));
+        }
+    });
+    let jobs = jobs.await?;
+    let counts = stand.runs.counts();
+    for (number, _) in &jobs {
+        if counts.get(*number as usize) == Some(&0) {
+            // This fails only for a number that no job has, and there is none above.
+            let _ = stand.runs.ran(*number);
+        }
+    }
+    Ok(jobs.iter().filter(|(_, crashes)| *crashes > 0).count() as u64)
 }

@@ -253,9 +253,9 @@ impl Rounds {
         for line in &mut lines {
             (line.median, line.spread) = (median(&line.values), spread(&line.values));
         }
-        let better = |a: &Line, b: &Line| match a.unit {
-            Unit::Millis => a.median.total_cmp(&b.median),
-            Unit::Rate | Unit::Renewals => b.median.total_cmp(&a.median),
+        let better = |a: &Line, b: &Line| {
+            let by = a.median.total_cmp(&b.median);
+            if a.unit.less_is_better() { by } else { by.reverse() }
         };
         // By the store's name, not by its value: two peers on Redis have different values, because
         // the settings of their servers differ.

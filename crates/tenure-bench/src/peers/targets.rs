@@ -140,7 +140,7 @@ impl Target {
             (_, None) => (None, Subject::Raw.name().to_owned()),
         };
         let measured = measured.filter(|ratio| ratio.is_finite());
-        let less_is_better = work.unit() == Unit::Millis;
+        let less_is_better = work.unit().less_is_better();
         let is_reached = |it: f64| if less_is_better { it <= self.needs } else { it >= self.needs };
         let number = |value: f64| match self.against {
             Against::Number => shown(value, Unit::Rate),

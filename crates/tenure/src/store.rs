@@ -1,5 +1,5 @@
-//! The port that every engine implements, in the verbs of the domain. It has three parts:
-//! [`Work`], what workers call; [`Operate`], what people do; [`Look`], what is seen.
+//! The port: the trait [`Store`], which every engine implements. It has three parts: [`Work`], what
+//! workers call; [`Operate`], what operators do; [`Look`], queries that change nothing.
 //!
 //! The port is synchronous, takes batches, and returns one answer per item: a lost lease is an
 //! answer, not an error. Only the store's clock counts, so callers pass durations, not times.
@@ -50,7 +50,7 @@ pub trait Store: Work + Operate + Look {}
 impl<T: Work + Operate + Look> Store for T {}
 
 pub(crate) mod sealed {
-    /// Only the engines of this project implement the port: each must pass the suite and agree with
-    /// the model.
+    /// Other crates cannot implement the port: each engine must pass the test suite in
+    /// `tenure-drill` and agree with the model there.
     pub trait Sealed {}
 }

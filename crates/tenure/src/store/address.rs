@@ -1,7 +1,7 @@
 //! The address of a store, as a person writes it.
 //!
-//! Parsing opens nothing; `place.rs` does. What may contain a password is never shown: neither by an
-//! error, nor by an address that was parsed.
+//! Parsing opens no store; `place.rs` does that. A text that may contain a password is never shown,
+//! neither in an error nor when a parsed address is printed.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,8 @@ use crate::job::Invalid;
 /// | `sqlite::memory:` | SQLite, in memory |
 /// | `postgres://user:password@host/database`, `postgresql://…` | PostgreSQL, with the feature of that name |
 ///
-/// A text is parsed. A path is always the path of a file. It prints without the password:
+/// A text is parsed as in this table. A path is always the path of a file. An address prints
+/// without its password:
 ///
 /// ```
 /// use std::path::Path;
@@ -121,7 +122,8 @@ fn server(_: &str) -> Result<Address> {
     Err(bad("PostgreSQL needs the feature `postgres` of the crate `tenure`"))
 }
 
-/// The scheme, if it is one: the text before `://` may also contain a password.
+/// The text before `://`, as an error shows it: only if it looks like a scheme, because it may also
+/// contain a password.
 fn shown(scheme: &str) -> String {
     let is_scheme = scheme.len() <= 20 && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if is_scheme { format!("{scheme}://") } else { "this".to_owned() }
@@ -165,7 +167,8 @@ impl From<ServerAddress> for Address {
     }
 }
 
-/// For callers that take anything that can become an address: a path always can.
+/// For callers that take any type with `TryInto<Address>`: converting a path cannot fail, so its
+/// error type is [`Infallible`].
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Error {
         match never {}
@@ -204,9 +207,9 @@ pub(super) fn looks_like_an_address(text: &OsStr) -> bool {
     text.contains("://") || is_meant_as_a_server(&text)
 }
 
-/// Whether the text is meant as the address of a PostgreSQL server, even if it is misspelled. Taken
-/// for a file name, it would be shown in full (with its password), and a file of that name would be
-/// created.
+/// Whether the text is meant as the address of a PostgreSQL server, even if it is misspelled.
+/// Otherwise it would be taken for the name of a file: a file of that name would be created, and
+/// messages would show it in full, with its password.
 fn is_meant_as_a_server(text: &str) -> bool {
     let is_setting = |word: &str| {
         ["host=", "hostaddr=", "user=", "password=", "dbname="]

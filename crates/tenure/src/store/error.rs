@@ -34,7 +34,9 @@ pub enum Error {
     #[allow(missing_docs)]
     Forbidden { target: String, problem: String, next: String },
 
-    /// The store was busy or out of reach. Whether the call was applied is unknown; repeat it.
+    /// Another transaction or program held the store locked for too long, or the call lost a
+    /// conflict with another transaction. Repeat the call, and treat it as one whose outcome is
+    /// unknown.
     #[error(
         "{target} is busy while trying to {doing}; try again, and look for another program that holds it locked"
     )]
@@ -87,8 +89,8 @@ impl Error {
         matches!(self, Error::Busy { .. } | Error::Unavailable { .. })
     }
 
-    /// The error that the work of a user's own transaction returned. One of Tenure's stays what it
-    /// is.
+    /// The error that the work of a user's own transaction returned. An [`Error`] of Tenure is
+    /// returned as it is; any other becomes [`Error::Yours`].
     #[cfg(feature = "sqlite")]
     pub(crate) fn yours(cause: Box<dyn std::error::Error + Send + Sync>) -> Error {
         cause.downcast().map_or_else(Error::Yours, |ours| *ours)
@@ -162,8 +164,8 @@ impl Error {
     }
 }
 
-/// The message with its causes, because this is what a program prints whose `main` returns the
-/// error. Variants whose messages look alike append their name.
+/// Prints the message with its causes, because `Debug` is what a program shows whose `main` returns
+/// the error. Variants whose messages look alike append their name.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_causes(self))?;
@@ -176,7 +178,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// The outcome of enqueueing many jobs, if some were not enqueued.
+/// The outcome of enqueueing many jobs, if some were not enqueued. The jobs are sent in parts, with
+/// one call for each part.
 #[derive(Debug)]
 pub struct Incomplete {
     /// One per job, in the order given.

@@ -1,4 +1,5 @@
-//! A store whose whole state can be read and set, and whose SQL can be broken on purpose: for tests.
+//! For tests: a store whose whole state can be read and set, and whose SQL can be broken on
+//! purpose.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use crate::lease::WorkerId;
 use crate::ledger::{Effect, Step};
 use crate::record::JobRecord;
 
-/// A store whose whole state can be read and set, so that a call on it is a function of the state.
+/// A store whose whole state can be read and set. So the result of a call depends only on a state
+/// that the test chooses.
 pub trait Explorable: Work + Operate {
     /// The whole state, in one canonical order.
     fn dump(&mut self) -> Result<Dump>;
@@ -25,9 +27,9 @@ pub trait Explorable: Work + Operate {
     /// The queries; `None` for the model, which has none.
     fn look(&mut self) -> Option<&mut dyn Look>;
 
-    /// Sets the database back to an earlier state, like a restored copy or a promoted replica: its
-    /// contents no longer match what the store remembers about it, and the store must notice that.
-    /// The clock continues.
+    /// Sets the database back to an earlier state, like a restored copy or a promoted replica. The
+    /// database then differs from what is recorded outside of it (by SQLite's witness, or by the
+    /// server), and the store must notice that. The clock continues.
     fn go_back(&mut self, state: &Dump) -> Result<()>;
 }
 
@@ -43,8 +45,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// The text of a file without the safeguards. A patch that does not match is a mistake in the
-    /// test: it would prove nothing.
+    /// Applies the patches for a file to its text. Panics if a patch does not match exactly once: a
+    /// test with such a patch would prove nothing.
     pub(crate) fn apply(patches: &[Patch], file: &str, text: &str) -> String {
         let ours = patches.iter().filter(|patch| patch.file == file);
         ours.fold(text.to_owned(), |text, patch| {
@@ -57,8 +59,8 @@ impl Patch {
         })
     }
 
-    /// Where `find` is in a text, by what both are without space and comments. So a file that is
-    /// laid out anew keeps its mutants.
+    /// The places where `find` occurs in a text. White space and comments do not count, so a patch
+    /// still matches after the file was formatted differently.
     fn places(&self, text: &str) -> Vec<Range<usize>> {
         let (wanted, code) = (letters(self.find), letters(text));
         let is_same = |window: &[(usize, char)]| {
@@ -73,7 +75,8 @@ impl Patch {
     }
 }
 
-/// The letters of an SQL text and where each is, without space and comments.
+/// The characters of an SQL text and the byte offset of each, without comments and white space.
+/// Inside quotes, all characters are kept.
 fn letters(text: &str) -> Vec<(usize, char)> {
     let mut letters = Vec::new();
     let (mut at, mut in_quotes) = (0, false);
@@ -105,9 +108,9 @@ pub struct Dump {
     /// Since when the store's time has run without a break: a server's start, or the last jump of a
     /// machine's clock.
     pub started_at: Timestamp,
-    /// The end of the last gap in the workers' pulse, and of the one before it. The pulse itself is
-    /// not part of the state, and a store that was put into a state has none: a gap is an event
-    /// there.
+    /// The end of the last gap in the workers' pulse, and of the gap before it. The pulse itself is
+    /// not part of the state. A store that was set to a state has no pulse until the next beat, so
+    /// tests set these two times to simulate a gap.
     pub broke: Timestamp,
     /// See `broke`.
     pub broke_before: Timestamp,
@@ -131,8 +134,8 @@ pub struct Dump {
     pub steps: Vec<Step>,
     /// The registered workers, by their ids.
     pub workers: Vec<WorkerRecord>,
-    /// The workers whose guards are held, in order. This is not in any table: the environment
-    /// decides it.
+    /// The workers whose guards are held, in order. No table has this list: it depends on which
+    /// processes are alive.
     pub held: Vec<WorkerId>,
 }
 

@@ -1,4 +1,4 @@
-//! The most that one call does, and how long a store waits before it takes a silent worker for
+//! How much one call does at most, and how long a store waits before it takes a silent worker for
 //! dead. The same numbers on every engine.
 
 use std::time::Duration;
@@ -7,24 +7,26 @@ use super::LEASE_LIMIT;
 
 /// How many waiting jobs one claim makes ready at most.
 pub const PROMOTE_LIMIT: usize = 1_000;
-/// How many jobs of each queue become ready in a claim of `n` jobs from this many queues. In all:
-/// ten times `n`, but at least 100 and at most [`PROMOTE_LIMIT`]. They are locked until the claim's
-/// transaction ends.
+/// How many due jobs of each queue a claim of `n` jobs makes ready, if `queues` queues have due
+/// jobs. In all: ten times `n`, but at least 100 and at most [`PROMOTE_LIMIT`], rounded up for each
+/// queue. More would block others: on PostgreSQL the rows stay locked until the claim's transaction
+/// ends.
 pub(crate) fn promote_limit(n: usize, queues: usize) -> usize {
     (10 * n).clamp(100, PROMOTE_LIMIT).div_ceil(queues.max(1))
 }
 /// How many leases one claim lapses at most.
 pub const LAPSE_LIMIT: usize = 32;
-/// How many (queue, tenant) groups one claim serves at a time; it continues with the next groups
-/// while it has room.
+/// How many (queue, tenant) groups one claim serves at a time. It continues with the next groups
+/// until it has leased enough jobs.
 pub const GROUP_LIMIT: usize = 64;
-/// How many lanes of other kinds one claim skips before it stops looking at further groups. If the
-/// claim has room left then, its [`Cursor`](super::Cursor) is midway, and the next claim continues
-/// there.
+/// How many lanes a claim skips, because their kinds were not requested, before it stops looking at
+/// further groups. If it has leased fewer jobs than requested by then, its
+/// [`Cursor`](super::Cursor) is midway, and the next claim continues there.
 pub const PASS_LIMIT: usize = 100;
-/// How long a running suspect keeps its worker from claiming another suspect, so that a job that
-/// kills its process is alone at its next crash. A suspect whose next crash would bury it shares
-/// its worker with no other suspect, however long it runs.
+/// How long a running suspect keeps its worker from claiming another one, for which a crash of the
+/// worker would count as well. After this time the worker may claim the next, so that suspects do
+/// not wait for each other for long. A suspect that one more crash would bury shares its worker
+/// with no other suspect, however long it runs.
 pub const SUSPICION: Duration = Duration::from_secs(60);
 
 /// How long a worker's lock must have been free before its process counts as gone. This is the
@@ -41,11 +43,13 @@ pub const GUARD_GAP_LIMIT: Duration = Duration::from_secs(60);
 pub const PULSE: Duration = Duration::from_millis(500);
 /// If the pulse has not advanced for this long while jobs are running, the store has stalled.
 pub const STALL: Duration = Duration::from_secs(3);
-/// For this long after a stall, a worker's lock must have been free for [`STALLED_GAP`], or for the
-/// guard gap if that is longer.
+/// For this long after a stall, a worker's lock must have been free for [`STALLED_GAP`] before its
+/// process counts as gone, or for the guard gap if that is longer.
 pub const AFTER_STALL: Duration = Duration::from_secs(10);
-/// See [`AFTER_STALL`]: workers reconnect one by one, and take their locks again as they do.
+/// See [`AFTER_STALL`]. After a stall of a server, workers reconnect one by one, and each takes its
+/// lock again only then.
 pub const STALLED_GAP: Duration = Duration::from_secs(5);
-/// How long a worker is remembered after it last registered, if its lock says nothing: it has no
-/// guard, or only one from before a restart of the server or a break of the clock.
+/// How long a worker stays registered after it last registered, if its lock cannot show whether its
+/// process lives: the worker has no guard, or only one from before a restart of the server or a
+/// break of the clock.
 pub const WORKER_MEMORY: Duration = LEASE_LIMIT;

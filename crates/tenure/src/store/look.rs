@@ -1,5 +1,5 @@
-//! What is seen: queries that change nothing. The model and the simulation do without them, so a
-//! new query needs both engines and a case of the suite, and no more.
+//! Queries: they change nothing. The model and the simulation in `tenure-drill` have none of them,
+//! so a new query needs no change there.
 
 use std::time::Duration;
 

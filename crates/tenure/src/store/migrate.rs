@@ -1,15 +1,15 @@
 //! The schema and its versions, the same idea on every engine.
 //!
-//! Migrations are numbered files in the binary. A store remembers which were applied, with their
-//! checksums, and the oldest binary that may still work with it: so old and new binaries can share
-//! a store while an upgrade rolls out.
+//! Migrations are numbered files in the binary. A store records which were applied, with their
+//! checksums, and for each the oldest binary that can still work with it. So old and new binaries
+//! can share a store while an upgrade rolls out.
 
 use sha2::{Digest, Sha256};
 
 use crate::clock::Timestamp;
 
-/// What this binary can work with: a store that demands more (`min_client`) is refused. Both engines
-/// share this number. It rises only with a migration that older binaries cannot work with.
+/// The level of this binary: it refuses a store that demands a higher one (`min_client`). Both
+/// engines share this number. It rises only with a migration that older binaries cannot work with.
 pub const CLIENT: u32 = 1;
 
 /// One step of the schema.
@@ -26,13 +26,14 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// What tells whether an applied migration is still the one in the binary.
+    /// The checksum of its statements. It shows whether an applied migration has the same text as
+    /// this binary's.
     pub fn checksum(&self) -> String {
         checksum(self.sql)
     }
 }
 
-/// What tells two texts apart.
+/// A short hash of a text.
 pub(crate) fn checksum(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -100,8 +101,8 @@ pub(crate) struct Applied {
 /// What is wrong with a store from before the first version.
 pub(crate) const FROM_BEFORE: &str = "it was made by a tenure from before the first version of the schema, and no migration leads on from there";
 
-/// Whether a store was made before the first version: what is now one migration came in several, and the first of them
-/// had another name.
+/// Whether a store was made before the first version of the schema. Such a store records its first
+/// migration under the name `kernel`.
 pub(crate) fn is_from_before(applied: &[Applied]) -> bool {
     applied.iter().any(|applied| applied.version == 1 && applied.name == "kernel")
 }
@@ -120,8 +121,8 @@ impl Refusal {
 }
 
 /// Refuses a store whose tables this binary does not know: they need a newer binary, or they were
-/// made from another text. Its statements would fail later with a column that is not there, or do
-/// something else than they say.
+/// made from another text. Otherwise a statement could fail later on a missing column, or do the
+/// wrong thing without an error.
 pub(crate) fn check_known(migrations: &[Migration], applied: &[Applied]) -> Result<(), Refusal> {
     let newest = applied.iter().max_by_key(|applied| applied.min_client);
     if let Some(Applied { version, name, .. }) = newest.filter(|newest| newest.min_client > CLIENT)

@@ -33,13 +33,14 @@ pub trait Operate: Sealed + Send {
     /// other effect in doubt, it is queued again.
     fn resolve(&mut self, job: JobId, effect: &Name, how: &Resolution) -> Result<Resolved>;
 
-    /// Tells the store that its database may have gone back in time where the store cannot notice
-    /// it by itself. From now on all tokens and ids are above every one that was ever issued.
+    /// Starts a new epoch, for a database that may have gone back in time although the store has
+    /// not noticed it. From now on all tokens and ids are above every one that was ever issued.
     /// Returns the new epoch.
     fn raise_epoch(&mut self, reason: &str) -> Result<u32>;
 
     /// Sets, for the whole installation, how long a worker's lock must have been free before its
-    /// process counts as gone: [`GUARD_GAP`](super::GUARD_GAP) to [`GUARD_GAP_LIMIT`](super::GUARD_GAP_LIMIT). Returns the previous value.
+    /// process counts as gone: [`GUARD_GAP`](super::GUARD_GAP) to
+    /// [`GUARD_GAP_LIMIT`](super::GUARD_GAP_LIMIT). Returns the previous value.
     fn set_guard_gap(&mut self, gap: Duration) -> Result<Duration>;
 }
 

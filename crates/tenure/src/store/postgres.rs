@@ -1,10 +1,10 @@
 //! The PostgreSQL engine: jobs in one database, for many machines.
 //!
-//! The verbs live in the database: each is a function in the schema `tenure`, from
-//! `sql/postgres/verbs`, and psql, a trigger or any driver calls the same functions. So this engine
-//! only sends values there and reads the answers. The files, in the order of a call: the address
-//! (`address`), its encryption (`tls`), how a connection is made (`dial`), what is sent over it
-//! (`session`) and how it is kept (`link`); then the verbs, in the order of a job's life.
+//! The verbs are functions in the database, in the schema `tenure`, from `sql/postgres/verbs`.
+//! psql, a trigger or any driver can call the same functions. So this engine only sends values and
+//! reads the answers. The files, in the order of a call: the address (`address`), its encryption
+//! (`tls`), how a connection is made (`dial`), what is sent over it (`session`) and how it is kept
+//! (`link`); then the verbs, in the order of a job's life.
 
 mod address;
 mod claim;
@@ -82,7 +82,8 @@ pub struct Postgres {
     link: Link,
     schema: Schema,
     limits: Limits,
-    /// Where claims continue while an old transaction keeps dead index entries in their way.
+    /// The marks that the last claim returned; the next claim sends them. They show where to begin
+    /// in the indexes, while an old transaction keeps dead entries before that place.
     marks: Option<String>,
     /// How far the server was at the last beat. The next beat sends it, so that a server that was
     /// restored to an earlier state is noticed.
@@ -387,11 +388,11 @@ impl Operate for Postgres {
     }
 }
 
-/// How long a wait lasts at most. Without workers, pauses start at 5 ms, since most queues that had
-/// work have more soon; they double up to 160 ms, and are one second from then on. With workers,
-/// the first pause is 60 ms, for jobs that were enqueued soon after a notification and therefore
-/// not announced (`tenure.announce`); the next ones are one second, because workers also claim
-/// without being woken.
+/// How long a wait lasts at most. On a connection that guards no worker, pauses start at 5 ms,
+/// since most queues that had work have more soon; they double up to 160 ms, and are one second
+/// from then on. On a connection that guards a worker, the first pause is 60 ms, for jobs that were
+/// enqueued soon after a notification and therefore not announced (`tenure.announce`). The next
+/// pauses are one second, because workers also claim without being woken.
 #[derive(Debug, Clone, Copy, Default)]
 struct Patience {
     /// How many pauses there were since a claim found jobs or a notification arrived.

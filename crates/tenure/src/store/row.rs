@@ -1,6 +1,6 @@
 //! How values are stored in columns, the same on every engine: states as numbers, policies as JSON,
-//! lists as words. The engines' own `row.rs` files read and write columns; this file knows no
-//! driver.
+//! lists of names as one text with spaces between. The engines' own `row.rs` files read and write
+//! the columns; this file uses no database driver.
 
 use crate::job::{Name, Progress, RetryPolicy, State};
 use crate::ledger::Standing;

@@ -1,9 +1,9 @@
 //! The SQLite engine: jobs in one file, nothing to install, many processes on one machine.
 //!
-//! All writes of a process go through its one writer, which commits the work of many callers at
-//! once; each connection reads with its own reader. The verbs are one file each, in the order of a
-//! job's life: enqueue, claim, renew, progress, settle, lapse, then operate and look. There is no
-//! policy here, and the time always comes from the clock.
+//! All writes of a process to one file go through one writer, which commits the work of many
+//! callers at once; each connection reads with its own reader. The verbs are one file each, in the
+//! order of a job's life: enqueue, claim, renew, progress, settle, lapse, then operate and look.
+//! There is no policy here, and the time always comes from the clock.
 
 mod check;
 mod claim;
@@ -91,7 +91,8 @@ pub struct Sqlite {
     active: Instant,
 }
 
-/// The version of a store: commits of this process, and of other processes.
+/// The version of a store: how many commits this process has made, and SQLite's `data_version`,
+/// which changes with the commits of other processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Version {
     ours: u64,
@@ -99,8 +100,8 @@ struct Version {
 }
 
 impl Sqlite {
-    /// Opens a file; creates and migrates it if it does not exist. Only the file's owner can read
-    /// it.
+    /// Opens a file, creates it if it does not exist, and brings its schema up to date. A file that
+    /// is created here can be read by its owner only.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Refuse)
     }
@@ -141,7 +142,7 @@ impl Sqlite {
         })
     }
 
-    /// The settings that this store's guarantees depend on.
+    /// Reads the settings that this store's guarantees depend on.
     pub fn facts(&self) -> Result<Facts> {
         self.writer.write("look at the settings", Urgency::Normal, |connection| {
             let synchronous =
@@ -376,8 +377,8 @@ impl Work for Sqlite {
         self.write("prune", Urgency::Normal, |tx| {
             let pruned = tx.prune(limit)?;
             if pruned.jobs < limit {
-                // In the same transaction as the last step, so that no worker can register
-                // meanwhile.
+                // Read the list of workers in the same transaction: no worker can register between
+                // that and the removal of the files.
                 tx.sweep_guards(guards)?;
             }
             Ok(pruned)

@@ -215,8 +215,8 @@ impl Thread {
             let (inbox, serve) = (Arc::clone(&self.inbox), Arc::clone(&self.serve));
             spawn(move || {
                 let inbox = locked(&inbox).take();
-                // If it is gone, two first requests came at once, and the thread of the other one
-                // has it.
+                // If the inbox is gone, another first request was sent at the same time, and the
+                // thread for that one has taken it.
                 if let Some(inbox) = inbox {
                     serve(inbox);
                 }

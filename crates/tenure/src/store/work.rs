@@ -61,28 +61,30 @@ pub trait Work: Sealed + Send {
 
     // ── Take jobs back, and delete old ones ──
 
-    /// Registers a worker, and guards it with this connection: from now on the death of its process
-    /// is noticed within a second (at the default guard gap), as long as `renew` or `wait` keep the
-    /// connection in use. If the connection breaks, it takes the guard again when it reconnects.
+    /// Registers a worker, and guards it by a lock of this connection. If the answer is
+    /// [`Guarded::ByLock`], other workers notice the death of its process within a second (at the
+    /// default guard gap), as long as `renew` or `wait` keep the connection in use. If the
+    /// connection breaks, it takes the lock again when it reconnects.
     fn register(&mut self, worker: &Registration) -> Result<Guarded>;
 
     /// Deletes the registration of a worker that has nothing left to do.
     fn retire(&mut self, worker: &WorkerId) -> Result<()>;
 
     /// Lapses up to `limit` jobs of workers whose processes are gone, however long their leases
-    /// still run. One call cannot tell that a process is gone: call this a few times a second.
+    /// still run. A process counts as gone only after two calls, at least the guard gap apart,
+    /// found its lock free. So call this a few times a second.
     fn vanished(&mut self, limit: usize) -> Result<Vec<Lapse>>;
 
     /// Records that the store can be reached and written to, while jobs are running. A gap between
     /// beats means that the store stalled: no worker could renew, so leases from before the stall
     /// run for their whole length again. Returns whether this caller should now call
-    /// [`Work::vanished`] and [`Work::overdue`] for all workers. Call this several times a
-    /// second.
+    /// [`Work::vanished`] and [`Work::overdue`] for all workers. Call this several times a second.
     fn beat(&mut self) -> Result<Beat>;
 
-    /// Running jobs whose lease has been over for `grace`, the longest first. Changes nothing, so
-    /// the call is cheap. If the caller runs late (its machine was suspended), it passes a grace,
-    /// because other workers may have been suspended with it and need time to renew.
+    /// Running jobs whose lease has been over for at least `grace`, those that are over longest
+    /// first. Changes nothing, so the call is cheap. If the caller runs late (its machine was
+    /// suspended), it passes a grace, because other workers may have been suspended with it and
+    /// need time to renew.
     fn overdue(&mut self, limit: usize, grace: Duration) -> Result<Vec<Fence>>;
 
     /// Lapses overdue jobs: each goes back to its queue, or is buried when its attempts or crashes
@@ -139,8 +141,8 @@ pub struct Claim {
     pub cursor: Cursor,
     /// How long a lease must have been over before this claim lapses it; see [`Work::overdue`].
     pub grace: Duration,
-    /// Whether it may take a suspect: a job that has crashed so often that it may be what kills its
-    /// workers. A worker that makes two claims at once allows it to one of them.
+    /// Whether this claim may take a suspect: a job that has crashed so often that it may be what
+    /// kills its workers. Of two claims that a worker makes at once, only one may.
     pub suspects: bool,
     /// A number that the worker chooses. If the answer is lost, [`Work::held`] finds the leased
     /// jobs by it.
@@ -170,8 +172,8 @@ impl Claim {
 pub struct Cursor {
     /// The claim starts after this group.
     pub group: i64,
-    /// The claim continues a round that started after this group, and ends with this group. `None`:
-    /// the claim starts a new round.
+    /// `None`: the claim starts a round, which goes once around the ring. Otherwise the claim
+    /// continues the round of an earlier claim, which started after this group and ends with it.
     pub round: Option<i64>,
 }
 
@@ -181,7 +183,8 @@ impl Cursor {
         Cursor { group, round: None }
     }
 
-    /// Whether the round has groups left that no claim has looked at, because of [`PASS_LIMIT`](super::PASS_LIMIT).
+    /// Whether the round has groups left that no claim has looked at, because of
+    /// [`PASS_LIMIT`](super::PASS_LIMIT).
     pub fn is_midway(self) -> bool {
         self.round.is_some()
     }

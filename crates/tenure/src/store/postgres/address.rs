@@ -1,8 +1,8 @@
-//! The address of a server, as given to `--db`: parsed once, and never shown in full afterwards.
+//! The address of a server, as given to `--db`: parsed once, and never shown with its password.
 //!
-//! Everything is parsed here, and the driver gets only settings that it knows, one by one. The
-//! driver's own parser is not used: it takes an `@` anywhere for the end of the password, and its
-//! errors repeat what they could not parse, which may be a password. Nothing here connects.
+//! The text is split here, and the driver gets only settings that it knows, one by one. The
+//! driver's parser of URLs is not used: it takes an `@` anywhere for the end of the password, and
+//! its errors repeat what they could not parse, which may be a password. Nothing here connects.
 
 mod split;
 
@@ -40,7 +40,7 @@ type Settings = BTreeMap<&'static str, String>;
 
 /// The address of a PostgreSQL database, and the user to connect as.
 ///
-/// It prints without the password, however it was given:
+/// An address prints without its password, however that was given:
 ///
 /// ```
 /// use tenure::engine::store::postgres::ServerAddress;
@@ -138,7 +138,8 @@ fn checked_schema(given: Option<String>) -> Result<String> {
     }
 }
 
-/// Gives each setting to the driver alone, so that the error can name the setting that was refused.
+/// Has the driver parse each setting separately, so that the error can name the one that is
+/// refused.
 fn configure(mut settings: Settings) -> Result<Config> {
     let user_timeout = settings.remove("tcp_user_timeout");
     if !settings.contains_key("host") {
@@ -221,7 +222,8 @@ fn default_host(port: &str) -> String {
     SOCKETS.into_iter().find(has_socket).unwrap_or("localhost").to_owned()
 }
 
-/// The address without its secrets, in a form that can be pasted into psql.
+/// The address without its secrets. It can be parsed again. psql accepts it too, unless it has the
+/// parameter `schema`.
 fn show(config: &Config, schema: &str) -> String {
     let user = config.get_user().map_or_else(String::new, |user| split::encode(user) + "@");
     let database =

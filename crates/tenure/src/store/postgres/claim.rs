@@ -39,8 +39,8 @@ pub(super) fn settle_and_claim(
     let (shown, asked) = (settle::Shown::new(settlements), Asked::new(ask));
     let mut params = shown.params().to_vec();
     params.extend(asked.params(marks));
-    // Tells the function that this transaction may have written: the library hands the claimed jobs
-    // out only after the COMMIT.
+    // Allows the claim in a transaction that has already written. That is safe here, because the
+    // library hands the claimed jobs out only after the COMMIT.
     params.push((&is_in_transaction, Type::BOOL));
     let rows = session.query(&schema.apply(BOTH), &params)?;
     let (settled, claimed) = read(&rows, ask, marks)?;

@@ -1,20 +1,21 @@
-//! Makes connections: with one timeout for the whole dial, with the session's settings, and
-//! again without what the other side refuses.
+//! Makes connections: with one timeout for the whole dial, with the session's settings, and again
+//! without the settings or without TLS, if the other side refuses them.
 //!
 //! **Settings go into the startup packet.** A `SET` after connecting would work on a direct
-//! connection. But behind a pooler that lends sessions per transaction, it would stay behind in a
-//! session of another client, whose long reports our timeouts would abort, and it would not hold in
-//! the next session that we get. PgBouncer and similar poolers refuse settings in the startup
-//! packet, or drop them; either way nothing leaks. If they are refused, this module connects
-//! without them, and the timeouts are then those of the pool: `ALTER ROLE … SET statement_timeout`
-//! sets one.
+//! connection. But a pooler that lends sessions per transaction would give the changed session to
+//! another client next, whose long reports our timeouts would abort, and our own next session would
+//! lack the settings. PgBouncer and similar poolers refuse settings in the startup packet, or drop
+//! them; either way no other client gets them. If they are refused, this module connects without
+//! them, and the timeouts are then those of the pool: `ALTER ROLE … SET statement_timeout` sets
+//! one.
 //!
 //! One of the settings is a unique mark. If the session has it after connecting, the session is
 //! direct, so that prepared statements and LISTEN can be used.
 //!
-//! **The whole dial has one timeout.** The driver's timeout covers only the socket, so that a
-//! server or balancer that accepts and then sends nothing would block a worker for ever. So each
-//! dial runs on a thread that lives until the dial ends; a link has at most one such thread.
+//! **The whole dial has one timeout.** The driver's timeout covers only the connection of the
+//! socket. So a server or balancer that accepts and then sends nothing would block a worker for
+//! ever. Therefore each dial runs on a thread that lives until the dial ends; a link has at most
+//! one such thread.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;

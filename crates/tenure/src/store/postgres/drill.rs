@@ -35,8 +35,8 @@ pub struct Rehearsal {
     on: bool,
     /// How many states were loaded.
     loads: u32,
-    /// The last loaded state. A savepoint leads back to it, because the next call often starts
-    /// there too.
+    /// The last loaded state. If the next call starts from the same state, as it often does, a
+    /// savepoint leads back to it.
     loaded: Option<Dump>,
     /// Holds the locks of the workers' processes.
     hands: Option<Hands>,
@@ -130,7 +130,7 @@ impl Postgres {
     }
 
     /// Sets the store to a state. With `moved`, the stored WAL timeline differs from the server's,
-    /// so that the database seems to be elsewhere.
+    /// so that the database seems to have gone back in time.
     fn put(&mut self, state: &Dump, moved: bool) -> Result<()> {
         if let Some(clock) = &self.rehearsal.clock {
             clock.set(state.now);
@@ -191,8 +191,8 @@ const EMPTY: &str = "DELETE FROM tenure.jobs; DELETE FROM tenure.done; DELETE FR
     DELETE FROM tenure.timeline; DELETE FROM tenure.keys; DELETE FROM tenure.queues; DELETE FROM tenure.clock; \
     DELETE FROM tenure.ledger; DELETE FROM tenure.steps; DELETE FROM tenure.workers";
 
-/// Leaves the last state. Rolled-back rows remain in the tables, so they are vacuumed from time to
-/// time.
+/// Rolls the last state back and begins the transaction of the next one. Rolled-back rows remain in
+/// the tables, so they are vacuumed from time to time.
 fn begin_anew(
     session: &mut Session,
     schema: &Schema,
@@ -427,7 +427,7 @@ fn key_row(key: &KeyRecord) -> Fields {
     .into()
 }
 
-/// A timeline entry, with a number below those of all entries to come.
+/// A timeline entry, with a number below those of all later entries.
 fn line_row(line: &TimelineEntry, seq: i64) -> Fields {
     json!({
         "seq": seq, "job_id": line.job.0, "at": line.at, "token": line.token.0, "began": line.from,

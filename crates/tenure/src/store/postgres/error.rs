@@ -157,7 +157,8 @@ pub(super) fn refuses_settings(cause: &postgres::Error) -> bool {
     matches!(code(cause), Some("08P01" | "0A000"))
 }
 
-/// Whether it may work without TLS: the handshake failed, or logging in this way is not allowed.
+/// Whether connecting without TLS may work: the handshake failed, or logging in this way is not
+/// allowed.
 pub(super) fn is_about_tls(cause: &postgres::Error) -> bool {
     beneath::<rustls::Error>(cause).is_some() || code(cause) == Some("28000")
 }
@@ -220,7 +221,7 @@ fn from_server(target: &str, doing: &'static str, said: &DbError, cause: postgre
                 "use the address of the primary, or add target_session_attrs=read-write to it",
             );
         }
-        // The detail lists the objects that depend on it; it quotes no row.
+        // The detail lists the objects that depend on the one to be dropped; it quotes no row.
         "2BP01" => {
             return unusable(
                 &format!(

@@ -126,7 +126,8 @@ fn packet(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Refuses, or says nothing. `handshake` is the protocol of the handshake, if there was one.
+/// Refuses the client, or sends nothing. `handshake` is the protocol that the handshake named, if
+/// there was a handshake.
 fn reply(
     stream: &mut impl Write,
     startup: &[u8],

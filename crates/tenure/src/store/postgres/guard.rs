@@ -1,8 +1,8 @@
 //! The worker's lock, which ends with its process: an advisory lock of its session.
 //!
 //! The server frees the lock when the session ends, and other workers conclude that the worker is
-//! dead. So it is taken again in every new session before any other call. This file only takes and
-//! holds the lock; `sql/postgres/verbs/lapse.sql` decides what a free lock means.
+//! dead. So the lock is taken again in every new session before any other call. This file only
+//! takes and holds the lock; `sql/postgres/verbs/lapse.sql` decides what a free lock means.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,11 @@ use crate::store::{Guarded, Registration};
 /// How long to wait before trying again to take a lock that another session held.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often a worker registers again. Each registration counts as taking the lock anew. The
-/// server's restarts are told apart by its statistics; after these were reset, a free lock means
-/// nothing until the worker registers again. To answer whether a session has a lock, the server
-/// goes through all locks, which takes 1.4 ms with a thousand: so not more often.
+/// How often a worker registers again, which counts as taking the lock anew. A free lock means
+/// something only if it was taken since the server's start and since its statistics were last
+/// reset, which a crash of the server does too. So if a person resets them, a free lock means
+/// nothing until the worker registers again. Registering more often would cost: to check whether a
+/// session has a lock, the server goes through all locks, which takes 1.4 ms with a thousand.
 const STILL_THERE: Duration = Duration::from_secs(300);
 
 /// A worker that this connection guards.
@@ -83,8 +84,8 @@ impl Guard {
     }
 
     /// Takes the lock again if it is time: every few minutes, and every second in a direct session
-    /// that did not get it. In that case another session had it, perhaps an earlier one of ours
-    /// that the server did not yet know to be gone.
+    /// that did not get it. Not getting it means that another session had the lock, perhaps an
+    /// earlier one of this worker whose end the server had not noticed yet.
     pub(super) fn take_if_it_is_time(
         &mut self,
         session: &mut Session,

@@ -1,5 +1,5 @@
-//! What `tenure doctor` checks on a server. No job needs any of this to run, and reading it needs
-//! no further rights; what a role may not see is reported as such.
+//! What `tenure doctor` checks on a server. No job needs any of this to run. A role needs no
+//! further right to read it; what the role may not see is reported as such.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ pub struct Terms {
 pub enum Durability {
     /// Always, whatever the setting of a session or role is.
     On,
-    /// Unless the setting of a session or role says otherwise. Then a crash of the server may lose
-    /// acknowledged commits, and may issue a token twice.
+    /// Unless the setting of a session or role says otherwise. If it does, a crash of the server
+    /// may lose acknowledged commits, and the server may then issue a token twice.
     Off,
 }
 

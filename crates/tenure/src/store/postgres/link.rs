@@ -101,14 +101,15 @@ impl Link {
         doing: &'static str,
         work: impl FnOnce(&mut Session) -> Result<T, postgres::Error>,
     ) -> Result<T> {
-        // Taken out, so that after a panic in `work` there is no session instead of a broken one.
+        // Take the session out: if `work` panics, the link then has no session instead of a broken
+        // one.
         let mut session = self.take_session()?;
         let answer = work(&mut session);
         self.give_back(session, answer.as_ref().err());
         answer.map_err(|cause| self.told(doing, cause))
     }
 
-    /// The error to return. If a right is missing, asks the server what would grant it.
+    /// The error to return. If a right is missing, looks up which GRANT would help.
     fn told(&mut self, doing: &'static str, cause: postgres::Error) -> Error {
         let mut error = error::from_postgres(&self.target, doing, cause);
         let schema = Schema::new(self.address.schema());
@@ -150,8 +151,9 @@ impl Link {
         Ok(session)
     }
 
-    /// Fails only if the session has ended. If a guard could not be taken for another reason, work
-    /// goes on without it, and the lease alone decides about the worker's jobs.
+    /// Calls `take` for each guarded worker. Fails only if the session has ended. If a guard could
+    /// not be taken for another reason, work goes on without it, and the lease alone decides about
+    /// the worker's jobs.
     fn stand_guard(
         &mut self,
         session: &mut Session,

@@ -121,7 +121,7 @@ pub(super) fn jobs(
     limit: usize,
 ) -> Result<Vec<JobRecord>, postgres::Error> {
     const PAGE: &str = row::select_record!("tenure.page($1, $2, $3, $4, $5, $6, $7, $8)");
-    // The function takes the number of a waiting job for all queued jobs, ready or waiting.
+    // To the function, the number of `waiting` means all queued jobs, ready or waiting.
     let state = filter.state.map(|state| spelling::code(state, true));
     let rows = session.query(
         &schema.apply(PAGE),

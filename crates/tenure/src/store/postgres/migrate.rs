@@ -1,12 +1,13 @@
-//! The schema and its versions: what is applied, what is missing, and bringing it up or down.
+//! The schema and its versions: what is applied, what is missing, and how it is brought up to date
+//! or removed.
 //!
-//! Two things are installed. Tables come by numbered migrations, once each. Functions come from the
-//! binary as a whole and replace those of an older one. The single forms keep the signatures that
-//! were released, so their callers need not notice. Functions of a newer release stay, since
-//! releases are counted.
+//! Two things are installed. Tables come by numbered migrations, each applied once. Functions come
+//! from the binary as a whole and replace those of an older one; the functions of
+//! `sql/postgres/single` keep their released signatures, so that their callers need no change.
+//! Functions of a newer release stay in place: each set of functions has a release number.
 //!
-//! Everything happens in one transaction under one lock, so that any number of processes may ask
-//! for it at once. Where there is nothing to do, nothing is locked.
+//! Every change happens in one transaction under one lock, so that any number of processes may
+//! start it at once. If nothing is missing and no roles are to be made, nothing is locked.
 
 mod about;
 mod replace;
@@ -24,39 +25,41 @@ use super::session::{Isolation, Session};
 use crate::store::migrate::{CLIENT, Refusal, Status};
 use crate::store::{Error, Result};
 
-/// Whether roles are made for those who work, enqueue and read.
+/// Whether to make roles for workers, for programs that enqueue, and for readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Roles {
-    /// They are made where they are missing, and given their rights.
+    /// Make the missing ones, and grant them their rights.
     Make,
-    /// The owner grants rights to roles of their own.
+    /// Make none: the owner grants rights to other roles.
     Leave,
 }
 
-/// What becomes of functions that are newer than this binary's.
+/// What to do with functions that are newer than this binary's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Newer {
-    /// They stay.
+    /// Leave them in place.
     Leave,
-    /// This binary's take their place.
+    /// Replace them by this binary's.
     Replace,
 }
 
-/// What came of bringing a schema up to date.
+/// The result of bringing a schema up to date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brought {
-    /// It has all that this binary brings.
+    /// It has all that this binary installs.
     Current,
-    /// Its functions are newer, of this release, and were left in place; this binary has those of `own`.
+    /// Its tables are up to date. Its functions are newer than this binary's, and were left in
+    /// place.
     LeftNewer {
-        /// What is installed.
+        /// The release of the installed functions.
         installed: u32,
-        /// What this binary has.
+        /// The release of this binary's functions.
         own: u32,
     },
 }
 
-/// What a store holds, as far as it matters to who removes it. Counting ends at [`Contents::MOST`].
+/// How many jobs a store holds, for the operator who removes it. Counting stops at
+/// [`Contents::MOST`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contents {
     /// Jobs that are queued, running or parked.
@@ -66,7 +69,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// So many jobs, or more.
+    /// A count that is this high means this many jobs or more.
     pub const MOST: u64 = 1_000_000;
 }
 
@@ -83,7 +86,7 @@ impl Migrations {
         Ok(Migrations { link, schema: Schema::new(address.schema()) })
     }
 
-    /// Where the schema stands. It changes nothing.
+    /// The state of the schema. Changes nothing.
     pub fn status(&mut self) -> Result<Vec<Status>> {
         let about = look(&mut self.link, &self.schema)?;
         about.status().map_err(|refusal| self.refused(refusal))
@@ -94,12 +97,12 @@ impl Migrations {
         self.bring(roles, Newer::Leave)
     }
 
-    /// The same, and newer functions are left or replaced.
+    /// Like [`Migrations::up`], with the choice whether newer functions are left or replaced.
     pub fn bring(&mut self, roles: Roles, newer: Newer) -> Result<Brought> {
         self.up_with(roles, newer, &Functions::own())
     }
 
-    /// The same, with files that `edit` has had in its hands.
+    /// Like [`Migrations::up`], with the text of each file passed through `edit`.
     #[cfg(feature = "drill")]
     pub(super) fn up_edited(&mut self, edit: impl Fn(&str, &str) -> String) -> Result<()> {
         self.up_with(Roles::Leave, Newer::Leave, &Functions::edited(edit)).map(drop)
@@ -111,7 +114,8 @@ impl Migrations {
         texts::FUNCTIONS.to_vec()
     }
 
-    /// Puts the functions of one file in the place of those that are there, under the same settings.
+    /// Replaces the functions of one file, and gives them their planner settings again, which a
+    /// replaced function loses.
     #[cfg(feature = "drill")]
     pub(super) fn replace(&mut self, text: &str) -> Result<()> {
         let Migrations { link, schema } = self;
@@ -156,7 +160,8 @@ impl Migrations {
                     session.batch(&make_roles(schema))?;
                 }
                 if about.acts_for_another() {
-                    // So that what a superuser adds does not run with the rights of a superuser.
+                    // Act as the owner of the schema. Functions that a superuser owned would run
+                    // with a superuser's rights.
                     let owner = (&about.owner as &_, Type::TEXT);
                     session.query("SELECT set_config('role', $1, true)", &[owner])?;
                 }
@@ -172,7 +177,8 @@ impl Migrations {
         done.map_err(|refusal| self.refused(refusal))
     }
 
-    /// What a removal would take away; None if there is no store. Refuses what [`Migrations::down`] would refuse.
+    /// How many jobs [`Migrations::down`] would delete; `None` if there is no store. Refuses what
+    /// `down` would refuse.
     pub fn contents(&mut self) -> Result<Option<Contents>> {
         const COUNT: &str = "SELECT count(*) FROM (SELECT 1 FROM tenure.TABLE LIMIT $1) counted";
         let about = look(&mut self.link, &self.schema)?;
@@ -195,8 +201,8 @@ impl Migrations {
         Ok(Some(Contents { live: count("jobs")?, ended: count("done")? }))
     }
 
-    /// Removes the schema and what is Tenure's in it. If it holds anything else, or something else depends on it,
-    /// nothing is removed. Roles stay: they belong to the server.
+    /// Removes the schema with Tenure's objects. If the schema holds anything else, or another
+    /// object depends on it, nothing is removed. Roles stay: they belong to the whole server.
     pub fn down(&mut self) -> Result<()> {
         let Migrations { link, schema } = self;
         let done = link.run("remove the schema", |session| {
@@ -239,17 +245,18 @@ fn unusable(link: &Link, Refusal { problem, next }: Refusal) -> Error {
     Error::Unusable { target: link.target().to_owned(), problem, next }
 }
 
-/// Callers that migrate the same schema wait here, and no longer than a person would: one of them does the work for
-/// all.
+/// Takes the lock under which the schema is changed. Other processes that migrate it wait here, for
+/// 60 s at most; the first one does the work for all.
 fn lock(session: &mut Session, schema: &Schema) -> Result<(), postgres::Error> {
     const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended('tenure schema ' || $1, 0))";
-    // A step that takes its time is not broken off, and names in the files mean what they say whatever the role's
-    // own path is.
+    // No time limit for a statement: a slow migration must not be aborted. And a fixed search path:
+    // names in the files must not depend on the path of the role.
     session.batch(
         "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '60s'; SET LOCAL search_path = pg_catalog, pg_temp",
     )?;
     session.query(LOCK, &[(&schema.name(), Type::TEXT)])?;
-    // From here on a lock is one on a table that others use: better to fail than to hold them up.
+    // From here on, the locks are on tables that workers use. Fail after 5 s instead of blocking
+    // the workers for longer.
     session.batch("SET LOCAL lock_timeout = '5s'")
 }
 
@@ -264,7 +271,8 @@ fn install(
         VALUES ($1, $2, $3, $4, tenure.clock_ms())";
     const INSTALLED: &str = "UPDATE tenure.meta SET functions = $1, functions_client = $2, functions_release = $3, \
         functions_at = tenure.clock_ms()";
-    // Once. A restored dump brings what was noted where it comes from, and must go on to do so.
+    // Set only once. A restored dump contains the values of its old server. They must stay, because
+    // they show that the database was moved.
     const NOTED: &str = "UPDATE tenure.meta m SET wal_timeline = h.wal_timeline, system = h.system, jobs_table = h.jobs_table \
         FROM tenure.whereabouts() h WHERE m.wal_timeline IS NULL";
     if !about.exists {
@@ -285,7 +293,7 @@ fn install(
     // Only the owner may call a function until the right is granted.
     session
         .batch(&format!("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {} FROM PUBLIC", schema.quoted()))?;
-    // Last, because the clock is one of the functions.
+    // Recorded last, because `tenure.clock_ms` is one of the functions.
     for migration in pending() {
         session.execute(
             &schema.apply(APPLIED),
@@ -322,14 +330,15 @@ fn remove(session: &mut Session, schema: &Schema) -> Result<(), postgres::Error>
 }
 
 fn make_roles(schema: &Schema) -> String {
-    // The names stand in quotes there, which no name of a schema contains.
+    // In that file the role names stand in single quotes, which no schema's name contains.
     include_str!("../../../sql/postgres/roles.sql")
         .replace("'tenure_", &format!("'{}_", schema.name()))
 }
 
 fn grants(schema: &Schema) -> String {
     let named = include_str!("../../../sql/postgres/grants.sql")
-        // The roles first: the schema's own name may begin like theirs.
+        // Replace the names of the roles first: the schema's own name may begin like them, for
+        // example `tenure_jobs`.
         .replace("\"tenure_", &format!("\"{}_", schema.name()))
         .replace("\"tenure\"", &format!("\"{}\"", schema.name()));
     schema.apply(&named).into_owned()

@@ -2,7 +2,7 @@
 //! what is missing.
 //!
 //! The rights of the roles are read from the statements that grant them, so that there is only one
-//! list. The function that a server's refusal is about is found in its message: the message is
+//! list. When the server refuses a call, its message names the function. The message may be
 //! translated, but the name in it is not.
 
 use postgres::types::Type;
@@ -130,7 +130,8 @@ impl Rights {
         if self.role.is_empty() || self.functions.is_empty() {
             return None;
         }
-        // Take the last match, since the text before the server's message says what was being done.
+        // Take the last match: the text before the server's message names the call, which may have
+        // the name of another function.
         let words = refusal.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let refused = words.rev().find(|word| self.functions.iter().any(|name| name == word));
         let refused = match (refused, self.is_usable) {

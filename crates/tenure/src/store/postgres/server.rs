@@ -1,5 +1,5 @@
 //! Checks a server right after connecting: whether it can hold a store at all, and whether the
-//! session is direct. Knows nothing about tables.
+//! session is direct. Looks at no tables.
 
 use super::session::Session;
 use crate::store::{Error, Result};

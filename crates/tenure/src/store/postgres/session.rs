@@ -27,9 +27,11 @@ type Typed<T> = fn(&mut Client, &str, &[Param<'_>]) -> Result<T, postgres::Error
 
 /// One connection, until it is lost.
 pub(super) struct Session {
-    // Dropped first: then the statements, which are dropped later, send no message to the server.
+    // Declared first, so that it is dropped first: then dropping the statements sends no message to
+    // the server.
     client: Client,
-    /// By text: seen once, or prepared. The engine has few texts, so none is evicted.
+    /// By text: `None` if the text was used once, otherwise the prepared statement. The engine has
+    /// few texts, so none is evicted.
     statements: HashMap<String, Option<Statement>>,
     may_prepare: bool,
     standing: Standing,
@@ -159,8 +161,8 @@ impl Session {
 
     fn commit(&mut self) -> Result<(), postgres::Error> {
         if self.standing == Standing::Failed {
-            // A COMMIT would roll everything back and report no error. This statement returns the
-            // error, unless the work went back to a savepoint.
+            // A COMMIT would roll everything back and report no error. This statement fails then,
+            // unless the work has gone back to a savepoint.
             self.client.batch_execute("SELECT")?;
         }
         self.client.batch_execute("COMMIT")
@@ -185,7 +187,7 @@ impl Session {
             && self.forget(sql, cause)
             && self.standing == Standing::Idle
         {
-            // The server answered the statement with an error, so nothing of it took effect.
+            // The server refused the prepared statement, so it did not run. Run it unprepared.
             answer = typed(&mut self.client, sql, params);
         }
         self.note(&answer);
@@ -218,7 +220,8 @@ impl Session {
         }
     }
 
-    /// Whether the error is about the prepared statement, not about its content.
+    /// Whether the error is about the prepared statement, not about its content. Then the statement
+    /// is not used again.
     fn forget(&mut self, sql: &str, cause: &postgres::Error) -> bool {
         match cause.code().map(|code| code.code()) {
             // The name does not exist, or exists already: the session is not direct after all.

@@ -28,8 +28,9 @@ pub(super) fn settle(
 }
 
 /// Enqueues the follow-ups of the settlements that will be applied. Runs first in their
-/// transaction: it locks the jobs, so that those settlements will indeed be applied, and a job that
-/// is deleted at once leaves no timeline entry behind.
+/// transaction, and locks the jobs, so that those settlements will indeed be applied. Not later,
+/// because a refused follow-up adds a timeline entry to the job, which would stay behind if the
+/// settlement had already deleted the job.
 pub(super) fn follow(
     session: &mut Session,
     schema: &Schema,
@@ -45,7 +46,8 @@ pub(super) fn follow(
     let mut follow_ups = Vec::new();
     for place in held {
         let Settlement { fence, then, .. } = &settlements[place];
-        // The first settlement of a job is applied; the others are late.
+        // Of several settlements of one job only the first is applied, so only its follow-ups are
+        // enqueued.
         if heard.insert(fence.job) {
             parents.extend(then.iter().map(|_| *fence));
             follow_ups

@@ -53,7 +53,8 @@ fn shorter_waits_do_not_put_off_a_workers_first_look() {
     let mut store = lent.store();
     store.register(&registration()).unwrap();
     store.patience = Patience::default();
-    // The first wait only listens: a new connection is a reason to look.
+    // The first wait begins to listen. A new connection would be reported as a change, so wait
+    // until nothing is reported.
     while store.wait(clock::monotonic()).unwrap() == Wake::Changed {}
     store.patience = Patience::default();
     let begun = clock::monotonic();
@@ -190,7 +191,8 @@ fn a_beat_remembers_how_far_the_server_was() {
     assert!(store.seen.is_some());
 }
 
-/// Lets another session announce a queue, and makes sure that it was heard.
+/// Lets another session announce a queue, and makes calls on the store's connection so that the
+/// notification arrives.
 fn announce(lent: &Lent, store: &mut Postgres, queue: &str) {
     let said = format!("NOTIFY \"{}\", '{queue}'", lent.schema().channel().replace('"', "\"\""));
     lent.alter(&said);
@@ -231,10 +233,10 @@ fn a_wait_that_cannot_listen_says_why() {
     let lent = Lent::new();
     let mut store = lent.store();
     cut(&mut store.link);
-    // Nobody is guarded, so there is no hurry to connect again.
+    // This connection guards no worker, so it is in no hurry to connect again.
     let lost = store.wait(clock::monotonic()).unwrap_err();
     assert!(lost.is_transient() && !store.link.is_connected(), "{lost}");
-    // The session is well, but the name cannot be sent.
+    // The session works, but the name of the channel cannot be sent.
     store.schema = Schema::new("a\0b");
     pid(&mut store.link);
     let refused = store.wait(clock::monotonic()).unwrap_err();

@@ -1,9 +1,9 @@
 //! Wake-ups: notifications of other connections (NOTIFY), received without polling.
 //!
 //! A notification is only a hint. Those sent while the connection was down are lost, so every new
-//! connection is itself a reason to look. Behind a pooler no notification arrives, and LISTEN would
-//! stay behind in a session of another client: there this module does not send it, and
-//! [`Link::hears`] says that the caller must poll.
+//! connection is itself a reason to look. Behind a pooler no notification arrives, and a LISTEN
+//! would stay behind in a session of another client. So this module sends no LISTEN there, and
+//! [`Link::hears`] is false, so that the caller polls.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -109,8 +109,8 @@ impl Link {
     }
 
     /// Reconnects at once if a worker's guard was lost with the connection, instead of at the next
-    /// call, which may be a second later. If it does not succeed until then, the next call returns
-    /// why.
+    /// call, which may be a second later. If that does not succeed before `until`, the next call
+    /// returns the reason.
     pub(super) fn come_back(&mut self, until: Instant) {
         const PAUSE: Duration = Duration::from_millis(50);
         while self.has_guards() && !self.is_connected() {

@@ -70,7 +70,8 @@ impl Tx<'_> {
         let lane = |row: &Row<'_>| {
             let (queue, tenant) = (Name::trusted(row.get(2)?), Tenant::trusted(row.get(3)?));
             let stands: i64 = row.get(1)?;
-            // Only the lane tells whether the handler of a suspect has returned since the crash.
+            // Whether a job that crashed often is a suspect is stored only in its lane: when its
+            // handler returns, the job moves to another lane.
             let suspect = stands & lane::SUSPECT != 0 && makes_suspect(row.get(5)?, row.get(6)?);
             let right = lane::of_names(&queue, &tenant, &Name::trusted(row.get(4)?), suspect);
             Ok((stands != right).then_some((JobId(row.get(0)?), stands, right)))

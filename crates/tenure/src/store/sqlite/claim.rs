@@ -64,7 +64,7 @@ impl Tx<'_> {
     pub(super) fn finds_nothing(&self, ask: &Claim) -> Result<Option<Claimed>> {
         let breaks = self.breaks()?;
         if breaks.is_new && self.looks_over(ask)? {
-            // There is a break to record, which needs the write lock.
+            // The claim must record a break, which needs the write lock.
             return Ok(None);
         }
         let queues = self.open_queues(ask)?;
@@ -120,9 +120,9 @@ struct Walk<'a> {
     queues: &'a BTreeSet<&'a Name>,
     /// The numbers of the requested kinds; `None` for all.
     kinds: Option<BTreeSet<i64>>,
-    /// Whether the claim may take a suspect: not while its worker runs one that started less than
-    /// [`SUSPICION`] ago, or that its next crash would bury; not after it has taken one; and not
-    /// if it was not asked for any.
+    /// Whether the claim may take a suspect. Not if its caller forbids it (`Claim::suspects`), not
+    /// after it has taken one, and not while its worker runs one that started less than
+    /// [`SUSPICION`] ago or that its next crash would bury.
     suspect_allowed: bool,
     /// Whether the claim may take a suspect whose next crash would bury it: only if the worker runs
     /// no other suspect.
@@ -175,8 +175,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Where the next claim continues. A claim that has room left and has not finished its round
-    /// continues where it stopped.
+    /// Where the next claim continues. If this claim has room left, but stopped at [`PASS_LIMIT`]
+    /// before the end of its round, the next one continues the round there.
     fn cursor(&self, has_room: bool) -> Cursor {
         let end = self.ask.cursor.end();
         if has_room && self.passed >= PASS_LIMIT && self.walked_to != end {
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes up to `n` jobs, in rounds of at most [`GROUP_LIMIT`] groups, once around the ring.
+    /// Takes up to `n` jobs, from at most [`GROUP_LIMIT`] groups at a time, once around the ring.
     fn take(&mut self, n: usize) -> Result<Vec<Attempt>> {
         let mut taken = Vec::new();
         while taken.len() < n {
@@ -199,8 +199,8 @@ impl<'a> Walk<'a> {
         Ok(taken)
     }
 
-    /// Up to `limit` further groups with work for this claim. Cuts the groups that it has walked
-    /// off the ranges.
+    /// Up to `limit` further groups with work for this claim. Removes the groups that it has looked
+    /// at from `ranges`.
     fn next_groups(&mut self, limit: usize) -> Result<Vec<Group>> {
         let mut groups = Vec::new();
         while groups.len() < limit
@@ -345,8 +345,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Takes a job, and reads it in a second statement: with RETURNING, SQLite would keep a
-    /// statement journal for a statement that changes one row.
+    /// Takes a job, and reads it with a second statement. RETURNING would cost more: SQLite would
+    /// then keep a statement journal, although one row changes.
     fn take_one(&self, job: JobId) -> Result<Option<Attempt>> {
         let by_id = named_params! { ":job": job.0 };
         let taken = self.tx.run(

@@ -39,8 +39,8 @@ impl Sqlite {
         texts.into_inner()
     }
 
-    /// From now on this file's writer in this process begins transactions that read before they
-    /// take the write lock.
+    /// From now on this file's writer in this process begins transactions without the write lock,
+    /// and takes it only when it writes.
     pub fn begin_deferred(&self) {
         self.writer.deferred.store(true, Ordering::SeqCst);
     }

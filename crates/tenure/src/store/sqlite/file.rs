@@ -30,16 +30,16 @@ pub(super) const MIGRATIONS: [Migration; 1] = [Migration {
 /// Older versions can corrupt a WAL that several processes share.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// What may become of a database that has tables, but none of ours.
+/// What to do with a database that has tables, but none of Tenure's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Foreign {
-    /// It is somebody's data, opened by mistake.
+    /// Refuse it: it belongs to another program, and was named by mistake.
     Refuse,
-    /// Its owner asked for our tables beside theirs.
+    /// Add Tenure's tables to it, as its owner asked.
     Adopt,
 }
 
-/// An open file: the writing connection, and what stands beside the file.
+/// An open file: the connection that writes, and the files beside the database.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) beside: Beside,
@@ -53,10 +53,10 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     mount::check(path, &target)?;
     let turn_file = beside(path, "-turn");
     moved::check_log(path, &target, turn::last_open(&turn_file))?;
-    // Before anything is created beside it or changed in it.
+    // Refuse a database that is not Tenure's before anything is created beside it or changed in it.
     if path.metadata().is_ok_and(|file| file.len() > 0) {
         let reader = open_reader(path, &target)?;
-        // In one snapshot: another process may be setting the file up at this moment.
+        // Read it in one snapshot: another process may be creating the tables at this moment.
         let snapshot = reader
             .unchecked_transaction()
             .map_err(|cause| error::from_sqlite(&target, "look at the store", cause))?;
@@ -65,7 +65,8 @@ pub(super) fn open(path: &Path, clock: &Clock, foreign: Foreign) -> Result<Opene
     let failed = |cause| error::from_io(&target, "open the store", cause);
     let turns = Turns::open(&turn_file).map_err(failed)?;
     let witness = Witness::open(&beside(path, "-witness"));
-    // The first one sets the file up; whoever comes at the same time waits here and finds it done.
+    // The process that gets the first turn sets the file up. Other processes that open the file at
+    // the same time wait here, and then find it set up.
     turns.take().map_err(failed)?;
     let opened = moved::check_log(path, &target, turn::last_open(&turn_file))
         .and_then(|()| open_in_turn(path, &target, clock, foreign, &witness))
@@ -85,7 +86,8 @@ fn open_in_turn(
     foreign: Foreign,
     witness: &Witness,
 ) -> Result<(Connection, Whereabouts)> {
-    /// A file that was never written may get another number when it is, where a container's layers lie over it.
+    /// Where containers put one file system over another (overlay), a file may get another inode
+    /// number when it is first written. Then the file is opened again, this often at most.
     const TRIES: usize = 3;
     let failed = |cause| error::from_io(target, "open the store", cause);
     for _ in 0..TRIES {
@@ -96,7 +98,7 @@ fn open_in_turn(
         hear_witness(&mut connection, witness, clock)
             .map_err(|cause| error::from_sqlite(target, "look for an older state", cause))?;
         let whereabouts = Whereabouts::of(path).map_err(failed)?;
-        // The same before and after: so it is the one that is open.
+        // The path led to the same file before and after, so that file is the open one.
         if whereabouts.files.database == before {
             return Ok((connection, whereabouts));
         }
@@ -104,7 +106,7 @@ fn open_in_turn(
     Err(Moved::Replaced.error(target))
 }
 
-/// Begins a new epoch if the file has gone back in time. Whoever opens a file that has not writes nothing.
+/// Begins a new epoch if the file has gone back in time. Otherwise writes nothing.
 pub(super) fn hear_witness(
     connection: &mut Connection,
     witness: &Witness,
@@ -119,7 +121,8 @@ pub(super) fn hear_witness(
     Ok(())
 }
 
-/// The same in an open transaction; the witness is written after its commit.
+/// Like [`hear_witness`], in a transaction of the caller. Returns whether an epoch has begun. The
+/// caller must write the witness after the commit.
 pub(super) fn heed(
     connection: &Connection,
     witness: &Witness,
@@ -131,8 +134,10 @@ pub(super) fn heed(
         file.query_row([], |row| Ok((read_beat(row)?, row.get::<_, bool>(3)?)))?;
     let mut seen = witness.read();
     let Some(mut accused) = accuse(&file, seen.as_ref()) else { return Ok(false) };
-    // A witness that keeps nothing would accuse the file again and again. It is heard once; from then on it counts what
-    // this process knows by itself.
+    // If the witness keeps nothing that is written to it, every comparison would find that the file
+    // has gone back in time. Therefore a new epoch begins for this reason only once, and
+    // `unwitnessed` in the database records that. From then on, compare the file with what this
+    // process wrote last.
     let keeps = seen.as_ref().is_some_and(|seen| seen.installation == file.installation)
         || witness.can_keep();
     if !keeps {
@@ -145,14 +150,15 @@ pub(super) fn heed(
     }
     let (epoch, reason) = accused;
     Tx { connection, sql: &super::embedded(), now: clock.now() }.raise_epoch(epoch, &reason)?;
-    // Ahead of what the witness has seen, so that only the next restore is noticed again.
+    // Raise the file's beat to the witness's. Otherwise this restore would be noticed again at the
+    // next opening.
     let seen = seen.map_or(0, |seen| seen.beat);
     connection
         .execute("UPDATE tenure_meta SET beat = max(beat, ?1), unwitnessed = ?2", (seen, !keeps))?;
     Ok(true)
 }
 
-/// Raises the beat, in the transaction whose commit it counts.
+/// Raises the beat. Call this in the transaction whose commit the beat counts.
 pub(super) fn beat(connection: &Connection) -> rusqlite::Result<Beat> {
     let mut beat = connection.prepare_cached(
         "UPDATE tenure_meta SET beat = beat + 1 RETURNING installation, beat, epoch",
@@ -175,7 +181,7 @@ pub(super) fn open_reader(path: &Path, target: &str) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Where a file's schema stands. It changes nothing; a file that does not exist has everything
+/// The state of a file's schema. Changes nothing. If the file does not exist, all migrations are
 /// pending.
 pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     let target = path.display().to_string();
@@ -186,8 +192,8 @@ pub(super) fn status(path: &Path) -> Result<Vec<Status>> {
     Ok(migrate::compare(&MIGRATIONS, &applied))
 }
 
-/// The file itself, whatever link or relative name leads to it: what stands beside it is shared by
-/// all who open it.
+/// The path of the file itself, with links and relative names resolved. All processes that open the
+/// file must find the same files beside it.
 pub(super) fn resolve(path: &Path) -> PathBuf {
     let found = path.canonicalize().or_else(|_| {
         let name = path.file_name().unwrap_or_default();
@@ -200,7 +206,7 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The file that stands beside the database under its name and a suffix.
+/// The path of a file beside the database: the database's path and a suffix.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -221,7 +227,7 @@ fn check_version() -> Result<()> {
     })
 }
 
-/// Refuses what cannot be a database of ours, before anything is created or changed.
+/// Refuses what cannot be a database of Tenure's, before anything is created or changed.
 fn check_file(path: &Path, target: &str) -> Result<()> {
     let found = match path.metadata() {
         Ok(found) => found,
@@ -246,20 +252,21 @@ fn check_file(path: &Path, target: &str) -> Result<()> {
             next: "remove the other name, or copy the file and open the copy".into(),
         });
     }
-    // Looked up rather than tried, because root may write to everything.
+    // Look at the permissions instead of trying to write, because root may write to a read-only
+    // file.
     if found.permissions().readonly() {
         return Err(error::read_only(target));
     }
     Ok(())
 }
 
-/// Opens a file that only its owner may read, and creates it where there is none.
+/// Opens a file. If there is none, creates one that only its owner may read.
 pub(super) fn private_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Makes the database file where there is none. One that is there is opened by nobody but SQLite: by
-/// POSIX, closing any descriptor of a file drops every lock that this process holds on it.
+/// Creates the database file if there is none. Must not open an existing one, only SQLite may do
+/// that: by POSIX, closing any descriptor of a file drops every lock that this process holds on it.
 fn create_private(path: &Path) -> std::io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(cause) if cause.kind() != ErrorKind::AlreadyExists => Err(cause),
@@ -293,14 +300,15 @@ pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     keep_statements(connection)
 }
 
-/// Each statement is compiled once. Without the setting, SQLite compiles a statement again for other
-/// parameters if a partial index might suit them.
+/// Keeps compiled statements. Without the setting (QPSG), SQLite compiles a statement again for
+/// other values of its parameters, if a partial index might suit them.
 fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-/// Makes sure that this database is ours to use, and tells what was applied to it.
+/// Refuses a database that is not Tenure's, or whose tables this binary does not know. Returns the
+/// migrations that were applied to it.
 fn check_ours(connection: &Connection, target: &str, foreign: Foreign) -> Result<Vec<Applied>> {
     let failed = |cause| error::from_sqlite(target, "look at the store", cause);
     let unusable =
@@ -335,7 +343,7 @@ pub(super) fn migrate_up(
     migrate_up_edited(connection, target, clock, foreign, |_, text| text.to_owned())
 }
 
-/// The same, after `edit` has had each migration in its hands.
+/// Like [`migrate_up`], with the text of each migration passed through `edit`.
 pub(super) fn migrate_up_edited(
     connection: &mut Connection,
     target: &str,

@@ -2,8 +2,8 @@
 //! worker is gone.
 //!
 //! A worker's lock is a lock of the operating system on a file of its own beside the database. The
-//! kernel frees it when the process ends, however that happens, and only then. The file stays;
-//! without it, the lock counts as held.
+//! kernel frees it when the process ends, however that happens, and only then. The file stays
+//! behind. If the file is missing, the lock counts as held.
 //!
 //! A store in memory is visible to one process only. There a lock is an entry in a set that the
 //! connections share, and ends with the connection that holds it.
@@ -75,8 +75,8 @@ impl Guards {
                 if !lock(&file)? {
                     return Ok(Guarded::ByLeaseAlone);
                 }
-                // Another process may have deleted the file a moment ago, in a sweep. Then others
-                // would look at a new file.
+                // A sweep of another process may have deleted the file a moment ago. Then others
+                // would check a new file, so take the lock of a new file too.
                 if file.metadata()?.nlink() > 0 {
                     break Some(file);
                 }

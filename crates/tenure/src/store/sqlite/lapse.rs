@@ -46,7 +46,7 @@ impl Tx<'_> {
         let (leases_are_out, workers): (bool, usize) =
             self.one(&self.sql.lapse.pulse_of, [], read)?.unwrap_or_default();
         let last = row::time(self.meta()?.pulse);
-        // A pulse in the future means that the clock was set back; then it is not early.
+        // A pulse in the future means that the clock was set back since: then it is not too early.
         let early = (last..last + PULSE).contains(&self.now);
         let leads = !early && leases_are_out;
         Ok(Beat { leads, leases_are_out, workers, wakes: true })
@@ -72,8 +72,8 @@ impl Tx<'_> {
         let latest = job.started_at.zip(job.max_runtime_ms).map(|(at, ms)| at.as_millis() + ms);
         let ran_out = latest.is_some_and(|latest| latest <= self.now.as_millis());
         if verb == Verb::Lapse && !became.has_ended() && !ran_out {
-            // The worker may only have been late. It may return until its lease would have been
-            // over a second time.
+            // Perhaps the worker was only late. It may return until its lease, granted once more
+            // now, would be over.
             let until = self.now.as_millis() + job.lease_ms.unwrap_or_default();
             self.run(
                 &self.sql.lapse.may_return,
@@ -113,7 +113,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// After a clock break, makes a guard that is still held count again.
+    /// A lock that was taken before a clock break does not count. After a break, makes the lock of
+    /// a worker that still holds it count again.
     pub(super) fn keep_guard(&self, worker: &WorkerId) -> Result<()> {
         let since = self.meta()?.since.as_millis();
         self.run(
@@ -146,8 +147,8 @@ impl Tx<'_> {
         Ok(self.guards()?.iter().any(|guard| self.look_at(guard, guards, gap) != Look::Nothing))
     }
 
-    /// How long a lock must have been free. After a stall the gap is longer, because workers
-    /// reconnect one by one and take their locks again as they do.
+    /// How long a lock must have been free. After a stall the gap is longer, the same as on
+    /// PostgreSQL, where workers reconnect one by one and take their locks again only then.
     fn guard_gap(&self) -> Result<Duration> {
         let (broke, gap) = (row::time(self.breaks()?.broke), self.meta()?.guard_gap);
         Ok(if broke > self.now - AFTER_STALL { gap.max(STALLED_GAP) } else { gap })
@@ -166,7 +167,7 @@ impl Tx<'_> {
     }
 
     /// Checks every worker's lock, and takes back the jobs of workers that are gone. Also returns
-    /// the workers whose records are not needed any more.
+    /// the workers that it has deleted, so that the caller removes their lock files.
     pub(super) fn vanished(
         &self,
         limit: usize,
@@ -210,9 +211,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A worker that counted as gone has shown its token again, so its crash does not count. The
-    /// same holds for a worker whose lease was over, if it returns within one lease and while the
-    /// job waits for its next attempt.
+    /// Undoes the crash of a worker that was taken for gone, but has shown its token again. If only
+    /// its lease was over, this holds only if it returns within the length of one lease, while the
+    /// job still waits for its next attempt.
     pub(super) fn take_crash_back(&self, shown: Fence) -> Result<()> {
         let lapsed = self.heard(shown, Verb::Vanish)?.is_none();
         if lapsed && self.heard(shown, Verb::Lapse)?.is_none()
@@ -269,7 +270,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Deletes workers whose locks say nothing, if they have not registered for [`WORKER_MEMORY`].
+    /// Deletes workers whose locks cannot show whether they live, if they have not registered for
+    /// [`WORKER_MEMORY`].
     pub(super) fn forget_workers(&self) -> Result<()> {
         let (old, since) = (self.now - WORKER_MEMORY, self.meta()?.since);
         self.run(

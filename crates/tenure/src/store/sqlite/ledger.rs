@@ -16,7 +16,8 @@ use crate::record::JobRecord;
 use crate::store::Resolved;
 
 impl Tx<'_> {
-    /// Refused entries come last, in a fixed order, as on every engine.
+    /// Applies entries, each under its token. Those that are refused are handled last, in a fixed
+    /// order, so that every engine writes the same timeline.
     pub(super) fn ledger(&self, entries: &[Entry]) -> Result<Vec<Answer>> {
         let mut answers = vec![Answer::NotFound; entries.len()];
         let mut refused = Vec::new();

@@ -111,7 +111,7 @@ impl Tx<'_> {
     fn page(&self, sql: &str, filter: &Filter, limit: usize) -> Result<Vec<JobRecord>> {
         let mut statement = self.connection.prepare_cached(sql)?;
         let before = filter.before.map_or(i64::MAX, |id| id.0);
-        // The statement takes the number of a waiting job for all queued jobs, ready or waiting.
+        // To the statement, the number of `waiting` means all queued jobs, ready or waiting.
         let state = filter.state.map(|state| row::code(state, true));
         let names = |name: &Option<Name>| name.as_ref().map(|name| name.as_str().to_owned());
         let tenant = filter.tenant.as_ref().map(Tenant::as_str);

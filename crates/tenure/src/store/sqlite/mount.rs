@@ -1,7 +1,8 @@
 //! Refuses file systems that cannot hold the database, and a file that is mounted by itself.
 //!
-//! The list of mounts comes first, because it has the names. Without it (no `/proc`), the kernel
-//! tells the number of the file system's kind, and whether the file is a mount point.
+//! The list of mounts (`/proc/self/mountinfo`) is read first, because it has the names of the file
+//! systems' kinds. If there is no list, or the name is not one that is refused, the kernel's number
+//! of the kind decides. The kernel also reports whether the file is a mount point.
 
 use std::path::Path;
 

@@ -96,8 +96,8 @@ impl Moved {
 }
 
 /// Refuses a log that belongs to another database: SQLite would take its pages for pages of this
-/// one. A log belongs to another database if it, or its index, was there when the database was last
-/// opened, but the database was another file then.
+/// one. `last` has the files of the last opening. If the log or its index is still the one of that
+/// time, but the database is another file, the log belongs to the earlier database.
 pub(super) fn check_log(path: &Path, target: &str, last: Option<Files>) -> Result<()> {
     let there = |suffix: &str| identity(&beside(path, suffix)).ok();
     let stayed =
@@ -167,7 +167,8 @@ mod tests {
         assert!(words.contains("another file was put in its place"), "{words}");
         assert!(words.contains("delete jobs.db-wal and jobs.db-shm"), "{words}");
         assert_eq!(refusal(None), None, "nobody knows what it was");
-        // A copy of the whole directory: all files are new, and belong together.
+        // From here on: if only the log or only the index stayed, it is refused. If both are gone
+        // or new, as in a copy of the whole directory, the files belong together.
         let away = directory.path().join("away");
         std::fs::rename(&index, &away).unwrap();
         assert!(refusal(last).is_some(), "the log alone would be read");

@@ -25,9 +25,10 @@ impl Tx<'_> {
         settlements.iter().map(|settlement| self.settle_one(settlement, &forgetful)).collect()
     }
 
-    /// Enqueues the follow-ups of the settlements that will be applied: of several for one job, the
-    /// first whose token passes. Runs before any settlement is applied, so that a job that is
-    /// deleted at once leaves no timeline entry behind.
+    /// Enqueues the follow-ups of the settlements that will be applied. If several settlements are
+    /// for one job, that is the first whose token passes. Runs before any settlement is applied: a
+    /// refused follow-up adds a timeline entry to the job, which would stay behind if the
+    /// settlement had already deleted the job.
     fn follow_all(&self, settlements: &[Settlement]) -> Result<()> {
         let mut heard = BTreeSet::new();
         if settlements.iter().all(|settlement| settlement.then.is_empty()) {
@@ -61,8 +62,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Completes a job if this attempt holds it, and returns whether it does. By the same fence as
-    /// [`Tx::pass_fence`]: it stands once in the SQL.
+    /// Completes a job if this attempt holds it, and returns whether it does. The fence is the same
+    /// as in [`Tx::pass_fence`]: both statements contain the section `holds` of `record.sql`.
     fn complete(&self, fence: Fence, result: Option<&Json>) -> Result<bool> {
         let job = named_params! { ":job": fence.job.0 };
         let ending = named_params! {
@@ -78,8 +79,8 @@ impl Tx<'_> {
         Ok(is_held)
     }
 
-    /// The running job that has this token. Its fence is the only thing that decides whether a
-    /// settlement may be applied.
+    /// The running job that has this token; `None` if there is none. Nothing but this fence decides
+    /// whether a settlement may be applied.
     fn pass_fence(&self, fence: Fence) -> Result<Option<JobRecord>> {
         let shown = named_params! { ":job": fence.job.0, ":token": fence.token.0 };
         self.one(&self.sql.settle.fence, shown, row::record)
@@ -106,8 +107,8 @@ impl Tx<'_> {
         if *outcome == Outcome::Release {
             after.token = job.token.next(self.epoch()?);
         }
-        // Keep a job with an effect in doubt: it is the only record from which an operator can
-        // resolve the effect.
+        // Keep the job if an effect of it is in doubt: without the job's record, an operator could
+        // not resolve the effect.
         if became == State::Succeeded && forgetful.contains(&job.queue) && !self.has_open(job.id)? {
             self.run(&self.sql.settle.remove, named_params! { ":job": job.id.0 })?;
             self.forget(job.id)?;

@@ -131,7 +131,8 @@ fn a_claim_that_may_lapse_nothing_needs_no_lock() {
     place.clock.advance(LEASE);
     let patient = Claim { grace: Duration::from_secs(5), ..ask("bob", 1) };
     assert!(place.while_locked(|store| store.claim(&patient)).lapsed.is_empty());
-    // A jump of the clock pardons the lease, although it looks over.
+    // After a jump of the clock, the lease runs for its whole length again, although by its own
+    // time it is over.
     place.clock.jump(Duration::from_secs(3_600));
     assert!(place.store.overdue(9, Duration::ZERO).unwrap().is_empty());
     assert!(place.while_locked(|store| store.claim(&ask("bob", 1))).lapsed.is_empty());
@@ -293,11 +294,11 @@ fn a_claim_that_has_passed_enough_stops_there_unless_it_is_full_or_its_round_is_
     assert_eq!(midway.attempts.len(), 0);
     let next = crate::store::Cursor { group: group(&all[0]), round: Some(start) };
     assert_eq!(midway.cursor, next);
-    // The round ends with the group in which enough were passed.
+    // The claim reaches `PASS_LIMIT` in the last group of its round.
     let cursor = crate::store::Cursor { group: start, round: Some(group(&all[0])) };
     let over = place.store.claim(&Claim { cursor, ..only("work", 1) }).unwrap();
     assert!(over.attempts.is_empty() && !over.cursor.is_midway());
-    // The claim is full in the group in which enough were passed.
+    // The claim reaches `PASS_LIMIT` in a group that also gives it all the jobs that it wants.
     place.put(of(&all[0], "work"));
     let cursor = crate::store::Cursor::after(start);
     let full = place.store.claim(&Claim { cursor, ..only("work", 1) }).unwrap();

@@ -74,7 +74,8 @@ impl Sqlite {
                     return Err(Undone::Ours(tx.has_ended()));
                 }
                 drop(watched);
-                // Again, for refusals that the work has rolled back with its own savepoint.
+                // Record the refusals again: the work may have rolled them back with a savepoint of
+                // its own.
                 self.remember(connection, &refused.borrow())?;
                 Ok(answer)
             })

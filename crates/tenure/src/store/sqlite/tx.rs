@@ -61,7 +61,7 @@ impl Tx<'_> {
     }
 
     /// The recorded breaks, in which no worker could renew its lease. A time in the future counts
-    /// as none: the clock was set back since.
+    /// as no break: the clock was set back since.
     pub(super) fn noted_breaks(&self) -> Result<Breaks> {
         let (meta, now) = (self.meta()?, self.now.as_millis());
         let past = |at: i64| if at <= now { at } else { 0 };
@@ -73,8 +73,8 @@ impl Tx<'_> {
         })
     }
 
-    /// The recorded breaks. In addition, a pulse that is too old while jobs are running means that
-    /// a break ends now.
+    /// The recorded breaks, and one that ends now: if the pulse is older than [`STALL`], although a
+    /// lease from before that is still held.
     pub(super) fn breaks(&self) -> Result<Breaks> {
         let (meta, now) = (self.meta()?, self.now.as_millis());
         let mut breaks = self.noted_breaks()?;
@@ -123,8 +123,8 @@ impl Tx<'_> {
         Ok(names.into_iter().collect())
     }
 
-    /// Writes a decision about a live job. `job` is the job as it was, with the counts that it gets
-    /// now.
+    /// Moves a live job to its next state. `job` is the job as it was before, but already with its
+    /// new token, counts and suspect flag.
     pub(super) fn move_to(&self, job: &JobRecord, next: Next, end: Ending<'_>) -> Result<()> {
         let mut run_at = job.run_at;
         match next {
@@ -165,7 +165,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Adds an entry to a job's timeline, unless the same call has added one before.
+    /// Adds an entry to a job's timeline, unless an earlier try of the same call has added it.
     pub(super) fn note(&self, entry: &TimelineEntry) -> Result<()> {
         let earlier = entry.earlier + if entry.refused { 0 } else { self.thin_out(entry)? };
         self.run(
@@ -267,7 +267,8 @@ pub(super) struct Breaks {
 }
 
 impl Breaks {
-    /// The parameters of `{over}`, for leases that were over at this time.
+    /// The parameters of the section `over` of `record.sql`, for leases that were over at this
+    /// time.
     pub(super) fn params(&self, over: Timestamp) -> [(&'static str, i64); 4] {
         [
             (":since", self.since),

@@ -2,7 +2,8 @@
 //!
 //! All callers that write share the connection, so a user's SQL must leave it as it was: in the
 //! transaction that was begun for it, with its settings, and within its time. SQLite calls the
-//! hooks here before it does anything about these, and they refuse.
+//! hooks of this file before it ends the transaction or changes a setting, and regularly while a
+//! statement runs. The hooks refuse the statement or interrupt it.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +18,8 @@ use crate::clock;
 /// How many steps SQLite takes between two checks of the time: some microseconds.
 const STEPS: i32 = 1_000;
 
-/// PRAGMAs that only read, that belong to the user, or that end with the transaction. All others
-/// belong to the store.
+/// The PRAGMAs that a user may give a value: they only read, they belong to the user's own data, or
+/// their effect ends with the transaction. All others belong to the store.
 const HARMLESS: [&str; 13] = [
     "application_id",
     "defer_foreign_keys",
@@ -129,7 +130,7 @@ impl Drop for Watched<'_> {
 }
 
 impl Seen {
-    /// The answer to SQLite, when it asks whether a statement may be prepared.
+    /// The authorizer's answer when SQLite asks whether a statement may be prepared.
     fn answer(&self, asked: &AuthContext<'_>) -> Authorization {
         if !self.is_on.load(Ordering::SeqCst) {
             return Authorization::Allow;
@@ -161,7 +162,8 @@ fn forbidden(action: &AuthAction<'_>) -> Option<String> {
             let name = pragma_name.to_ascii_lowercase();
             (!HARMLESS.contains(&name.as_str())).then(|| format!("PRAGMA {name}"))
         }
-        // It would hide Tenure's table from every later user of the connection.
+        // A temporary table of this name would hide Tenure's table from every later user of the
+        // connection.
         AuthAction::CreateTempTable { table_name: name }
         | AuthAction::CreateTempView { view_name: name }
         | AuthAction::CreateTempTrigger { table_name: name, .. }

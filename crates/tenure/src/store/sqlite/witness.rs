@@ -47,7 +47,7 @@ impl Witness {
     pub(super) fn open(path: &Path) -> Witness {
         let state = match private_file(path) {
             Ok(file) => State { file: Some(file), ..State::default() },
-            // It may still be readable.
+            // Perhaps the file can still be read.
             Err(cause) => State {
                 file: File::open(path).ok(),
                 problem: Some(cause.to_string()),
@@ -63,8 +63,8 @@ impl Witness {
     }
 
     /// Records a commit. The file is not flushed: after a power cut the witness may be behind the
-    /// database, which is harmless. If it cannot be written at all, it stays behind too, and
-    /// [`Witness::problem`] says why.
+    /// database, which is harmless. If the file cannot be written at all, the witness falls behind
+    /// too, and [`Witness::problem`] returns the reason.
     pub(super) fn write(&self, seen: &Beat) {
         let Beat { installation, beat, epoch } = seen;
         // The length is always the same, so that each write replaces the previous text completely.
@@ -116,7 +116,8 @@ impl Witness {
         }
     }
 
-    /// Why the witness keeps nothing, if so. Then a restored older file is not noticed.
+    /// Why the witness cannot be written, if so. As long as that lasts, a restored older file is
+    /// not noticed.
     pub(super) fn problem(&self) -> Option<String> {
         let state = self.state();
         let name = self.path.file_name().unwrap_or_default().display();
@@ -128,7 +129,7 @@ impl Witness {
     }
 }
 
-/// For a device that discards everything.
+/// The problem of a witness on a device that discards what is written, such as `/dev/null`.
 const FORGETS: &str = "it does not keep what is written";
 
 impl State {
@@ -160,7 +161,7 @@ impl State {
     }
 }
 
-/// The reason why the database must have gone back in time, if so, and the highest epoch known.
+/// If the database has gone back in time: the highest epoch that is known, and the reason in words.
 pub(super) fn accuse(file: &Beat, seen: Option<&Beat>) -> Option<(u32, String)> {
     let seen = seen.filter(|seen| seen.installation == file.installation);
     match seen {

@@ -1,12 +1,11 @@
 //! The writer: one writer at a time, and one commit for many callers.
 //!
 //! SQLite has a single write lock and pays one fsync per commit, so callers share both. A caller
-//! enters and does its work in a SAVEPOINT of the open transaction. If another caller is already
-//! waiting to enter, it leaves the transaction open for that caller and waits. The last caller
-//! commits for all, and no caller gets its answer before the commit is durable. There is no thread
-//! and no channel: every caller works on its own thread with its own data, and a single caller pays
-//! for nothing that it does not use. In a simulation, the writer is therefore a plain function
-//! call.
+//! enters and does its work in a SAVEPOINT of the open transaction. If another caller already waits
+//! to enter, the first one leaves the transaction open for it and waits. The last caller commits
+//! for all, and no caller gets its answer before the commit is durable. There is no thread and no
+//! channel: every caller works on its own thread with its own data, and a single caller pays for
+//! nothing that it does not use. In a simulation, the writer is therefore a plain function call.
 //!
 //! Processes that share the file take [turns](super::turn) before they begin, and give up their
 //! turn after [`TURN`], because SQLite's own busy handler lets one process starve another.
@@ -31,7 +30,7 @@ use crate::store::{Error, Result};
 /// How long one process keeps the file to itself while others may be waiting.
 const TURN: Duration = Duration::from_millis(10);
 
-/// A clock that runs ahead by less than this is being adjusted, not set.
+/// A clock that runs ahead by no more than this is being adjusted, not set.
 const BREAK_MS: i64 = 500;
 
 /// Which callers of one process go first when several wait.
@@ -370,8 +369,8 @@ impl Writer {
         }
     }
 
-    /// IMMEDIATE: a transaction that reads first and then writes would fail at once if another
-    /// wrote in between.
+    /// IMMEDIATE takes the write lock at once. Otherwise a transaction that reads first and then
+    /// writes would fail if another process wrote in between.
     fn beginning(&self) -> &'static str {
         #[cfg(feature = "drill")]
         if self.deferred.load(Ordering::SeqCst) {
@@ -425,7 +424,8 @@ impl Writer {
             // A failure here leaves nothing to undo: SQLite rolls back what was not committed.
             let _ = core.connection.execute_batch("ROLLBACK");
         }
-        // After the commit and before the answer: if the file is replaced later, it had the commit.
+        // Check after the commit and before the answer. If the file is replaced only later, the
+        // replaced file contained the commit when it was acknowledged.
         let end = match self.look() {
             Err(moved) if end == End::Committed => End::Moved(moved),
             _ => end,
@@ -470,8 +470,8 @@ impl Drop for Undo<'_> {
         if !self.0.is_autocommit() {
             let undone = self.0.execute_batch("ROLLBACK TO caller; RELEASE caller");
             if undone.is_err() {
-                // If that fails, roll back everything: the whole group then does its work again,
-                // and no half of this one is kept.
+                // If that fails, roll back everything. The whole group then does its work again,
+                // and nothing is left of this caller's unfinished work.
                 let _ = self.0.execute_batch("ROLLBACK");
             }
         }

@@ -1,14 +1,14 @@
 //! Requests that wait for a lock: for a key that an open transaction has taken, or for a job that
-//! one has locked.
+//! an open transaction has locked.
 //!
 //! Each request here is sent alone, on this thread's own connection, so that it delays no request
-//! of the other threads. All requests take turns, again and again, each for a share of [`ROUND`]: a
-//! request that merely shared a call with a contended one passes at once, and one that waits long
-//! does not keep the next from a lock that is free by now. After [`PATIENCE`] the caller gets the
-//! error that the store is busy.
+//! of the other threads. The requests take turns, again and again, and each turn waits for a share
+//! of [`ROUND`]. A request that only shared a call with a contended one succeeds at its first turn.
+//! A request that waits long does not delay the next one, whose lock may be free by now. After
+//! [`PATIENCE`] the caller gets the error that the store is busy.
 //!
-//! Requests for a key or job that is known to be contended come here directly, so that they do not
-//! cost other requests the brief wait again.
+//! Requests for a key or job that is known to be contended come here directly, so that the other
+//! requests do not wait for that lock once more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +22,9 @@ use crate::clock;
 
 /// How long one round through all requests takes if none of them gets its lock.
 const ROUND: Duration = Duration::from_millis(400);
-/// How long each request waits at least, however many there are.
+/// How long a turn of one request waits at least, however many requests there are.
 const LEAST: Duration = Duration::from_millis(5);
-/// How long a request is tried. Any other call waits as long for one lock.
+/// How long a request is tried before it fails: as long as any other call waits for one lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Contended {

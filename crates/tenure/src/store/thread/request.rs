@@ -28,7 +28,7 @@ pub(super) enum Wanted {
 }
 
 impl Request {
-    /// Whether the caller has gone, so that the request may be dropped. An entry that records
+    /// Whether the caller has gone and the request may therefore be dropped. An entry that records
     /// something that has happened is never dropped.
     pub(super) fn is_forsaken(&self) -> bool {
         match self {

@@ -1,4 +1,5 @@
-//! A thread that answers requests in order, and neighbours of the same sort in one call.
+//! A thread that answers requests in order. It sends neighbouring requests of the same sort in one
+//! call.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +22,7 @@ pub(super) fn serve(
 ) {
     let mut waiting = VecDeque::new();
     let sort = |request: Request, waiting: &mut VecDeque<Request>| match contended {
-        // It would only delay the others.
+        // A contended request would only delay the others.
         Some(contended) if contended.waits_for(&request) => contended.send(request),
         _ => waiting.push_back(request),
     };
@@ -128,8 +129,8 @@ fn ledger(
 
 /// Handles requests whose common call failed.
 fn separate(engine: &mut Engine, requests: Vec<Request>, error: &Error) -> Unanswered {
-    // The store may refuse only one of them, and nothing was done: send each alone, or that one
-    // would keep the others waiting for ever.
+    // Perhaps the store refuses only one of these requests, and nothing was done. Send each alone,
+    // so that the others do not get the error of that one.
     if !error.is_transient() && requests.len() > 1 {
         return requests.into_iter().filter_map(|request| request.alone(engine)).collect();
     }

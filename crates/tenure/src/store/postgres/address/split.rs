@@ -1,7 +1,7 @@
 //! Splits an address into settings, in both notations: a URL, and `key=value` pairs.
 //!
-//! Both are libpq's. Where libpq would take part of a password for something else, this code
-//! refuses the address and says how to write it. No error repeats what was given.
+//! Both notations are libpq's. Where libpq would read part of a password as something else, this
+//! code refuses the address and says how to write it. No error repeats what was given.
 
 use super::{Settings, bad};
 use crate::store::Result;

@@ -1,5 +1,5 @@
-//! A second connection that holds the workers' locks as their processes would, so that a test can
-//! release one and check that it is noticed.
+//! A second connection that holds the workers' locks as their processes would. So a test can
+//! release a lock and check that the store notices it.
 
 use std::collections::BTreeSet;
 

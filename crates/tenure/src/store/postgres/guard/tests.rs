@@ -11,7 +11,7 @@ impl Guard {
     }
 }
 
-/// Whether a guard registers that was tried so long ago and with this result.
+/// Whether a guard registers again, if its lock was last tried `ago` with the result `guarded`.
 fn registers(lent: &Lent, guarded: Guarded, is_direct: bool, ago: Duration) -> bool {
     let before = lent.registrations();
     let mut guard = Guard::new(&lent.schema(), &registration());
@@ -23,13 +23,13 @@ fn registers(lent: &Lent, guarded: Guarded, is_direct: bool, ago: Duration) -> b
 #[test]
 fn a_lock_that_is_held_is_looked_after_every_few_minutes_and_one_that_is_not_every_second() {
     let lent = Lent::new();
-    // Half a minute is for slow machines.
+    // `minute` is only 30 s, far from the limit of 300 s, so that a slow machine does not reach it.
     let (second, minute, minutes) =
         (Duration::from_secs(1), Duration::from_secs(30), Duration::from_secs(300));
     assert!(!registers(&lent, Guarded::ByLock, true, minute));
     assert!(registers(&lent, Guarded::ByLock, true, minutes));
     assert!(registers(&lent, Guarded::ByLeaseAlone, true, second));
-    // A pooler will not give a lock later either.
+    // Behind a pooler a later try would not get the lock either.
     assert!(!registers(&lent, Guarded::ByLeaseAlone, false, minute));
     assert!(registers(&lent, Guarded::ByLeaseAlone, false, minutes));
     let mut fresh = Guard::new(&lent.schema(), &registration());
@@ -48,7 +48,8 @@ fn a_lock_counts_only_if_the_next_statement_finds_it() {
     let mut take = |link: &mut super::super::link::Link| {
         link.run("guard", |session| guard.take(session, true)).unwrap()
     };
-    // As behind a pooler that gives each statement another session.
+    // This function returns that it took the lock, but takes none. So the next statement does not
+    // find the lock, as behind a pooler that gives each statement another session.
     lent.alter(
         "CREATE OR REPLACE FUNCTION tenure.guard(p_worker text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
     );

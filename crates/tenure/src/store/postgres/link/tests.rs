@@ -172,7 +172,7 @@ fn a_transaction_is_all_or_nothing_and_leaves_the_session_clean() {
     assert!(matches!(twice.unwrap_err(), Error::Engine { .. }));
     assert_eq!(count(&mut link), "2");
 
-    // An error that the work ignores does not pass for a commit.
+    // The work ignores the error of its second insert, but the transaction must not seem committed.
     let swallowed = link.run("insert", |session| {
         session.transaction(Isolation::ReadCommitted, |session| {
             insert(session, 4)?;
@@ -183,7 +183,7 @@ fn a_transaction_is_all_or_nothing_and_leaves_the_session_clean() {
     assert!(swallowed.is_err());
     assert_eq!(count(&mut link), "2");
 
-    // An error that was rolled back to a savepoint does.
+    // After a rollback to a savepoint, the rest of the transaction is committed.
     link.run("insert", |session| {
         session.transaction(Isolation::ReadCommitted, |session| {
             session.batch("SAVEPOINT s")?;
@@ -323,7 +323,7 @@ fn a_lock_is_taken_again_in_the_next_session_and_not_registered_more_often() {
     link.session = None;
     assert!(has_lock(&mut link, &lent));
     assert_eq!(lent.registrations(), 2);
-    // After a few minutes it is registered again, in the same session.
+    // After a few minutes the worker is registered again, in the same session.
     let before = pid(&mut link);
     link.age_guards(Duration::from_secs(301));
     assert_eq!(pid(&mut link), before);
@@ -369,7 +369,8 @@ fn a_session_that_ended_is_noticed_when_the_lock_is_looked_after() {
     let mut link = guarding(&lent);
     cut(&mut link);
     link.age_guards(Duration::from_secs(301));
-    // The guard's own statement meets the end of the session, and the call gets a new one.
+    // The statement that takes the lock again finds that the session has ended, so the call gets a
+    // new session.
     assert!(has_lock(&mut link, &lent));
 }
 
@@ -382,7 +383,7 @@ fn a_lock_that_is_refused_does_not_keep_a_worker_from_working() {
     link.session = None;
     assert_eq!(text(&mut link, "SELECT 'well'"), "well");
     assert!(!has_lock(&mut link, &lent));
-    // It is tried again after a second.
+    // The lock is tried again after a second.
     lent.alter("ALTER FUNCTION tenure.away(text) RENAME TO guard");
     link.age_guards(Duration::from_secs(2));
     assert!(has_lock(&mut link, &lent));
@@ -396,7 +397,7 @@ fn only_notices_for_its_workers_concern_a_link_and_all_if_it_has_none() {
     link.guard(guard(&lent)).unwrap();
     assert!(!link.concerns(&said(&["other"])));
     assert!(link.concerns(&said(&["other", "own"])));
-    // Without a name it is about all queues.
+    // A notice without a name is about all queues.
     assert!(link.concerns(&said(&[""])));
     let second = Registration { worker: WorkerId::check("x").unwrap(), ..registration() };
     let second = Registration { queues: vec![name("other")], ..second };
@@ -410,18 +411,18 @@ fn a_wait_comes_back_for_a_worker_and_says_that_it_was_away() {
     let lent = Lent::new();
     let mut link = guarding(&lent);
     link.listen("tenure_test_away").unwrap();
-    // Before the wait: it does not even get a session that was lost.
+    // The session is lost before the wait begins.
     link.session = None;
     link.come_back(clock::monotonic());
     assert!(link.is_connected() && has_lock(&mut link, &lent));
     assert_eq!(link.wait(clock::monotonic()).unwrap(), Heard::Gap);
-    // During the wait.
+    // The session is lost during the wait.
     cut(&mut link);
     let soon = clock::monotonic() + Duration::from_secs(20);
     assert_eq!(link.wait(soon).unwrap(), Heard::Gap);
     assert!(link.is_connected());
     assert!(has_lock(&mut link, &lent));
-    // The gap was told, and what was heard before it does not count any more.
+    // The gap is reported only once.
     assert_eq!(link.wait(clock::monotonic()).unwrap(), Heard::Nothing);
 }
 
@@ -437,7 +438,7 @@ fn a_worker_whose_server_is_gone_waits_for_it_no_longer_than_it_was_told() {
     link.come_back(clock::monotonic());
     assert!(!link.is_connected());
     assert_eq!(gone.calls().len(), 1);
-    // It tries again and again until then, with pauses.
+    // With a later deadline the link tries again and again, with pauses.
     link.come_back(clock::monotonic() + Duration::from_millis(120));
     assert!((3..=9).contains(&gone.calls().len()), "{}", gone.calls().len());
     let before = gone.calls().len();

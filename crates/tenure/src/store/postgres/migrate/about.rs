@@ -1,5 +1,6 @@
-//! What is known of a schema, and what follows from it: whether it can be used, brought up to date, or removed. The
-//! look is one round trip or two and changes nothing; the decisions are made on its answer alone.
+//! What a look at a schema finds, and what follows from that: whether the schema can be used,
+//! brought up to date, or removed. The look takes one or two round trips and changes nothing. The
+//! decisions use its result and nothing else.
 
 use postgres::types::Type;
 
@@ -16,23 +17,23 @@ use crate::store::postgres::session::Session;
 pub(super) struct About {
     schema: String,
     pub(super) exists: bool,
-    /// Whether the role may use what it has rights on.
+    /// Whether the role has the right USAGE on the schema.
     is_usable: bool,
-    /// Whether the role may make something in it, or make it.
+    /// Whether the role may create objects in the schema or, if it is missing, the schema itself.
     is_open: bool,
     role: String,
     database: String,
-    /// Who owns what is in it.
+    /// The owner of Tenure's tables or, if there are none, of the schema.
     pub(super) owner: String,
     /// Whether the role has the owner's rights.
     is_owner: bool,
-    /// Whether the roles for others are there or can be made.
+    /// Whether the roles for workers, for enqueueing and for readers exist or can be made.
     has_roles: bool,
     /// Whether it is a schema of Tenure's, whole or not.
     is_ours: bool,
-    /// What is in it, such as `table jobs`.
+    /// The objects in it, such as `table jobs`.
     parts: Vec<String>,
-    /// What was applied; None if that cannot be read.
+    /// What was applied; `None` if the role cannot read that.
     history: Option<History>,
 }
 
@@ -47,7 +48,7 @@ struct History {
 struct Installed {
     checksum: String,
     client: u32,
-    /// 0 for those that were installed before releases were counted.
+    /// 0 for functions from before releases were counted.
     release: u32,
     at: Timestamp,
 }
@@ -57,7 +58,7 @@ fn refuse(problem: impl Into<String>, next: impl Into<String>) -> Result<(), Ref
 }
 
 impl About {
-    /// Asks the database.
+    /// Looks at the schema in the database.
     pub(super) fn of(session: &mut Session, schema: &Schema) -> Result<About, postgres::Error> {
         const ABOUT: &str = include_str!("../../../../sql/postgres/about.sql");
         let row = session.query_one(ABOUT, &[(&schema.name(), Type::TEXT)])?;
@@ -81,13 +82,15 @@ impl About {
         Ok(about)
     }
 
-    /// The owner reads the tables, because the function may be missing; others may only call the function.
+    /// Reads which migrations and functions were installed. The owner reads the tables, because the
+    /// function `history` may be missing. Other roles have no right on the tables, and call the
+    /// function.
     fn read_history(
         &self,
         session: &mut Session,
         schema: &Schema,
     ) -> Result<Option<History>, postgres::Error> {
-        // The column for the release may not be there yet.
+        // By way of JSON, because an older table may lack the column `functions_release`.
         const OWN: &str = "SELECT version, name, checksum, min_client, applied_at FROM tenure.migrations \
             UNION ALL SELECT 0, concat('functions ', to_json(m) ->> 'functions_release'), functions, functions_client, \
             functions_at FROM tenure.meta m WHERE functions IS NOT NULL ORDER BY 1";
@@ -124,12 +127,13 @@ impl About {
         self.parts.iter().any(|found| found == part)
     }
 
-    /// Whether there is a store, or what is left of one.
+    /// Whether the schema holds anything: a store, what is left of one, or objects of others.
     pub(super) fn is_there(&self) -> bool {
         self.is_ours || !self.parts.is_empty()
     }
 
-    /// Whether the objects belong to another role than the one that is connected.
+    /// Whether the connected role has the rights of the owner, but is another role, such as a
+    /// superuser.
     pub(super) fn acts_for_another(&self) -> bool {
         self.exists && self.is_owner && self.owner != self.role
     }
@@ -142,7 +146,7 @@ impl About {
         self.history.as_ref().and_then(|history| history.functions.as_ref())
     }
 
-    /// Whether an `up` with these functions has nothing to do.
+    /// Whether an `up` with these functions would have nothing to do.
     pub(super) fn is_current(&self, functions: &Functions) -> bool {
         self.has_tables() && self.has_functions(functions)
     }
@@ -165,8 +169,8 @@ impl About {
         self.functions().is_some_and(same) && self.lacking_functions().is_empty()
     }
 
-    /// The release of the functions that are installed, if they are newer than these: those of a later release, or of a binary
-    /// that was written for later tables.
+    /// The release of the installed functions, if they are newer than these: from a later release,
+    /// or from a binary with a higher [`CLIENT`].
     pub(super) fn newer_than(&self, functions: &Functions) -> Option<u32> {
         let is_newer = |installed: &&Installed| {
             installed.checksum != functions.checksum
@@ -175,7 +179,7 @@ impl About {
         self.functions().filter(is_newer).map(|installed| installed.release)
     }
 
-    /// Each migration and the functions, and where the schema stands with it.
+    /// The state of each migration and, as the last entry, of the functions.
     pub(super) fn status(&self) -> Result<Vec<Status>, Refusal> {
         self.is_whole()?;
         let mut status = compare(&MIGRATIONS, self.applied());
@@ -233,7 +237,7 @@ impl About {
         Ok(())
     }
 
-    /// Refuses what must not be brought up to date, or not by this role.
+    /// Refuses a schema that must not be brought up to date, or not by this role.
     pub(super) fn can_go_up(&self) -> Result<(), Refusal> {
         let About { schema, role, database, owner, .. } = self;
         if !self.is_open && !self.exists {
@@ -262,7 +266,8 @@ impl About {
         check_known(&MIGRATIONS, self.applied())
     }
 
-    /// Refuses to put older functions over newer ones that were written for other tables than this binary knows.
+    /// Refuses to replace newer functions by this binary's, if they belong to tables that this
+    /// binary does not know.
     pub(super) fn can_go_back(&self) -> Result<(), Refusal> {
         if self.functions().is_some_and(|installed| installed.client > CLIENT) {
             return refuse(
@@ -275,7 +280,7 @@ impl About {
 
     /// Refuses roles that could not be made.
     pub(super) fn can_have_roles(&self) -> Result<(), Refusal> {
-        // Longer names are cut by the server, and then two of them are one.
+        // The server cuts longer names, and then two of the roles could get the same name.
         const LONGEST: usize = 63 - "_enqueuer".len();
         let leave = "leave --roles out, and give the rights to roles of yours";
         if self.schema.len() > LONGEST {
@@ -290,7 +295,7 @@ impl About {
         Ok(())
     }
 
-    /// Refuses to remove what is not ours alone.
+    /// Refuses to remove a schema that does not belong to Tenure alone.
     pub(super) fn can_be_removed(&self) -> Result<(), Refusal> {
         let About { schema, role, owner, .. } = self;
         if !self.is_ours {
@@ -304,7 +309,7 @@ impl About {
         }
         check_known(&MIGRATIONS, self.applied())?;
         let mut others = lacking(self.parts.clone(), &texts::all_parts());
-        // These go with their table.
+        // A trigger is dropped with its table.
         others.retain(|part| !part.starts_with("trigger "));
         if !others.is_empty() {
             return refuse(
@@ -318,7 +323,8 @@ impl About {
         Ok(())
     }
 
-    /// Refuses what is somebody else's, what this role may not see, and what has lost a table.
+    /// Refuses a schema that belongs to another program, that this role may not use, or that has
+    /// lost a table.
     fn is_whole(&self) -> Result<(), Refusal> {
         let name = &self.schema;
         if !self.is_ours && !self.parts.is_empty() {
@@ -363,8 +369,8 @@ impl About {
         )
     }
 
-    /// What is missing of the functions, if they are meant to be those of this binary: what those of another binary
-    /// consist of is not known here.
+    /// The missing functions, if those of this binary are installed. Otherwise none: this binary
+    /// does not know which functions another binary has.
     fn lacking_functions(&self) -> Vec<String> {
         match self.functions() {
             Some(installed) if installed.checksum == Functions::own().checksum => {

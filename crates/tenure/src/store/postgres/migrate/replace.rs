@@ -1,9 +1,9 @@
 //! Puts the functions of this release in the place of an older release's.
 //!
-//! `CREATE OR REPLACE` refuses a function whose answer has changed, and leaves one in place whose
-//! parameters have changed, beside the new one. So what cannot be replaced is dropped first, and
-//! what the new release does not have is dropped afterwards. The right to call a function stays
-//! with its name.
+//! `CREATE OR REPLACE` refuses a function whose result type has changed. If the types of the
+//! parameters have changed, it adds the new function and leaves the old one beside it. So what
+//! cannot be replaced is dropped first, and what the new release does not have is dropped
+//! afterwards. A right to call a function stays with the function's name.
 
 use postgres::error::SqlState;
 use postgres::types::Type;
@@ -33,7 +33,7 @@ pub(super) fn replace(session: &mut Session, schema: &Schema, files: &[String]) 
     older.grant(session, schema)
 }
 
-/// Runs one statement. If it cannot replace what is there, that goes first.
+/// Runs one statement. If it cannot replace an existing function or view, drops that first.
 fn put(session: &mut Session, schema: &Schema, older: &Older, statement: &str) -> Done {
     if try_batch(session, schema, statement)? {
         return Ok(());
@@ -50,8 +50,8 @@ fn put(session: &mut Session, schema: &Schema, older: &Older, statement: &str) -
     session.batch(&schema.apply(statement))
 }
 
-/// Runs statements, and takes them back if one of them cannot replace what is there. Returns
-/// whether they are in place.
+/// Runs statements, and rolls them back if one of them cannot replace what exists. Returns whether
+/// they took effect.
 fn try_batch(session: &mut Session, schema: &Schema, text: &str) -> Result<bool, postgres::Error> {
     session.batch("SAVEPOINT replacing")?;
     match session.batch(&schema.apply(text)) {
@@ -63,18 +63,18 @@ fn try_batch(session: &mut Session, schema: &Schema, text: &str) -> Result<bool,
     }
 }
 
-/// Whether the statement defines something that is there with another answer, other names of its
-/// parameters, or other columns.
+/// Whether the statement failed because the existing function or view has another result type,
+/// other parameter names, or other columns.
 fn is_another_shape(error: &postgres::Error) -> bool {
     let shapes = [SqlState::INVALID_FUNCTION_DEFINITION, SqlState::INVALID_TABLE_DEFINITION];
     error.code().is_some_and(|code| shapes.contains(code))
 }
 
-/// The functions of the older release, and who may use what.
+/// The functions of the older release, and which roles have rights on its functions and views.
 struct Older {
-    /// The row of each function in the catalog, by its place and its version.
+    /// Each function's row in the catalog: its id (`oid`) and the version of the row (`xmin`).
     functions: Vec<String>,
-    /// The rights that were given, as `FUNCTION claim`, and to whom.
+    /// The rights that were granted: on what, as `FUNCTION claim`, and to which role.
     what: Vec<String>,
     to: Vec<String>,
 }
@@ -104,8 +104,8 @@ impl Older {
         Ok(Older { functions, what, to })
     }
 
-    /// Drops functions of these names that are still the older release's. Fails if something of
-    /// the user's depends on one: then it must not go.
+    /// Drops functions of these names that are still the older release's. Fails if an object of the
+    /// user depends on one: then the function must stay.
     fn drop_named(&self, session: &mut Session, schema: &Schema, names: &[String]) -> Done {
         const DROP: &str = "SELECT format('DROP FUNCTION %I.%I(%s)', n.nspname, p.proname, \
                 pg_get_function_identity_arguments(p.oid)) \
@@ -122,7 +122,7 @@ impl Older {
         rows.iter().try_for_each(|row| session.batch(row.try_get(0)?))
     }
 
-    /// Gives the rights again, to what has the same name.
+    /// Grants the rights again, on the functions and views that have the same names.
     fn grant(&self, session: &mut Session, schema: &Schema) -> Done {
         const GRANT: &str = "SELECT format('GRANT EXECUTE ON FUNCTION %I.%I(%s) TO %s', n.nspname, p.proname, \
                 pg_get_function_identity_arguments(p.oid), g.role) \

@@ -1,5 +1,5 @@
-//! What is installed, as text: the migrations, which come once each, and the functions, which come as a whole. And
-//! what there must be afterwards, read from the same text.
+//! The texts that are installed: the migrations, each applied once, and the functions, installed as
+//! a whole. The list of objects that must exist afterwards is read from the same texts.
 
 use crate::store::migrate::{Applied, Migration, checksum};
 
@@ -23,7 +23,7 @@ macro_rules! sql {
     ($($file:literal)+) => { [$(($file, include_str!(concat!("../../../../sql/postgres/", $file, ".sql")))),+] };
 }
 
-/// The functions, in an order in which each finds what it is made of.
+/// The files of functions, in an order in which each file finds what it uses.
 pub(super) const FUNCTIONS: [(&str, &str); 25] = sql! {
     "base/installation" "base/time" "base/checks" "base/numbers" "base/epochs" "verbs/record" "base/moves" "verbs/enqueue" "verbs/lapse" "verbs/claim" "verbs/renew" "verbs/progress" "verbs/settle" "verbs/ledger"
     "verbs/operate" "verbs/look" "verbs/check" "single/enqueue" "single/claim" "single/settle" "single/fence" "single/ledger"
@@ -35,8 +35,8 @@ pub(super) const FUNCTIONS: [(&str, &str); 25] = sql! {
 #[cfg(feature = "drill")]
 pub(super) const PLANS: &str = FUNCTIONS[FUNCTIONS.len() - 1].1;
 
-/// One line for each state of the functions that others may have installed: its number, and the checksum. The last line is what
-/// this binary has.
+/// One line for each release of the functions: its number and its checksum. The last line is this
+/// binary's release.
 const RELEASES: &str = include_str!("../../../../sql/postgres/releases.txt");
 
 /// The number and checksum of each release, oldest first.
@@ -48,19 +48,19 @@ fn releases() -> Vec<(u32, &'static str)> {
     RELEASES.lines().filter_map(release).collect()
 }
 
-/// What an `up` brings.
+/// The texts that `up` installs.
 pub(super) struct Functions {
-    /// The migrations, one for each.
+    /// The text of each migration.
     pub(super) tables: Vec<String>,
     pub(super) files: Vec<String>,
-    /// What tells them from those of another binary.
+    /// The checksum of the files. Another binary with other functions has another one.
     pub(super) checksum: String,
-    /// What tells whether another binary's are newer.
+    /// The release of the functions. A newer release has a higher number.
     pub(super) release: u32,
 }
 
 impl Functions {
-    /// Those of this binary, after `edit` has had each file in its hands.
+    /// This binary's texts, each passed through `edit`.
     pub(super) fn edited(edit: impl Fn(&str, &str) -> String) -> Functions {
         let files: Vec<_> = FUNCTIONS.iter().map(|(file, text)| edit(file, text)).collect();
         let checksum = checksum(&files.concat());
@@ -70,13 +70,14 @@ impl Functions {
         Functions { tables: MIGRATIONS.iter().map(table).collect(), files, checksum, release }
     }
 
-    /// Those of this binary.
+    /// This binary's texts.
     pub(super) fn own() -> Functions {
         Functions::edited(|_, text| text.to_owned())
     }
 }
 
-/// What the functions' files make: sort and name, such as `function claim`. What is there twice has one name for two.
+/// What the files of functions create, as sort and name, such as `function claim`. Two functions
+/// with one name are listed twice.
 pub(super) fn function_parts() -> Vec<String> {
     FUNCTIONS.iter().flat_map(|(_, text)| made_by(text)).collect()
 }
@@ -90,19 +91,19 @@ pub(super) fn function_names() -> Vec<String> {
     own.chain(RETIRED).map(str::to_owned).collect()
 }
 
-/// What the migrations make that were applied.
+/// What the applied migrations have created.
 pub(super) fn table_parts(applied: &[Applied]) -> Vec<String> {
     let is_applied = |step: &&Migration| applied.iter().any(|done| done.version == step.version);
     MIGRATIONS.iter().filter(is_applied).flat_map(|step| made_by(step.sql)).collect()
 }
 
-/// Everything that is ours in a schema, at whatever version.
+/// Everything that Tenure may have installed in a schema, whichever migrations were applied.
 pub(super) fn all_parts() -> Vec<String> {
     MIGRATIONS.iter().flat_map(|step| made_by(step.sql)).chain(function_parts()).collect()
 }
 
-/// What `wanted` has and `found` lacks. Each is used up by its like, so that of two functions of one name both must be
-/// there.
+/// The parts of `wanted` that `found` lacks. A part that is wanted twice, as two functions of one
+/// name are, must also be found twice.
 pub(super) fn lacking(wanted: Vec<String>, found: &[String]) -> Vec<String> {
     let mut found = found.to_vec();
     let is_lacking = |part: &String| match found.iter().position(|other| other == part) {
@@ -115,7 +116,7 @@ pub(super) fn lacking(wanted: Vec<String>, found: &[String]) -> Vec<String> {
     wanted.into_iter().filter(is_lacking).collect()
 }
 
-/// What these statements make.
+/// What these statements create.
 pub(super) fn made_by(sql: &str) -> Vec<String> {
     const BEGINNINGS: [(&str, &str); 6] = [
         ("CREATE TABLE tenure.", "table"),
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(texts.map(made).sum::<usize>(), parts.len(), "every CREATE is known");
     }
 
-    /// An older binary leaves newer functions in place, and it knows them by their number.
+    /// An older binary leaves newer functions in place. It recognizes them by their release number.
     #[test]
     fn functions_that_have_changed_have_a_release_of_their_own() {
         let releases = releases();

@@ -24,7 +24,7 @@ pub(in super::super) fn address(settings: &[(&str, &str)]) -> ServerAddress {
     ServerAddress::parse(&given).unwrap()
 }
 
-/// Settings by which a session looks like one of a pooler: it lacks the mark that we gave it.
+/// Settings that make a session look like one of a pooler: its mark is not the one that we gave it.
 pub(in super::super) const SHARED: (&str, &str) = ("options", "-c tenure.session=another");
 
 /// An installed schema, dropped at the end.
@@ -107,8 +107,8 @@ pub(in super::super) fn kill(pid: i32) {
     kill_when(pid, "true");
 }
 
-/// Ends the session of this link. The link takes it for one that was just used, so that it does not
-/// test it.
+/// Ends the session of this link. Also makes the link believe that it was just used, so that it
+/// does not test the session before the next call.
 pub(in super::super) fn cut(link: &mut Link) {
     kill(pid(link));
     link.seem_fresh();

@@ -76,7 +76,7 @@ fn a_panic_undoes_its_own_writes_and_the_writer_goes_on() {
     assert_eq!(count(&writer), 0);
 }
 
-/// Lets time pass in which something may go wrong, and returns as soon as it has.
+/// Waits for `length`, or until `gone_wrong` is true.
 fn linger_unless(length: Duration, gone_wrong: impl Fn() -> bool) {
     let since = clock::monotonic();
     while clock::monotonic() - since < length && !gone_wrong() {
@@ -273,7 +273,7 @@ fn an_urgent_caller_that_enters_after_a_lost_group_works_once() {
         let loses = |c: &Connection| {
             c.execute("INSERT INTO t VALUES (1)", [])?;
             if tries.fetch_add(1, Ordering::SeqCst) == 0 {
-                // It overtakes the second try.
+                // The urgent caller overtakes the second try of this one.
                 let urgent = |c: &Connection| c.execute("INSERT INTO t VALUES (2)", []);
                 scope.spawn(move || writer.write("urgent", Urgency::First, urgent).unwrap());
                 while writer.urgent.load(Ordering::SeqCst) == 0 {
@@ -310,7 +310,7 @@ fn a_caller_in_a_transaction_of_its_own_cannot_enter_again() {
         let refused = writer.write_alone("enter", Urgency::Normal, |_| Ok(again()));
         let _ = tell.send((refused.unwrap(), insert(&writer, Some(1)).is_ok()));
     });
-    // Otherwise it waits for itself for ever.
+    // If the writer did not refuse it, the thread would wait for itself for ever.
     let told = told.recv_timeout(Duration::from_secs(10)).unwrap();
     assert_eq!(told, ((true, true), true));
 }

@@ -1,4 +1,4 @@
-//! Claims about which schemas are used, brought up to date and removed, without any database.
+//! Tests of which schemas can be used, brought up to date and removed, without any database.
 
 use super::*;
 
@@ -141,7 +141,7 @@ fn functions_of_another_binary_are_used_if_they_are_not_older() {
     assert_eq!(newer.can_go_up(), Ok(()));
     refused(newer.can_go_back(), "from a newer binary", "upgrade tenure here too");
     assert_eq!(newer.newer_than(&Functions::own()), Some(installed().release));
-    // What the functions of another binary are is not known, so none is missed.
+    // This binary does not know which functions another one has, so it misses none.
     assert_eq!(About { parts: without("view job").parts, ..newer }.can_be_used(), Ok(()));
 }
 

@@ -164,7 +164,8 @@ fn encode(text: &str) -> String {
             encoded += &format!("%{byte:02X}");
         }
     }
-    // Within a path of one part a slash would end it; only directories of sockets begin with one.
+    // A slash stays only in the directory of a socket, which begins with one. In any other part of
+    // an address it would end that part.
     if text.starts_with('/') { encoded } else { encoded.replace('/', "%2F") }
 }
 

@@ -140,7 +140,7 @@ pub(crate) fn query(psql: &Path, address: &Address, sql: &str) -> Result<String,
 
 /// Servers on this machine, the newest first.
 fn installed() -> Result<Vec<Binaries>, Error> {
-    // That no server can be run at all is a different error from finding none.
+    // If no server can be run at all, the error must say that, and not that none was found.
     Account::of_servers()?;
     let mut directories = Vec::new();
     for directory in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {

@@ -16,8 +16,8 @@ use crate::keeper::Keeper;
 use crate::server::{self, Server};
 use crate::settings::Settings;
 
-/// How the log line begins that reports a server ready, of a primary ("connections") and of a
-/// standby ("read-only connections").
+/// The beginning of the log line by which a server reports that it is ready. A primary continues it
+/// with "connections", a standby with "read-only connections".
 const READY: &str = "database system is ready to accept";
 
 /// Ends the server of a directory whose owner is gone. A frozen server must be woken to end, and a
@@ -224,7 +224,7 @@ impl Cluster {
     /// `psql`.
     fn create_database(&self) -> Result<(), Error> {
         let mut postgres = self.program("postgres");
-        // No fsync: nothing is lost if the machine fails now.
+        // `-F` turns fsync off: if the machine fails now, there is nothing to lose yet.
         postgres.args(["--single", "-F", "-D"]).arg(self.data_dir()).arg("postgres");
         postgres.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = postgres.spawn().and_then(|mut child| {
@@ -248,7 +248,8 @@ impl Cluster {
             if self.tcp { "127.0.0.1" } else { "" },
         ]);
         if let Some(library) = &self.faketime {
-            // Waits for a length of time must not be changed.
+            // Only the wall clock is moved. The monotonic clock stays, so that timeouts keep their
+            // length.
             postgres.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
             postgres
                 .env("FAKETIME_TIMESTAMP_FILE", self.clock_file())

@@ -25,7 +25,7 @@ impl fmt::Display for Error {
     }
 }
 
-// Tests unwrap, and a log with escaped line ends is unreadable.
+// Tests call `unwrap`, which prints `Debug`. Escaped line ends would make a log unreadable.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

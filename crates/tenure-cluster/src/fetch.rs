@@ -127,15 +127,15 @@ fn from_node(major: u32, directory: &Path) -> Result<(), Error> {
     restore_links(&package).map_err(|error| Error::at("restore the links in", &package, &error))
 }
 
-/// The last version of a major in the ordered list of `npm view`: all are marked as betas, so that
-/// no version range would match them.
+/// The last version of a major in the ordered list of `npm view`. A version range would match none
+/// of them, because all are marked as betas.
 fn newest(versions: &str, major: u32) -> Option<&str> {
     let major = format!("{major}.");
     versions.split('"').rfind(|version| version.starts_with(&major))
 }
 
-/// Packages of npm contain no links. This one lists them in a file, for a script that npm may not
-/// be allowed to run.
+/// Packages of npm contain no links. This package lists its links in a file, and has a script that
+/// makes them, which npm may not be allowed to run.
 fn restore_links(package: &Path) -> io::Result<()> {
     let list = fs::read_to_string(package.join("native/pg-symlinks.json"))?;
     for (source, target) in links(&list) {

@@ -28,14 +28,15 @@ impl Keeper {
         stop: &str,
         program: &Path,
     ) -> Result<Keeper, Error> {
-        // A signal ends the loop, and the commands after it run nevertheless.
+        // A signal ends only the loop: the shell still runs the commands after it.
         let script = format!(
             "trap : HUP INT TERM\nwhile read -r _; do :; done\n{stop}\nexec rm -rf -- \"$1\""
         );
         let mut command = account.command("sh");
         command.args(["-c", &script, "sh"]).args([directory, program]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Ctrl-C at a terminal ends this process, and through the pipe the shell.
+        // A process group of its own, which Ctrl-C at a terminal does not reach. Ctrl-C ends this
+        // process, and the closed pipe then ends the shell's loop.
         command.process_group(0);
         let mut child = command.spawn().map_err(|error| {
             let _ = fs::remove_dir_all(directory);

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Only the standard library is used, and every server is a real one: each PostgreSQL is durable
-//! (`fsync` is on), none runs as root, and each is reached through a Unix socket. This crate knows nothing of jobs, nor of the
-//! drivers that connect to its servers.
+//! (`fsync` is on), none runs as root, and each is reached through a Unix socket. This crate knows
+//! nothing of jobs, nor of the drivers that connect to its servers.
 
 mod account;
 mod address;

@@ -18,7 +18,7 @@ const PORT: u16 = 6432;
 
 const READY: &str = "process up:";
 
-/// The first version that supports prepared statements, and so has the setting.
+/// The first version that supports prepared statements, and has `max_prepared_statements`.
 const PREPARES: (u32, u32) = (1, 21);
 
 /// A running PgBouncer in transaction mode, in front of a [`Cluster`]. It is stopped and removed as
@@ -83,7 +83,8 @@ impl Drop for PgBouncer {
     }
 }
 
-/// Clients are not authenticated, and all of them connect to the server as `tenure`.
+/// Clients are not authenticated, and the pooler connects to the server as `tenure` for all of
+/// them.
 fn configuration(
     cluster: &Cluster,
     directory: &Path,

@@ -1,4 +1,4 @@
-//! A throw-away Redis, for what is compared with queues that live there.
+//! A throw-away Redis, for the bench's comparison with queues that keep their jobs there.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,8 @@ use crate::keeper::Keeper;
 use crate::server::Server;
 use crate::{apt, directory, fetch};
 
-/// Without its first letter, which depends on the version: `Ready …` or `The server is now ready …`.
+/// How the log reports a server ready. The first letter is left out, because it depends on the
+/// version: `Ready …` or `The server is now ready …`.
 const READY: &str = "eady to accept connections";
 
 /// A running Redis that listens on a Unix socket alone. It is stopped and removed as a cluster is.
@@ -37,8 +38,9 @@ impl Redis {
         fs::write(&file, configuration(&directory, settings))
             .and_then(|()| account.own(&file))
             .map_err(|error| Error::at("write", &file, &error))?;
-        // Redis logs to its standard output, but a server's log is read from standard error. The
-        // real standard output stays open as 3, so that its end still tells when the server ends.
+        // Redis logs to its standard output, but `Server` reads the log from standard error. So the
+        // shell redirects it. The real standard output stays open as descriptor 3: when it closes,
+        // the server has ended.
         let mut command = account.command("sh");
         command.args(["-c", "exec \"$@\" 3>&1 1>&2", "sh"]).arg(&program.path).arg(&file);
         command.env("LD_LIBRARY_PATH", &program.libraries);

@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How much of a log an error shows.
 const SHOWN_LINES: usize = 30;
 
-/// A line of our own in the log's pipe: when it arrives, everything before it has arrived too.
+/// A line that this process writes into the log's pipe: when it comes out, everything that the
+/// server wrote before it has come out too.
 const FENCE: &[u8] = b"=tenure-cluster-fence=\n";
 
 /// A running server.
@@ -65,7 +66,8 @@ impl Server {
         let (reader, log) = io::pipe()?;
         // Servers print nothing on stdout. When it closes, the last of their processes has ended.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);
-        // Ctrl-C at a terminal is meant for the tests.
+        // A process group of its own: Ctrl-C at a terminal then goes to the tests and not to the
+        // server.
         command.process_group(0);
         let mut child = command.spawn()?;
         let (event, events) = channel();
@@ -92,8 +94,8 @@ impl Server {
 
     /// Sends a signal and waits for the end.
     pub(crate) fn stop(&mut self, account: Account, signal: &str) -> Result<(), Error> {
-        // A server that has ended already is reaped here, so that its process id cannot be
-        // another's.
+        // If the server has ended already, this reaps it, and no signal is sent: its process id may
+        // soon be another process's.
         if let Ok(None) = self.child.try_wait() {
             // A server that a test has frozen must be woken to end.
             let kill = format!("kill -{signal} {0} && kill -CONT {0}", self.child.id());

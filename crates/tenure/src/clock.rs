@@ -87,7 +87,7 @@ enum Source {
     /// When the first clock of this process was created, by the wall clock and by the monotonic
     /// clock.
     System { wall: Timestamp, monotonic: Instant },
-    /// The time, and how much of it was set rather than advanced.
+    /// The time in milliseconds, and how many of them were added by [`Clock::jump`].
     Manual(Arc<(AtomicI64, AtomicI64)>),
 }
 

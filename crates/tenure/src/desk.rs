@@ -1,11 +1,11 @@
-//! What a worker process knows about its own work: which leases it has, which attempts have ended
+//! What a worker process keeps about its own work: which leases it has, which attempts have ended
 //! and are not settled yet, and whether it should continue. The machines share state only here.
 //!
-//! Everything is behind one mutex that is held only briefly. Nothing here calls a store, reads the
-//! time or waits, except for the two functions in which a thread rests. So a simulation can step
-//! the same machines on one thread.
+//! Everything is behind one mutex that is held only briefly. Nothing here calls a store or reads
+//! the time. Nothing waits, except for the functions in which a thread rests (`rest…`), and
+//! `outcomes_answered`. So a simulation can step the same machines on one thread.
 //!
-//! Handlers and machines both use the desk; it knows neither.
+//! Handlers and machines both use the desk; the desk uses neither of them.
 
 #![cfg_attr(
     not(feature = "drill"),
@@ -79,7 +79,8 @@ pub struct Desk {
     relief_wanted: Condvar,
     /// Wakes the other threads: the stage has changed.
     staged: Condvar,
-    /// For a sandbox, which has no machines: the store has answered the outcome of an effect.
+    /// Wakes `testing::Sandbox`, which runs no machine but the dispatcher: the store has confirmed
+    /// the outcome of an effect, or the outcome need not be written any more.
     answered: Notify,
 }
 
@@ -95,7 +96,8 @@ struct State {
     /// How many may wait, by how long jobs took lately.
     pace: Pace,
     ended: Vec<Ended>,
-    /// What the dispatcher and its relief know of each other.
+    /// Which calls the dispatcher and its relief have under way, and what the relief could not
+    /// finish.
     relief: Relief,
     /// Outcomes of effects that the store has not confirmed yet, by attempt and effect.
     unwritten: Outcomes,
@@ -111,7 +113,7 @@ struct State {
     /// The settlements that the store has applied.
     tally: Tally,
     drains: bool,
-    /// How many workers share the store and are woken by changes; 0 if this one is not.
+    /// How many workers share the store, if its changes wake this one; 0 if this worker must poll.
     company: usize,
     /// It neglects its leases.
     stalled: bool,
@@ -150,9 +152,9 @@ impl Desk {
     }
 
     /// The desk of a worker that neglects its leases: it does not renew them, trusts them for ever,
-    /// and takes back no jobs of others. A process that was suspended and does not know it behaves
-    /// like this, but a test can control when this one continues. So does a sandbox, whose clock
-    /// stands still.
+    /// and takes back no jobs of other workers. In tests, such a worker stands for a process that
+    /// was suspended and does not know it. A sandbox uses this desk because its clock stands still,
+    /// so that its leases never end.
     pub fn stalled(slots: usize) -> Desk {
         let desk = Desk::new(slots);
         desk.state().stalled = true;
@@ -200,13 +202,14 @@ impl Desk {
         let was_poked = std::mem::replace(&mut state.poked, true);
         // Unlocked first, so that the dispatcher does not have to wait for the lock.
         drop(state);
-        // A dispatcher that was poked and has not looked yet does not rest.
+        // If the dispatcher was poked before and has not looked at the desk since, it is not
+        // resting: nothing needs to be woken.
         if !was_poked {
             self.poked.notify_all();
         }
     }
 
-    /// Sets how many workers share the store and are woken when something changes.
+    /// Sets how many workers share the store, or 0 if changes of the store do not wake this one.
     pub(crate) fn set_company(&self, workers: usize) {
         self.state().company = workers;
     }

@@ -1,8 +1,8 @@
-//! What only tests may do: use the store behind its port, read its whole state, and put it into any
-//! state.
+//! What only the proof and tests may do: use the store below its port, read its whole state, and
+//! put it into any state.
 //!
-//! It exists only with the feature `drill`. No command, URL or environment variable of the product
-//! reaches it.
+//! It exists only with the feature `drill`. Of the commands of `tenure`, only `tenure drill` uses
+//! it, on stores of its own.
 
 use crate::job::{JobId, Name, NewJob, Tenant};
 use crate::record::JobRecord;

@@ -225,8 +225,8 @@ impl Default for Limits {
     }
 }
 
-/// The longest delay that a caller may set: 100 years. A longer one is a mistake, and a store would
-/// keep the job until the year 9999.
+/// The longest delay that a caller may set: 100 years. A longer one is surely a mistake, and would
+/// make a job that waits until the year 9999.
 pub const DELAY_LIMIT: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 /// The most items that one call of a store accepts.

@@ -1,7 +1,8 @@
 //! A lease: the right to settle one attempt, as a value that only a claim creates.
 //!
-//! The token decides, never the time. A late worker may still settle if no other worker has claimed
-//! its job; a worker whose job was taken may not, however early it is. Nothing here reads a clock.
+//! The token decides, never the time. A late worker may still settle if its token is still the
+//! job's latest. A worker whose job was taken back may not, however early it is. Nothing here reads
+//! a clock.
 
 use std::fmt;
 
@@ -44,7 +45,7 @@ impl Token {
     }
 }
 
-/// Where an epoch's tokens and job ids begin.
+/// The number after which an epoch's tokens and job ids begin.
 pub const fn first_of(epoch: u32) -> i64 {
     (epoch as i64) << Token::EPOCH_BITS
 }
@@ -54,9 +55,9 @@ pub const fn epoch_of(number: i64) -> u32 {
     (number >> Token::EPOCH_BITS) as u32
 }
 
-/// The epoch that follows `epoch` when the database may have gone back in time. It is larger, and a
-/// second restore of the same old state must not produce it again. So it is derived from the time,
-/// in units of ten minutes since 2026, which fits until the year 2185.
+/// The epoch that follows `epoch` when the database may have gone back in time. It must be larger,
+/// and another one after a second restore of the same old state. So it is derived from the time, in
+/// units of ten minutes since 2026, which fits until the year 2185.
 pub const fn raised(epoch: u32, now: Timestamp) -> u32 {
     const START_MS: i64 = 1_767_225_600_000;
     const UNIT_MS: i64 = 10 * 60 * 1000;

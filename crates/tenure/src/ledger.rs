@@ -68,8 +68,8 @@ pub enum Act {
         /// What went wrong.
         error: String,
     },
-    /// `effect_resolve`: it was in doubt, and this resolves it; or a person decided this, and the
-    /// attempt continues with it.
+    /// `effect_resolve`: resolves an effect that was in doubt; or confirms that the attempt
+    /// continues with the outcome that a person has decided.
     Resolve(Resolution),
     /// `step_get`: asks for the remembered result of this step.
     Recall,
@@ -174,8 +174,8 @@ pub struct Effect {
     pub name: Name,
     /// Its state in the ledger.
     pub standing: Standing,
-    /// The attempt that wrote this last, or that continued with a person's decision;
-    /// [`Token::NONE`] if no attempt has continued with it yet.
+    /// The token of the attempt that wrote this last. A person's decision has [`Token::NONE`],
+    /// until an attempt continues with it and writes its own token.
     pub token: Token,
     /// When the intent was written, or last sent again.
     pub opened_at: Timestamp,
@@ -183,7 +183,8 @@ pub struct Effect {
     pub ended_at: Option<Timestamp>,
     /// The result of the outside call.
     pub result: Option<Json>,
-    /// What went wrong; or, if it is committed or to be sent again, that a person decided so.
+    /// What went wrong. If the effect is committed or to be sent again, a note that a person
+    /// decided so.
     pub note: Option<String>,
 }
 
@@ -226,8 +227,8 @@ pub enum Answer {
     /// confirms that with [`Act::Resolve`] and the same result; from then on the decision cannot be
     /// changed.
     Decided(Json),
-    /// An earlier attempt wrote its intent and no outcome: it may have happened. The effect's
-    /// policy decides.
+    /// Another attempt wrote its intent and no outcome: the effect may have happened. Its policy
+    /// decides.
     InDoubt(Doubt),
     /// Written, now or by an earlier send of the same request.
     Recorded,

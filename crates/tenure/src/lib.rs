@@ -97,7 +97,7 @@ pub use self::worker::{Running, Worker, shutdown_signal};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// So are those of the pages on guarantees and workers; some of them need PostgreSQL.
+/// The examples on the pages about guarantees and workers are tests too; some need PostgreSQL.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/guarantees.md")]
 #[doc = include_str!("../../../docs/worker.md")]

@@ -61,10 +61,11 @@ pub enum Verb {
     Renew,
     Progress,
     Lapse,
-    /// The store takes the job back because the holder's process is gone, whatever the lease says.
+    /// The store takes the job back because the holder's process is gone, even if the lease still
+    /// runs.
     Vanish,
-    /// A worker that the store had considered gone showed its token again: the crash is not
-    /// counted.
+    /// A worker whose job was taken back (by a lapse or a vanish) showed its token again: the crash
+    /// is not counted.
     Return,
     Cancel,
     Requeue,
@@ -267,7 +268,8 @@ pub fn after_settling(standing: &Standing, outcome: &Outcome) -> Next {
     }
 }
 
-/// Whether an attempt that ends with this verb counts against the limit. Waiting is not failing.
+/// Whether an attempt that ends with this verb counts against the limit. After a snooze, a release
+/// or a park it does not, because the attempt has not failed.
 pub fn attempt_counts(verb: Verb) -> bool {
     !matches!(verb, Verb::Snooze | Verb::Release | Verb::Park)
 }
@@ -315,8 +317,8 @@ pub fn makes_suspect(crashes: u16, max_crashes: u16) -> bool {
     crashes >= if max_crashes > 3 { 2 } else { 1 }
 }
 
-/// Whether the handler itself returned, and so did not crash its worker. A release says nothing
-/// about that: the worker decides it, not the handler.
+/// Whether the handler itself returned, and so did not crash its worker. A release does not show
+/// that, because the worker decides it, not the handler.
 pub fn is_own_return(verb: Verb) -> bool {
     matches!(verb, Verb::Complete | Verb::Retry | Verb::Snooze | Verb::Bury | Verb::Park)
 }
@@ -397,8 +399,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Readable too, because a program whose `main` returns a fault prints it with `Debug`. It adds
-/// what happens to the job.
+/// A text for people too, because a program whose `main` returns a fault prints it with `Debug`. It
+/// adds what happens to the job.
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -75,11 +75,11 @@ pub struct JobRecord {
     /// The progress that the holder of the latest attempt last reported. The next claim clears it,
     /// and a job that has ended has none.
     pub progress: Option<Progress>,
-    /// A worker that lost the job only because its lease was over can return until this time, and
-    /// then the crash is not counted.
+    /// If the job lapsed because its lease was over: until when its worker may show its token
+    /// again, while the job waits for its next attempt. Then the crash is not counted.
     #[serde(skip)]
     pub returns_until: Option<Timestamp>,
-    /// Which of its holder's claims leased it, as the holder numbers its claims.
+    /// The number of the claim that leased it. Each worker numbers its own claims.
     #[serde(skip)]
     pub request: Option<i64>,
 }

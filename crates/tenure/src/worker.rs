@@ -3,8 +3,8 @@
 //!
 //! The work is done by machines that are stepped: the dispatcher ([`dispatch`](self), with its
 //! settler), its relief, the renewer and the sweeper. `step` does what is due and returns when to
-//! call it again. In production each machine has its own thread; in a simulation one thread steps them all,
-//! in an order derived from a seed.
+//! call it again. In production each machine has its own thread; in a simulation one thread steps
+//! them all, in an order derived from a seed.
 
 #![cfg_attr(
     not(feature = "drill"),
@@ -90,11 +90,11 @@ pub struct Plan {
     pub(crate) waiters: Arc<Waiters>,
 }
 
-/// How much work a worker claims ahead, unless it is told otherwise.
+/// How much work a worker claims ahead, unless [`Worker::claim_ahead`] sets another time.
 const AHEAD: Duration = Duration::from_millis(20);
 
-/// How many ended attempts are worth a second call, where the store can serve two at once. Fewer
-/// can wait for the call that is under way.
+/// How many ended attempts are worth a second call, where the store can serve two at once. If there
+/// are fewer, they wait until the call under way has ended.
 const RELIEF: usize = 32;
 
 impl Plan {

@@ -75,7 +75,8 @@ async fn a_handler_is_told_how_often_a_worker_vanished_with_its_job() {
     let worker = Worker::new(sandbox.tenure()).handle(tell).state(Arc::clone(&told));
     let worker = worker.queues(["sandbox"]);
     for _ in 0..3 {
-        // The first call takes it back; when it comes again is a matter of its retry policy.
+        // The first call takes the job back. When it runs again depends on its retry policy, so
+        // this tries several times.
         sandbox.run_due(&worker).await.unwrap();
         sandbox.advance(Duration::from_secs(60 * 60));
         if !told.lock().unwrap().is_empty() {
@@ -87,7 +88,7 @@ async fn a_handler_is_told_how_often_a_worker_vanished_with_its_job() {
     assert!(told.first().is_some_and(|words| words.contains(" crashes 1 ")), "{told:?}");
 }
 
-/// Else the second call under a name would silently get what the first came to.
+/// Otherwise a second call under the name would silently get the result of the first.
 #[tokio::test]
 async fn a_step_that_an_earlier_attempt_has_done_has_used_up_its_name() {
     let sandbox = Sandbox::new().await.unwrap();
@@ -109,7 +110,7 @@ async fn a_step_that_an_earlier_attempt_has_done_has_used_up_its_name() {
     assert_eq!(failed, Some("once more"));
 }
 
-/// A second settlement would be refused, and told as an alarm.
+/// The store would refuse a second settlement, and an event would warn of a blocked write.
 #[tokio::test]
 async fn what_a_handler_has_committed_itself_is_not_settled_again() {
     let sandbox = Sandbox::new().await.unwrap();
@@ -197,7 +198,7 @@ async fn what_a_program_says_may_be_owned_borrowed_or_a_path() {
     assert!(Key::try_from("k 1").is_ok() && Key::try_from("").is_err());
 }
 
-/// Any error, also anyhow's, and a text: the usual operands of `?`.
+/// These are the errors that `?` usually meets: any error type, also anyhow's, and a text.
 #[test]
 fn an_error_that_a_handler_meets_becomes_another_try_with_its_causes() {
     fn fails(how: &str) -> Result<(), Fault> {

@@ -152,7 +152,7 @@ fn a_migration_that_was_changed_after_it_was_applied_is_noticed() {
     assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
 }
 
-/// It has other tables than this binary's statements are written for.
+/// This binary's statements are written for other tables.
 #[test]
 fn a_file_whose_tables_were_made_from_another_text_is_refused_and_left_as_it_is() {
     let (directory, file) = place();
@@ -446,8 +446,8 @@ fn a_link_leads_to_the_same_store_and_the_same_turn() {
     assert!(!directory.path().join("link.db-turn").exists());
 }
 
-/// A machine that was suspended, or whose clock was set forward: the holders of leases were
-/// suspended too.
+/// The clock jumps after the machine was suspended, or when it is set forward. In both cases the
+/// holders of leases had no time to renew.
 #[test]
 fn a_jump_of_the_clock_takes_no_job_from_anybody() {
     let (_directory, file) = place();
@@ -496,7 +496,7 @@ fn a_file_from_before_the_first_version_is_refused_with_what_to_do() {
     assert!(refusal.contains("name another file"), "{refusal}");
 }
 
-/// A break in time that cannot be recorded at once is not forgotten.
+/// A jump that cannot be recorded at once, because the file is locked, is recorded later.
 #[test]
 fn a_jump_of_the_clock_is_noted_also_when_the_file_was_locked_at_first() {
     let (_directory, file) = place();
@@ -511,7 +511,7 @@ fn a_jump_of_the_clock_is_noted_also_when_the_file_was_locked_at_first() {
     assert!(store.overdue(9, Duration::ZERO).unwrap().is_empty());
 }
 
-/// A clock that was set far forward and then back does not keep leases alive for that time.
+/// If the clock is set far forward and then back, no lease lasts longer for that.
 #[test]
 fn a_jump_that_is_taken_back_pardons_nobody() {
     let (_directory, file) = place();

@@ -61,7 +61,7 @@ fn jobs_in(file: &Path) -> u64 {
     Connection::open(file).unwrap().query_row(count, [], |row| row.get(0)).unwrap()
 }
 
-/// Makes every sort of call, and expects the same answer each time.
+/// Makes every sort of call, and expects that each fails with these words.
 #[track_caller]
 fn is_told_everywhere(store: &mut Sqlite, words: &str) {
     let long = monotonic() + Duration::from_secs(60);
@@ -195,7 +195,8 @@ fn a_witness_that_keeps_nothing_begins_one_epoch_and_is_told_of() {
         );
         assert_eq!(running.identity().unwrap().raises.len(), 0, "this process knows how far it is");
         drop(running);
-        // A later process does not know that. The first one begins an epoch, and that is enough.
+        // A process that opens the store later does not know that. The first such process begins an
+        // epoch; those after it begin none.
         for _ in 0..5 {
             let mut store = open(&file);
             store.enqueue(&[job()]).unwrap();
@@ -204,7 +205,7 @@ fn a_witness_that_keeps_nothing_begins_one_epoch_and_is_told_of() {
             assert!(problem.contains(words), "{problem}");
         }
         assert_eq!(epochs(&file), 1, "{words}");
-        // When the witness can be written again, it is a new one, and begins the last epoch.
+        // Once the witness can be written again, a new one is made, and that begins one more epoch.
         if witness.is_dir() { fs::remove_dir(&witness) } else { fs::remove_file(&witness) }
             .unwrap();
         for _ in 0..3 {
@@ -263,8 +264,8 @@ fn the_guard_files_of_workers_that_nobody_knows_any_more_are_removed_and_held_on
     drop(dead);
     store.prune(100).unwrap();
     assert_eq!(guards(&store), 1, "one that is known tells of its worker");
-    // After a break in time its guard proves nothing any more, and after a day the worker is
-    // forgotten.
+    // After a break in time (here: another `steady_since`), a lock that is free does not prove that
+    // its worker is gone. Such a worker is forgotten after a day.
     Connection::open(&file)
         .unwrap()
         .execute_batch("UPDATE tenure_meta SET steady_since = 1")

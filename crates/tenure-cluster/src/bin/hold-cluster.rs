@@ -8,7 +8,7 @@ use tenure_cluster::{Binaries, Cluster, Error, Settings};
 fn main() -> Result<(), Error> {
     let cluster = Cluster::start(&Binaries::find_or_install()?, &Settings::new())?;
     let mut out = io::stdout();
-    // The reader may be gone; then the input ends too.
+    // If the reader of this output is gone, the input ends too.
     let _ = writeln!(out, "{}", cluster.data_dir().display()).and_then(|()| out.flush());
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     Ok(())

@@ -1,6 +1,6 @@
 //! The vendor: a model behind HTTP on loopback, and the client for it. It is slow, costs money,
-//! refuses, fails and loses answers, each at fixed calls, so that every run is the same. A call
-//! with a key is charged once; a repeated call gets the same answer.
+//! refuses, fails and loses answers, always at the same numbers of calls, so that all runs are
+//! alike. A call with a key is charged once; a repeated call gets the same answer.
 
 use std::collections::HashMap;
 use std::io;

@@ -26,7 +26,7 @@ pub enum Returned {
     Lost,
 }
 
-/// The handler has completed its job in a transaction of its own.
+/// Whether the transaction in which a handler completed its job is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
     /// The transaction is committed.
@@ -64,7 +64,7 @@ pub(crate) struct Found {
     pub(crate) busy: usize,
     /// How many attempts to claim now.
     pub(crate) room: usize,
-    /// How many ended attempts are worth a call although others will end soon.
+    /// How many ended attempts are worth a call of the store, even if other attempts will end soon.
     pub(crate) enough: usize,
     /// Whether the relief has a call under way.
     pub(crate) is_relieved: bool,
@@ -78,12 +78,12 @@ pub(crate) struct Found {
     pub(crate) poked: bool,
     /// Whether the worker ends when nothing is due and nothing runs.
     pub(crate) drains: bool,
-    /// How many workers share the store and are woken by changes; 0 if this one is not.
+    /// How many workers share the store, if its changes wake this one; 0 if this worker must poll.
     pub(crate) company: usize,
 }
 
 impl Desk {
-    /// An execution has returned, and its slot is free. What it returned counts, unless its attempt
+    /// An execution has returned, and its slot is free. What it returned is ignored if its attempt
     /// is over already.
     pub fn returned(&self, fence: Fence, returned: Returned, now: Moment) {
         let mut state = self.state();
@@ -91,8 +91,8 @@ impl Desk {
         self.wake_if_enough(state);
     }
 
-    /// Like [`Desk::returned`], and the next attempt that waits begins in the same slot. Returns it,
-    /// if there is one.
+    /// Like [`Desk::returned`]. If another attempt waits for a slot, it begins in the same slot,
+    /// and is returned.
     pub(crate) fn returned_for_next(
         &self,
         fence: Fence,
@@ -106,8 +106,8 @@ impl Desk {
         next
     }
 
-    /// How many ended attempts wake the dispatcher, until it looks at the desk again. It also wakes
-    /// when nothing is left to run.
+    /// Sets how many ended attempts wake the dispatcher. This holds until the dispatcher looks at
+    /// the desk again. It is also woken when no job runs any more.
     pub(crate) fn gather(&self, enough: usize) {
         self.state().enough = enough;
     }
@@ -166,9 +166,9 @@ impl Desk {
         self.state().tally
     }
 
-    /// The worker has ended. If it leaves nothing behind, it may retire; otherwise other workers
-    /// notice the end of its connection. Returns the outcomes of effects that the store has not
-    /// confirmed.
+    /// The worker has ended. If it leaves nothing behind, its renewer may delete its registration.
+    /// Otherwise it stays registered, so that other workers notice its end and take back its jobs.
+    /// Returns the outcomes of effects that the store has not confirmed.
     pub(crate) fn close(&self, leaves_nothing: bool) -> Vec<(Name, Unwritten)> {
         let mut state = self.state();
         state.leaves_nothing = leaves_nothing;
@@ -178,7 +178,7 @@ impl Desk {
         outcomes::each(unwritten)
     }
 
-    /// Whether the worker may retire: it leaves nothing behind.
+    /// Whether the worker may delete its registration: it leaves nothing behind.
     pub(crate) fn leaves_nothing(&self) -> bool {
         self.state().leaves_nothing
     }
@@ -222,9 +222,10 @@ impl State {
         self.slots.saturating_sub(self.busy)
     }
 
-    /// For how many attempts to claim: for the free slots, and for those that may wait, less those
-    /// that are on their way. If no slot is free, half of these places must be: a call for a few
-    /// would delay the next settlements.
+    /// How many attempts to claim: one for each free slot and for each that may wait for a slot,
+    /// less those that wait already and those that calls under way may bring. If no slot is free,
+    /// at least half of the places to wait must be: a call for a few attempts would delay the next
+    /// settlements.
     pub(super) fn room(&self) -> usize {
         let (free, allowed) = (self.free(), self.pace.allowed());
         let there = self.waiting.len() + self.relief.reserved();
@@ -234,7 +235,7 @@ impl State {
         (free + allowed).saturating_sub(there).min(BATCH_LIMIT)
     }
 
-    /// How many ended attempts are worth a call although others will end soon.
+    /// How many ended attempts are worth a call of the store, even if other attempts will end soon.
     pub(super) fn enough(&self) -> usize {
         self.slots.max(self.pace.allowed() / 2).min(BATCH_LIMIT)
     }

@@ -26,7 +26,9 @@ pub struct Hold {
 /// How long a lease may be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trust {
-    /// Before this time no other worker can have taken the job, unless it was cancelled.
+    /// Until this time the worker may begin work under the lease, because the lease lasts longer.
+    /// The store can still take the job earlier: if it is cancelled, or if other workers find that
+    /// this worker's guard is free.
     pub(crate) until: Moment,
     /// Why the handler must stop, if it must.
     pub(crate) stopped: Option<Cause>,

@@ -1,5 +1,5 @@
 //! The leases of a worker process: which ones it has, how long they may be trusted, and when their
-//! handlers must stop. The dispatcher adds them, the renewer keeps them.
+//! handlers must stop. The dispatcher and its relief add them, the renewer renews them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) struct Held {
     granted: Moment,
     /// How long its job may run.
     max_runtime: Option<Duration>,
-    /// When to stop it, because it may not run longer.
+    /// When to stop its handler, because its `max_runtime` is nearly over.
     revoke_at: Option<Moment>,
     /// Its handler was asked to stop. If it has not returned by this time, its attempt ends without
     /// it.
@@ -34,8 +34,9 @@ impl Held {
         self.revoke_at.map_or(until, |revoke| revoke.min(until))
     }
 
-    /// Whether to renew its lease. An attempt that is about to be settled does not need it, unless
-    /// its settlement has been waiting for a while. A stopped one is about to return.
+    /// Whether to renew its lease. An attempt that has ended needs no renewal, unless its
+    /// settlement has been waiting for a second. Nor does an attempt whose handler was asked to
+    /// stop: the handler is about to return.
     fn is_to_be_kept(&self, now: Moment) -> bool {
         const SETTLING: Duration = Duration::from_secs(1);
         match self.ended {
@@ -45,7 +46,8 @@ impl Held {
     }
 }
 
-/// A lease is not trusted to its very end: work that starts shortly before would finish after it.
+/// How long a lease of this length is trusted. Not to its very end: work that starts shortly before
+/// the end would finish after it.
 pub(crate) fn trusted(length: Duration) -> Duration {
     length - (length / 10).min(Duration::from_secs(1))
 }
@@ -62,7 +64,7 @@ fn patience(max_runtime: Duration) -> Duration {
 
 impl Desk {
     /// Records a lease granted at `granted` or later, and occupies a slot for it. Returns `None` if
-    /// it is known already.
+    /// the desk has this lease already.
     pub(crate) fn hold(
         &self,
         attempt: &Attempt,
@@ -100,9 +102,10 @@ impl Desk {
         self.state().held.remove(&fence);
     }
 
-    /// The leases that were granted at `before` or earlier, oldest grant first. They are not
-    /// settled until [`Desk::renewed`], unless that takes long: a renewal that arrives after its
-    /// own settlement would be refused for nothing.
+    /// The leases that were granted at `before` or earlier, oldest grant first. Their attempts are
+    /// not settled until [`Desk::renewed`] is called, but for one second at most. Otherwise the
+    /// renewal could reach the store after the settlement of the same attempt, and the store would
+    /// refuse it although nothing is wrong.
     pub(crate) fn to_renew(&self, before: Moment, now: Moment) -> Vec<Arc<Hold>> {
         let mut state = self.state();
         let is_stalled = state.stalled;
@@ -118,8 +121,8 @@ impl Desk {
         holds
     }
 
-    /// The renewal of `asked` was answered, or failed. The leases in `held` were extended by a call
-    /// that was sent at `sent`.
+    /// The call that renews the leases in `asked` has ended, answered or not. The leases in `held`
+    /// were extended, by a call that was sent at `sent`.
     pub(crate) fn renewed(&self, asked: &[Fence], held: &[Fence], sent: Moment, lease: Duration) {
         let mut state = self.state();
         for fence in asked {
@@ -149,10 +152,10 @@ impl Desk {
     }
 
     /// Stops handlers that have run for as long as they may, and all handlers from
-    /// [`Stage::Releasing`] on; ends the attempts of handlers that do not stop, and those that have
-    /// waited too long for a slot. Returns when to check again. The dispatcher calls it, because it
-    /// knows of new jobs first, and so does the renewer, because the dispatcher may be waiting for
-    /// a store that does not answer.
+    /// [`Stage::Releasing`] on. Ends the attempts of handlers that do not stop, and attempts that
+    /// have waited too long for a slot. Returns when to call it again. The dispatcher calls it in
+    /// each step, because new jobs reach the dispatcher first. So does the renewer, because the
+    /// dispatcher may be waiting for a store that does not answer.
     pub(crate) fn revoke(&self, now: Moment) -> Option<Moment> {
         /// How long a handler may take to stop after it was asked to.
         const PATIENCE: Duration = Duration::from_secs(6);
@@ -190,8 +193,9 @@ impl Desk {
     }
 }
 
-/// The outcome of an attempt that took too long. The delay is not random: jobs that time out do not
-/// do so together.
+/// The outcome of an attempt that took too long. The retry waits for the policy's whole delay,
+/// without jitter: jitter spreads the retries of jobs that fail at the same moment, and jobs seldom
+/// time out at the same moment.
 fn timed_out(standing: &Standing, ran: Duration, limit: Duration) -> Outcome {
     let ran = Duration::from_millis(u64::try_from(ran.as_millis()).unwrap_or(u64::MAX));
     let end = if ran < limit { "was about to end" } else { "was over" };

@@ -1,6 +1,6 @@
 //! Outcomes of effects that the store has not confirmed yet: the settlement of their attempt waits
-//! for them, and so does the end of the worker. Nothing here writes: the tasks of the handlers'
-//! contexts do.
+//! for them, and so does the end of the worker. Tasks of the handlers' contexts write the outcomes;
+//! nothing here writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::Error;
 /// The outcome of an effect that the store has not confirmed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unwritten {
-    /// The attempt, for its events: it may not be held any more.
+    /// The attempt, for events about it: the desk may not hold its lease any more.
     pub(crate) about: Arc<About>,
     pub(crate) verb: Verb,
     /// The store's last error.
@@ -47,8 +47,8 @@ impl Desk {
         one.error.replace(error.to_string()).is_none()
     }
 
-    /// The outcome need not be written any more. Returns what was recorded about it, if it still
-    /// was.
+    /// The outcome is confirmed, or need not be written any more. Returns what the desk had
+    /// recorded about it, if anything.
     pub(crate) fn outcome_answered(&self, fence: Fence, effect: &Name) -> Option<Unwritten> {
         let mut state = self.state();
         let of_attempt = state.unwritten.get_mut(&fence)?;

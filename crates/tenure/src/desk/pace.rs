@@ -1,10 +1,10 @@
 //! How far ahead of its free slots a worker claims: as many attempts as its slots will probably
 //! begin within the next moments, by how long the same kinds took lately.
 //!
-//! A worker that claimed for its free slots alone would need a call of the store for each handful of
-//! short jobs. A worker that claims far ahead keeps jobs from other workers, and if its process dies,
-//! each of them has crashed. So after a claim that brought a slow or unknown kind nothing is claimed
-//! ahead, and the number starts small. Pure: time is an argument.
+//! A worker that claimed for its free slots alone would need a call of the store for each handful
+//! of short jobs. A worker that claims far ahead keeps jobs from other workers, and if its process
+//! dies, each of these jobs counts a crash. So after a claim that brought a slow or unknown kind
+//! nothing is claimed ahead, and the number starts small. Pure: time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The pace of a worker with so many slots that claims nothing ahead.
+    /// The pace of a worker with `slots` slots that claims nothing ahead yet.
     pub(super) fn new(slots: usize) -> Pace {
         let (ahead, cautious_until) = (Duration::ZERO, Moment::default());
         Pace { slots, ahead, took: BTreeMap::new(), allowed: 0, ended: 0, cautious_until }
@@ -64,7 +64,7 @@ impl Pace {
             }
             self.ended += 1;
             if matches!(returned, Returned::Settle(Outcome::Release)) {
-                // It may have waited too long.
+                // It was given back, perhaps because it waited too long.
                 (self.allowed, self.cautious_until) = (0, now + CAUTION);
             } else if let Some(took) = self.took.get_mut(&about.kind) {
                 // An eighth of each new value: one outlier does not decide.
@@ -92,11 +92,12 @@ impl Pace {
             .map(|attempt| self.took.get(&attempt.kind).copied().unwrap_or(Duration::MAX))
             .max()
             .unwrap_or(Duration::MAX);
-        // One more for each attempt that has ended: what is known may be wrong.
+        // The number rises by at most one for each attempt that has ended, because what is known
+        // about the speed of a kind may be wrong.
         self.allowed = self.in_time(slowest).min(self.allowed + std::mem::take(&mut self.ended));
     }
 
-    /// How many attempts of this length the slots begin within the time.
+    /// How many attempts that take this long the slots begin within `ahead`.
     fn in_time(&self, took: Duration) -> usize {
         let all = self.ahead.as_nanos() * self.slots as u128;
         let count = all / took.as_nanos().max(1);

@@ -1,5 +1,5 @@
-//! What the dispatcher and its relief know of each other: which calls are under way, and what the
-//! relief could not finish.
+//! What the dispatcher and its relief share: which calls they have under way, and what the relief
+//! could not finish.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ pub(super) struct Relief {
     smallest: usize,
     /// The dispatcher has a call under way.
     is_calling: bool,
-    /// So has the relief.
+    /// The relief has a call under way.
     is_relieved: bool,
-    /// The relief's last call failed, or there was nothing for it, and the dispatcher's has not
-    /// succeeded since.
+    /// The relief's last call failed, or none of the ended attempts was for the relief; and no call
+    /// of the dispatcher has succeeded since.
     rests: bool,
     /// For how many attempts calls under way have asked.
     reserved: usize,
@@ -39,7 +39,7 @@ impl Relief {
     }
 }
 
-/// Places for attempts that a call under way may bring, until it is dropped.
+/// Places for attempts that a call under way may bring, until this value is dropped.
 pub(crate) struct Reserved {
     desk: Arc<Desk>,
     places: usize,
@@ -52,7 +52,7 @@ impl Drop for Reserved {
 }
 
 impl Desk {
-    /// From now on a relief makes a second call for so many ended attempts, or more.
+    /// From now on the relief makes a second call when at least this many attempts have ended.
     pub fn relieve_from(&self, smallest: usize) {
         self.state().relief.smallest = smallest;
     }
@@ -97,7 +97,8 @@ impl Desk {
         }
         let is_simple = |one: &Ended| !one.was_sent && one.returned != Returned::PerhapsCommitted;
         if state.take(ended, now, is_simple) == 0 {
-            // All of them are the dispatcher's.
+            // None of these is for the relief: only the dispatcher may repeat a settlement or look
+            // up a job.
             state.relief.rests = true;
             return None;
         }
@@ -106,8 +107,8 @@ impl Desk {
     }
 
     /// The relief's call has ended. What it could not finish is the dispatcher's: attempts that are
-    /// to be settled, and a claim whose answer was lost. The dispatcher looks again in any case: a
-    /// job may be due that was not when it looked last.
+    /// to be settled, and a claim whose answer was lost. The dispatcher is woken in any case: the
+    /// relief's settlements may have made a job due since the dispatcher looked last.
     pub(crate) fn relieved(&self, failed: Option<(Vec<Ended>, Option<LostClaim>)>) {
         let mut state = self.state();
         state.relief.is_relieved = false;
@@ -131,8 +132,8 @@ impl Desk {
         self.state().has_relief()
     }
 
-    /// The relief rests until there is a batch for it while the dispatcher has a call under way.
-    /// Returns whether there is, and not the end of the worker.
+    /// Blocks the relief's thread until there is a batch for it while the dispatcher has a call
+    /// under way. Returns true then, and false when the worker has ended.
     pub(crate) fn rest_of_relief(&self) -> bool {
         let rests = |state: &mut State| state.stage != Stage::Over && !state.wants_relief();
         let state = self.relief_wanted.wait_while(self.state(), rests);

@@ -287,7 +287,7 @@ fn the_dispatcher_finds_how_many_workers_share_the_store() {
     assert_eq!(desk.take(&mut Vec::new(), at(0)).company, 7);
 }
 
-/// Each of these is work for the dispatcher, which rests.
+/// Each of these events is work for the dispatcher, so it must wake the dispatcher.
 #[test]
 fn the_dispatcher_is_poked_by_what_it_has_to_do_and_by_nothing_else() {
     let charge = Name::check("effect", "charge").unwrap();
@@ -360,7 +360,8 @@ fn a_dispatcher_that_was_poked_before_it_rests_does_not_rest() {
 
 #[test]
 fn the_other_threads_are_woken_when_the_stage_changes_and_not_by_a_poke() {
-    // The thread may begin its rest only after the first change, so there are several.
+    // The thread may begin to rest only after the first change of the stage. So the test makes
+    // several.
     let mut stages = [Stage::Finishing, Stage::Releasing].into_iter().cycle();
     assert!(wakes(Desk::rest_unless_staged, |desk| {
         desk.state().stage = Stage::Working;

@@ -1,8 +1,9 @@
 //! Attempts that were claimed ahead of time and wait for a free slot, so that short jobs do not wait
 //! for a claim each.
 //!
-//! The store counts a waiting attempt as begun: if the worker's process dies, each of them has
-//! crashed. So only attempts for which one crash changes nothing may wait, and none waits for long.
+//! The store counts a waiting attempt as begun: if the worker's process dies, each job that waits
+//! has one more crash. So a job may wait only if it has not crashed before and one crash does not
+//! end it, and none waits for long.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +22,10 @@ pub(crate) type Begun = (Attempt, Arc<Hold>);
 /// longer than expected, and other workers may have free slots.
 const LONGEST: Duration = Duration::from_millis(50);
 
-/// Whether an attempt may wait for a slot, although a death of this process would count as a crash
-/// of its job: not if that crash, or the attempt, could be the job's last, and not if the job has
-/// crashed before. Nor if the wait is a noticeable part of the time that it may run.
+/// Whether an attempt may wait for a slot. If this process dies meanwhile, that counts as a crash
+/// of the job. So a job may not wait if it has crashed before, or if this crash or this attempt
+/// could be its last. Nor may it wait if its `max_runtime` is so short that the wait would be a
+/// noticeable part of it.
 pub(crate) fn may_wait(attempt: &Attempt) -> bool {
     const SHORTEST_RUNTIME_MS: i64 = 1_000;
     attempt.crashes == 0
@@ -40,7 +42,8 @@ pub(super) struct Waiting(VecDeque<One>);
 struct One {
     attempt: Attempt,
     hold: Arc<Hold>,
-    /// When it was first seen to wait. The claim that brought it may have taken long.
+    /// When `give_back` first found it waiting: its wait counts from then. The claim itself may
+    /// have taken long.
     since: Option<Moment>,
 }
 
@@ -67,12 +70,14 @@ impl Waiting {
 }
 
 impl Desk {
-    /// From now on attempts are claimed ahead, as many as the slots begin within this time.
+    /// From now on, as many attempts are claimed ahead as the slots will probably begin within this
+    /// time.
     pub(crate) fn claim_ahead(&self, ahead: Duration) {
         self.state().pace.claim_ahead(ahead);
     }
 
-    /// Whether attempts may wait for a slot: then the desk has to be looked at often.
+    /// Whether attempts may wait for a slot. If so, the dispatcher must look at the desk often, so
+    /// that none of them waits too long.
     pub(crate) fn claims_ahead(&self) -> bool {
         self.state().pace.allowed() > 0
     }
@@ -82,15 +87,15 @@ impl Desk {
         self.state().pace.claimed(attempts, now);
     }
 
-    /// Decides where an attempt goes whose lease was just recorded: it begins if there is a slot for
-    /// it, and is returned then. Otherwise it waits, or is given back if it may not wait or if the
+    /// Decides where an attempt goes whose lease was just recorded. If there is a slot for it, it
+    /// begins and is returned. Otherwise it waits, or is given back if it may not wait or if the
     /// worker ends.
     pub(crate) fn seat(&self, attempt: Attempt, hold: Arc<Hold>, now: Moment) -> Option<Begun> {
         let mut state = self.state();
         if state.busy <= state.slots && state.stage < Stage::Releasing {
             return Some((attempt, hold));
         }
-        // It had occupied a slot that is not there.
+        // `hold` counted an occupied slot for it, but there is none.
         state.busy -= 1;
         if may_wait(&attempt) && state.stage == Stage::Working {
             state.waiting.0.push_back(One { attempt, hold, since: None });

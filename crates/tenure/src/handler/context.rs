@@ -1,10 +1,10 @@
-//! What a handler gets besides its job: its identity, whether it must stop, and the calls that do
-//! something only once.
+//! What a handler gets besides its job: the identity of the attempt, whether the handler must stop,
+//! and the calls that do something only once.
 //!
 //! Every write is fenced: if another worker holds the job by now, the store refuses the write, the
-//! handler is stopped, and the refusal is reported as an event. A store that does not answer is
-//! asked again for as long as this worker may still hold the job; so a handler survives a restart
-//! of the database. The outcome of an effect is retried for longer: see `outcome.rs`.
+//! handler is stopped, and the refusal is reported as an event. If the store does not answer, the
+//! call is repeated for as long as this worker may still hold the job. So a handler survives a
+//! restart of the database. The outcome of an effect is retried for longer: see `outcome.rs`.
 
 mod calls;
 mod outcome;
@@ -144,7 +144,9 @@ impl Context {
         self.0.attempt.extras.trace.as_deref()
     }
 
-    /// A globally unique key for outside systems, one per job; for one per effect: [`Effect::key`](super::Effect::key).
+    /// A globally unique key for outside systems: the same in every attempt of this job, another
+    /// for each name of an effect. In [`Context::effect`] it is
+    /// [`Effect::key`](super::Effect::key).
     pub fn effect_key(&self, effect: &str) -> Result<String, Fault> {
         let effect = effect_name(effect).map_err(Fault::fatal)?;
         let installation = self.0.tenure.0.installation;
@@ -169,8 +171,9 @@ impl Context {
 
     // ── whether to continue
 
-    /// Whether the handler must stop: its job was cancelled, is another worker's or has run too long,
-    /// or the worker shuts down. Async handlers are dropped then; blocking ones ask this.
+    /// Whether the handler must stop: its job was cancelled, is another worker's or has run too
+    /// long, or the worker shuts down. Then an async handler is dropped. A blocking handler should
+    /// check this now and then.
     pub fn is_cancelled(&self) -> bool {
         self.0.hold.is_stopped()
     }

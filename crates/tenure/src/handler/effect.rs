@@ -166,15 +166,15 @@ where
     let mut used = cx.names().take("effect", &name)?;
     let name = used.name.clone();
     if used.is_open {
-        // The same attempt may store its intent repeatedly: the ledger would not prevent a second
-        // call.
+        // The ledger would not prevent a second call: it lets the same attempt store its intent
+        // again.
         return Err(Fault::retry(format!(
             "the effect {name} was sent in this attempt, and what came of it is not known; the next attempt decides as it \
              does about every effect in doubt"
         )));
     }
     let key = cx.effect_key(name.as_str())?;
-    // From here on the intent counts, so this worker must hold the job.
+    // The intent counts as soon as it is stored, so this worker must hold the job for certain.
     cx.certain().await?;
     match cx.ledger(&name, Act::Open).await? {
         Answer::Opened => {}
@@ -219,8 +219,9 @@ where
     }
 }
 
-/// The outcome as the ledger keeps it. If it cannot be kept, the job is parked: the effect has taken
-/// place, so neither another attempt nor a dead job would tell the truth.
+/// The outcome as JSON, for the ledger. If the ledger cannot keep it, for example because it is too
+/// large, the job is parked until a person has recorded the outcome. The effect has taken place:
+/// another attempt must not repeat it, and the job must not be reported as dead.
 fn written(cx: &Context, name: &Name, output: &impl Serialize) -> Result<Json, Fault> {
     let job = cx.job();
     Json::of("result", output, cx.result_limit()).map_err(|invalid| {
@@ -243,8 +244,9 @@ fn recalled<T: DeserializeOwned>(cx: &Context, name: &Name, kept: &Json) -> Resu
     })
 }
 
-/// Applies the decision of a person. An attempt that can read it confirms it in the ledger, and
-/// from then on it is final; otherwise the person is asked again.
+/// Continues with the outcome that a person has decided. If the handler can decode it, the attempt
+/// confirms it in the ledger, and from then on the decision is final. Otherwise the job is parked,
+/// so that the person can correct the decision.
 async fn go_on_with_decision<T: DeserializeOwned>(
     cx: &Context,
     name: &Name,
@@ -289,7 +291,8 @@ async fn settle_doubt<T: Serialize>(
             let result = written(cx, name, output)?;
             cx.outcome(name, Act::Resolve(Resolution::Committed { result })).await?
         }
-        // A permission, not an outcome: the store is asked only while this worker may hold the job.
+        // This asks for the permission to call; no known outcome could get lost. So it is retried
+        // only while this worker may hold the job, and not longer as `cx.outcome` is.
         None => cx.ledger(name, Act::Resolve(Resolution::Resend)).await?,
     };
     match answer {
@@ -316,8 +319,9 @@ mod tests {
     use crate::testing::Sandbox;
     use crate::{Tenure, Worker};
 
-    /// How often the other side was called, and how many handlers came to their end: a panic of one
-    /// that has lost its job is not settled, so nothing else tells.
+    /// How often the other side was called, and how many handlers ran to their end. The second
+    /// number shows that no assertion in a handler panicked: a panic of a handler that has lost its
+    /// job is not settled, so the job does not show it.
     #[derive(Default)]
     struct Sent(AtomicUsize, AtomicUsize);
 
@@ -335,8 +339,8 @@ mod tests {
         }
     }
 
-    /// The job is lost at this moment, without a call to the store. The handlers are patient ones,
-    /// which are not dropped for it.
+    /// Makes the worker lose the job at this moment, without a call to the store. The handlers that
+    /// use this are patient: they are not dropped when their job is lost.
     fn lose(cx: &Context) {
         assert!(!cx.is_cancelled(), "it was ours until now");
         drop(cx.lost());
@@ -431,7 +435,7 @@ mod tests {
                 }
                 return Err(Fault::retry_after(std::time::Duration::ZERO, "refused twice"));
             }
-            // In doubt, the job would be parked.
+            // If the effect were in doubt, the job would be parked.
             let call = cx.effect("charge", |_| async {
                 cx.state::<Arc<Sent>>().once_more();
                 Ok(1)
@@ -448,7 +452,8 @@ mod tests {
         assert_eq!(standings(sandbox.tenure()).await, [Standing::Committed]);
     }
 
-    /// However it came to what it came to: now, in an earlier attempt, by a person's word, or by the other side's.
+    /// It does not matter where the outcome is from: this attempt, an earlier one, a person's
+    /// decision, or the other side's answer to `verify`.
     #[tokio::test]
     async fn an_effect_that_has_come_to_something_has_used_up_its_name() {
         let sandbox = Sandbox::new().await.unwrap();

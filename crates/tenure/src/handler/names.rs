@@ -1,5 +1,5 @@
-//! The names of steps and effects that an attempt has used. With the same name used twice, the
-//! second call would silently get the first one's result. This module knows nothing of stores.
+//! The names of steps and effects that an attempt has used. If a name were used twice, the second
+//! call would silently get the result of the first. This module knows nothing of stores.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,8 +41,8 @@ impl Names {
     }
 }
 
-/// A name while its call lasts. A call that fails, or whose future is dropped, frees it, so that a
-/// program may try again after a timeout of its own.
+/// A name while its call lasts. A call that fails, or whose future is dropped, frees the name, so
+/// that a program may try again after a timeout of its own.
 pub(super) struct Taken<'a> {
     names: &'a Names,
     what: &'static str,

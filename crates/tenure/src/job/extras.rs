@@ -1,9 +1,9 @@
 //! Data that travels with a job and changes nothing about how it runs: the trace that it continues,
 //! and tags to find it by.
 //!
-//! A store keeps it as one JSON value (NULL if empty). No statement decides by it; only a list of
-//! jobs can be narrowed down to a tag. So another such value is one more field here, and changes no
-//! table and no function.
+//! A store keeps it as one JSON value (NULL if empty). No statement bases a decision on it; only a
+//! list of jobs can be filtered by a tag. So another such value needs one more field here, and no
+//! change of a table or a function.
 
 use serde::{Deserialize, Serialize};
 

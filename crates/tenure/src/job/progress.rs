@@ -1,7 +1,7 @@
 //! The progress of a running job, as its holder reports it.
 //!
-//! It is only for people to read, so it never makes a call fail either: a value out of range is
-//! brought into range.
+//! Only people read it, so it must never make a call fail: a value out of range is brought into
+//! range.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! Names that a newer release has written and this one does not know.
 //!
-//! Old and new binaries share a store during an upgrade. What an old binary only displays, such as
-//! a line of a timeline, it displays by its name. What it would have to act on, the migrations'
-//! `min_client` keeps from it.
+//! Old and new binaries share a store during an upgrade. If an old binary only displays a name,
+//! such as the verb of a line in a timeline, it shows the name as the newer release wrote it. If it
+//! would have to act on it, the migration's `min_client` keeps the old binary from using the store.
 
 use std::collections::BTreeSet;
 use std::fmt;

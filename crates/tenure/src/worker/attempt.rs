@@ -2,7 +2,7 @@
 //!
 //! 1. The dispatcher has claimed the job: [`begin`] puts its lease on the desk.
 //! 2. [`run`] calls the handler, and waits until it returns or must stop.
-//! 3. [`decide`] says what is to be settled.
+//! 3. [`decide`] decides what is to be settled.
 //! 4. [`Desk::returned`](crate::desk::Desk::returned) puts that on the desk, and the settler sends
 //!    it with the dispatcher's next call.
 //!
@@ -27,8 +27,8 @@ use crate::lifecycle::{self, Fault, Outcome, Standing};
 use crate::store::Attempt;
 use crate::telemetry::{self, Fact};
 
-/// A job was claimed by a call that was sent at `asked`: its lease is on the desk from now on.
-/// Returns `None` if it was before.
+/// Puts the lease of a claimed job on the desk. The claim was sent at `asked`. Returns `None` if
+/// the lease was on the desk before.
 pub(super) fn begin(
     plan: &Plan,
     desk: &Desk,
@@ -55,7 +55,8 @@ pub(crate) async fn run(
     hold.begin(Moment::now());
     let standing = attempt.standing();
     let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
-        // Only kinds that can be run are claimed, so this job is for another worker.
+        // This should not happen, because a worker claims only kinds that it has a handler for.
+        // Give the job back for another worker.
         return Returned::Settle(Outcome::Release);
     };
     around.observer.of_job(&around.worker, &hold.about, Fact::ExecutionStarted);
@@ -76,7 +77,8 @@ pub(crate) async fn run(
                 _ = watch.wait_for(|trust| trust.stopped.is_some()) => None,
             }
         }
-        // It is notified that it must stop, and ends what it started elsewhere before it returns.
+        // A patient handler is not dropped: it watches `Context::cancelled`, and can end what it
+        // started elsewhere before it returns.
         Ok(Execution::Patient(run)) => Some(Caught(run).instrument(span).await),
         Ok(Execution::Blocking(run)) => {
             match tokio::task::spawn_blocking(move || span.in_scope(run)).await {
@@ -92,9 +94,9 @@ pub(crate) async fn run(
     decide(&standing, answer, cx.committed(), hold.trust().stopped, jitter)
 }
 
-/// What is to be settled for an attempt: by its handler's answer, or `None` if the handler was
-/// dropped; by whether the handler has completed the job itself; and by why it was asked to stop, if
-/// it was.
+/// Decides what is to be settled for an attempt. `answer` is what its handler returned, or `None`
+/// if the handler was dropped. `committed` is set if the handler has completed the job itself.
+/// `stopped` is why the handler was asked to stop, if it was.
 pub fn decide(
     standing: &Standing,
     answer: Option<Answer>,
@@ -165,8 +167,8 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// Reached while the slot is occupied if the handler's future panicked while it was dropped, or
-    /// if the runtime shuts down and drops its tasks.
+    /// The slot is still occupied here if the handler's future panicked while it was dropped, or if
+    /// the runtime shuts down and drops its tasks.
     fn drop(&mut self) {
         let Some(fence) = self.fence else { return };
         let outcome = if std::thread::panicking() {

@@ -204,7 +204,8 @@ impl Worker {
     /// How many jobs it runs at a time, at most 10,000.
     pub fn concurrency(self, slots: usize) -> Worker {
         self.with(|worker| {
-            /// Each is a task with a lease to renew: more are better spread over processes.
+            /// Each slot is a task with a lease to renew: spread a larger number over several
+            /// processes.
             const MOST: usize = 10_000;
             if !(1..=MOST).contains(&slots) {
                 let why = format!("{slots} is outside 1 to {MOST}");
@@ -218,7 +219,8 @@ impl Worker {
     /// How much work the worker claims ahead of its free slots, as time that its slots need for it:
     /// so short jobs do not wait for a claim each. The default is 20 milliseconds, the most is one
     /// second. After a claim that brought a slow or unknown kind of job, it claims nothing ahead.
-    /// If its process dies, what it had claimed counts as crashed once, begun or not; with zero that is only what ran.
+    /// If the worker's process dies, each job that it has claimed counts one crash, whether it had
+    /// begun or not. With zero, it has claimed only jobs that have begun.
     pub fn claim_ahead(self, ahead: Duration) -> Worker {
         self.with(|worker| {
             const MOST: Duration = Duration::from_secs(1);
@@ -232,8 +234,9 @@ impl Worker {
     }
 
     /// The length of a lease. The worker renews its leases for as long as it lives. A worker that
-    /// is cut off from the store loses its jobs after this time; a worker that dies loses them
-    /// within a second, whatever the lease. The default is 30 seconds, the minimum 1 second.
+    /// hangs or cannot reach the store loses its jobs after this time. A worker that dies loses
+    /// them within a second, whatever the lease. So does a worker whose connections are cut, if it
+    /// cannot connect again at once. The default is 30 seconds, the minimum 1 second.
     pub fn lease(self, lease: Duration) -> Worker {
         self.with(|worker| {
             worker.lease = lease;
@@ -310,8 +313,8 @@ impl Worker {
     /// jobs and ends); or if it ended and could not give everything back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Exit> {
         let (mut stop, mut start) = (std::pin::pin!(stop), std::pin::pin!(self.start()));
-        // Poll `stop` before the first job can be claimed: a signal without a handler kills the
-        // process.
+        // Poll `stop` before the first job can be claimed. The first poll of `shutdown_signal`
+        // installs the signal handlers; without them a signal kills the process.
         let mut running = tokio::select! {
             biased;
             () = &mut stop => {
@@ -364,7 +367,8 @@ impl Worker {
                 Ok(threads) => threads,
                 Err(error) => return drop(tell_start.send(Err(error))),
             };
-            // The caller may be gone already. Then dropping `Running` has told the desk to release.
+            // The caller may be gone already. Then `Running` was dropped, and the worker releases
+            // its jobs.
             let _ = tell_start.send(Ok(()));
             let exit = threads.join();
             plan.observer.of_worker(&plan.worker, desk.tally().at_exit(exit));

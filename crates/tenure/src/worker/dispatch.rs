@@ -7,8 +7,8 @@
 //! claim may reach the store even later and lease jobs then; so the dispatcher asks about it again
 //! from time to time, for as long as one lease.
 //!
-//! It may claim more than there are free slots: the desk says how many attempts may wait there. They
-//! begin as soon as a slot is free, without the dispatcher.
+//! It may claim more attempts than there are free slots; the desk computes how many may wait there.
+//! They begin as soon as a slot is free, without the dispatcher.
 //!
 //! While its call is under way, a [relief](super::relief) may make another one.
 //!
@@ -32,8 +32,8 @@ use crate::telemetry::{Exit, Fact};
 const GATHER: Duration = Duration::from_millis(1);
 /// How long an idle worker waits before it checks the store if nothing wakes it.
 const IDLE: Duration = Duration::from_secs(1);
-/// How much longer it waits for each worker that is woken by changes: together they check the store
-/// about thirty times a second, however many they are.
+/// How much longer it waits for each worker that shares the store: together the idle workers check
+/// the store about thirty times a second, however many they are.
 const SHARE: Duration = Duration::from_millis(30);
 /// The longest wait, because a wake-up may be lost.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -47,8 +47,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// other workers notice the end of its process.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// How long until the next check. It starts short, because a queue that had work often has more
-/// soon, without a wake-up.
+/// How long an idle worker waits until its next check, after `in_vain` checks that found nothing.
+/// The wait starts short, because a queue that had work often has more soon, without a wake-up.
 fn pause(in_vain: u32, company: usize) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const DOUBLINGS: u32 = 6;
@@ -65,8 +65,8 @@ pub trait Crew {
     fn start(&mut self, attempt: Attempt, hold: Arc<Hold>);
 }
 
-/// The attempts of a claim that was sent at `asked` begin. Those that find no free slot wait on the
-/// desk.
+/// Starts the attempts of a claim that was sent at `asked`. Those that find no free slot wait on
+/// the desk, or are given back if they may not wait.
 pub(super) fn start(
     plan: &Plan,
     desk: &Desk,
@@ -74,7 +74,7 @@ pub(super) fn start(
     mut attempts: Vec<Attempt>,
     asked: Moment,
 ) {
-    // What may not wait gets the first slots.
+    // Attempts that may not wait come first, so that they get the free slots.
     attempts.sort_by_key(may_wait);
     for attempt in attempts {
         let Some(hold) = attempt::begin(plan, desk, &attempt, asked) else {
@@ -115,7 +115,7 @@ pub struct Dispatcher<C> {
     /// Whether it goes through a round without a pause: something has changed, or nothing would
     /// wake it.
     hurries: bool,
-    /// The last round leased fewer jobs than there were free slots.
+    /// The last round checked everything, and left places free.
     dry: bool,
     /// It pauses, and continues its round at the next check.
     rests: bool,
@@ -125,8 +125,8 @@ pub struct Dispatcher<C> {
     look: Moment,
     /// How many times in a row it found nothing.
     in_vain: u32,
-    /// If the last check found nothing and changes wake it: when a job is due that it knows of.
-    /// Until then it may rest.
+    /// Set if the last check found nothing and changes in the store wake this worker: the time
+    /// until which it may rest, because then the next job is due.
     may_rest: Option<Moment>,
     /// When the answer to the last call was there.
     answered: Moment,
@@ -214,9 +214,9 @@ impl<C: Crew> Dispatcher<C> {
         next
     }
 
-    /// Is told how long the last step took. After a check that took long and found nothing it rests
-    /// much longer and relies on the changes that wake it, so that an idle worker does not keep the
-    /// store busy.
+    /// The caller reports how long the last step took. If that step was a check that took long and
+    /// found nothing, the dispatcher rests for up to twenty times as long and relies on being woken
+    /// by changes. So an idle worker does not keep the store busy.
     pub fn took(&mut self, step: Duration, now: Moment) {
         const REST: u32 = 20;
         let rest = step.saturating_mul(REST).min(LONGEST);
@@ -281,8 +281,9 @@ impl<C: Crew> Dispatcher<C> {
             || found.stage == Stage::Finishing && self.settler.is_empty() && self.is_done(found)
     }
 
-    /// Whether ended attempts wait a moment for others to be settled with them. Only while the last
-    /// answer was a moment ago, so that the first to end is settled at once.
+    /// Whether ended attempts wait a moment, so that others are settled with them. They wait only
+    /// if the last call was answered less than [`GATHER`] ago. So after a quiet time, the first
+    /// attempt to end is settled at once.
     fn may_gather(&self, now: Moment, found: Found) -> bool {
         let alone = !self.settler.has_pending() || found.busy == 0;
         !alone && self.settler.pending().len() < found.enough && now.since(self.answered) < GATHER
@@ -325,7 +326,7 @@ impl<C: Crew> Dispatcher<C> {
         (self.ask.n, self.ask.grace) = (room, grace);
         let request = self.desk.next_request();
         self.ask.request = request;
-        // Until the attempts that it brings have begun.
+        // Keeps places on the desk until the attempts of this claim have begun.
         let _places = self.desk.reserve(room);
         self.lost.push(Lost { request, sent: now, ask: now, was_asked: false });
         let answer = if settlements.is_empty() {
@@ -371,8 +372,8 @@ impl<C: Crew> Dispatcher<C> {
         while let Some(place) = self.lost.iter().position(|lost| now >= lost.ask) {
             let Lost { request, sent, .. } = self.lost[place];
             let mut got = store.held(&self.plan.worker, Some(request))?;
-            // When a late claim arrives, its slots may have been filled since, or the worker may be
-            // about to end.
+            // A lost claim can reach the store late. By then its slots may have been filled, or the
+            // worker may be about to end.
             let surplus = got.split_off(free.min(got.len()));
             if !surplus.is_empty() {
                 settle::release(store, &self.plan, &self.desk, &surplus)?;
@@ -400,8 +401,8 @@ impl<C: Crew> Dispatcher<C> {
             self.in_vain = self.in_vain.saturating_add(1);
         }
         let due = claimed.next_due.unwrap_or(LONGEST);
-        // A job that is due but was not leased is locked by another worker or transaction right
-        // now. An immediate retry would find it still locked.
+        // A job is due, but this claim leased none: most likely another worker or transaction has
+        // locked it. An immediate retry would find it still locked.
         let is_taken = due.is_zero() && claimed.attempts.is_empty();
         let may_rest = claimed.attempts.is_empty() && (self.dry || self.rests) && company > 0;
         self.may_rest = may_rest.then(|| now + due);
@@ -414,7 +415,7 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     /// Whether this claim completes a round: all queues were checked since the last claim that
-    /// filled all its slots.
+    /// leased as many jobs as it asked for.
     fn ends_round(&mut self, has_room: bool) -> bool {
         if has_room && self.ask.cursor.is_midway() {
             return false;
@@ -439,9 +440,10 @@ impl<C: Crew> Dispatcher<C> {
     fn well(&mut self, now: Moment, found: Found) -> Next {
         self.plan.tell_answered(&self.desk, self.wrote);
         self.failures = 0;
-        // A draining worker claims again at once, to see whether more jobs are due. The settler may
-        // have found attempts that their handlers did not commit; the next call settles them.
-        // What waits has to be looked at, so that it does not wait too long.
+        // Step again at once: if the round is not complete; if attempts may wait on the desk, so
+        // that none waits there too long; if the worker drains, to see whether more jobs are due;
+        // or if the settler found attempts whose handlers did not commit, so that the next call
+        // settles them.
         let rests = self.dry || self.rests;
         if !rests || self.desk.claims_ahead() || self.drains(found) || self.settler.has_pending() {
             return Next::Again;

@@ -2,13 +2,13 @@
 //! that can serve two at once.
 //!
 //! It settles a large batch of ended attempts (half of what the worker can hold, 32 to 1,000) and
-//! claims the next ones, and does nothing else. What
-//! needs more than that stays with the dispatcher, or goes back to it: repeated settlements, claims
-//! whose answer was lost, attempts that must be looked up. After a call that failed it rests until
-//! the dispatcher's calls succeed again.
+//! claims the next ones, and does nothing else. What needs more than that stays with the
+//! dispatcher, or goes back to it: repeated settlements, claims whose answer was lost, attempts
+//! that must be looked up. After a call that failed it rests until the dispatcher's calls succeed
+//! again.
 //!
-//! Its claims take no suspects: of two claims at once, each would take one, and a worker runs one
-//! suspect at a time.
+//! Its claims take no suspects. A worker takes one suspect at a time, but two claims at the same
+//! time could each take one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl<C: Crew> Relief<C> {
             kinds: plan.kinds.clone(),
             request: self.desk.next_request(),
             suspects: false,
-            // Leases that have just ended are left to the dispatcher, which knows whether this machine
-            // stood still.
+            // Leaves leases that have just ended to the dispatcher, which notices whether this
+            // machine was suspended.
             grace: plan.lease,
             ..Claim::new(plan.worker.clone(), n, plan.lease)
         }
@@ -78,7 +78,7 @@ impl<C: Crew> Relief<C> {
             self.settler.heard(&answers, &self.plan, &self.desk);
             return Ok(());
         }
-        // Until the attempts that it brings have begun.
+        // Keeps places on the desk until the attempts of this claim have begun.
         let _places = self.desk.reserve(ask.n);
         let (answers, claimed) = store.settle_and_claim(&settlements, ask)?;
         self.settler.heard(&answers, &self.plan, &self.desk);

@@ -37,8 +37,8 @@ impl Renewer {
     /// Does what is due, and returns when to call it again.
     pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
         if self.desk.stage() == Stage::Over {
-            // A worker that leaves jobs behind does not retire: other workers notice it because its
-            // guard is released while it is still registered.
+            // A worker that leaves jobs behind does not delete its registration: its guard is
+            // released while it is registered, and by that other workers notice its end.
             if self.desk.leaves_nothing() {
                 let _ = store.retire(&self.plan.worker);
             }
@@ -95,7 +95,8 @@ impl Renewer {
         self.caution = caution;
     }
 
-    /// Registers the worker, once. The connection itself keeps the guard.
+    /// Registers the worker, once. The connection itself holds the guard, and takes it again after
+    /// it has reconnected.
     pub(super) fn register(&mut self, store: &mut dyn Work) -> Result<()> {
         if self.registered.is_none() {
             let known = Registration {
@@ -142,7 +143,7 @@ impl Renewer {
         let is_held = |(hold, answer): (&Arc<Hold>, &Renewed)| {
             matches!(answer, Renewed::Extended(_)).then_some(hold.fence)
         };
-        // First of all, because observers take their time.
+        // Before the events are reported, because observers may take long.
         self.desk.renewed(
             fences,
             &answered().filter_map(is_held).collect::<Vec<_>>(),
@@ -244,8 +245,8 @@ mod tests {
         assert_eq!(kept, attempt.lease.until() + later);
     }
 
-    /// More than one call accepts: as many as can run at most, and beside them attempts that have
-    /// ended and are locked.
+    /// The worker holds more leases than one call accepts, as when its slots are full and it also
+    /// holds attempts that have ended and whose rows are locked.
     #[test]
     fn every_lease_is_renewed_however_many_there_are() {
         const HELD: usize = 2 * BATCH_LIMIT + 1;

@@ -19,7 +19,8 @@ use crate::telemetry::Fact;
 #[derive(Debug, Default)]
 pub(super) struct Settler {
     pending: Vec<Ended>,
-    /// Attempts whose row another transaction has locked. They would make the others wait.
+    /// Attempts whose row another transaction has locked. In a call with others, the others would
+    /// have to wait for that lock.
     locked: Vec<Ended>,
     /// The last call found a lock.
     suspects_locks: bool,
@@ -58,7 +59,7 @@ impl Settler {
         Some(room)
     }
 
-    /// Gives up what is to be sent, for another settler.
+    /// Hands over the attempts that are still to be settled, for another settler.
     pub(super) fn hand_over(&mut self, was_sent: bool) -> Vec<Ended> {
         let mut pending = std::mem::take(&mut self.pending);
         for ended in &mut pending {
@@ -92,7 +93,7 @@ impl Settler {
         !self.pending.is_empty() || self.next_look().is_some_and(|look| now >= look)
     }
 
-    /// When to try again what is locked, or to ask about what is unknown.
+    /// When to try the locked attempts again, or to ask about the unknown ones.
     pub(super) fn next_look(&self) -> Option<Moment> {
         let locked = (!self.locked.is_empty()).then_some(self.look_at_locked);
         let unknown = (!self.unknown.is_empty()).then_some(self.look_up_at);
@@ -173,8 +174,8 @@ impl Settler {
             Err(error) => {
                 self.look_up_at = now + PAUSE;
                 self.unanswered = self.unanswered.saturating_add(1);
-                // That the store is lost is reported by the other calls. This reports only that
-                // these jobs wait.
+                // Other calls report that the store is lost. This event reports only that these
+                // jobs wait.
                 if self.unanswered == 2 {
                     let problem = format!("jobs that their handlers completed wait: {error}");
                     plan.observer.of_worker(&plan.worker, Fact::StoreCaution { problem });
@@ -216,8 +217,8 @@ impl Settler {
             let Returned::Settle(outcome) = &ended.returned else { continue };
             match answer {
                 Settled::Applied(state) => tell(plan, desk, &ended, outcome, *state),
-                // Reported here, because the worker had not noticed the cancellation: a handler
-                // that was stopped for it is not settled.
+                // Nothing else has reported the cancellation. If the worker had noticed it before,
+                // the handler would have been stopped and its attempt not settled.
                 Settled::Stale(stale) if stale.state == State::Cancelled => {
                     tell_cancelled(plan, &ended);
                 }
@@ -259,7 +260,7 @@ impl Settler {
     }
 }
 
-/// Gives back jobs that a late claim has leased and that no slot is free for.
+/// Gives back jobs that no slot is free for: a claim whose answer was lost has leased them.
 pub(super) fn release(
     store: &mut dyn Work,
     plan: &Plan,
@@ -323,7 +324,7 @@ fn tell(plan: &Plan, desk: &Desk, ended: &Ended, outcome: &Outcome, state: State
         (Outcome::Bury { .. }, _) => dead(),
     };
     desk.count(&fact);
-    // First of all, because observers take their time.
+    // Before the event is reported, because observers may take long.
     plan.wake_waiting(ended.about.job, state);
     plan.tell(&ended.about, fact);
 }

@@ -2,7 +2,7 @@
 //! needed.
 //!
 //! Every worker sweeps for all, so that no other process has to run. A few times a second it asks
-//! the store whether it is its turn. The worker that advances the store's pulse looks for leases
+//! the store whether it is its turn (`Work::beat`). The worker whose turn it is looks for leases
 //! that are over and for lost processes, and a moment later for lost processes once more. So the
 //! cost does not grow with the number of workers. Every minute, or less often where there are many
 //! workers, it deletes what need not be kept.
@@ -17,8 +17,8 @@ use crate::desk::{Desk, Stage};
 use crate::job::BATCH_LIMIT;
 use crate::store::{Beat, Error, GUARD_GAP, Lapsed, Result, Work};
 
-/// How often it asks whether it is its turn. It takes two checks, [`GUARD_GAP`] apart, to find a
-/// lost process, so this and the gap together stay well below a second.
+/// How often it asks whether it is its turn. A lost process is found by two checks, [`GUARD_GAP`]
+/// apart. Both times together stay well below a second.
 const LOOK: Duration = Duration::from_millis(250);
 /// How much longer it rests between two such questions for each registered worker: together they
 /// ask 40 times a second.
@@ -43,9 +43,9 @@ pub struct Sweeper {
     plan: Arc<Plan>,
     desk: Arc<Desk>,
     pub(super) look: Moment,
-    /// When to look for lost processes once more, after it has advanced the pulse.
+    /// When to look for lost processes once more, after a look for all workers.
     again: Option<Moment>,
-    /// When it last deleted, and whether there was more than one call deletes.
+    /// When it last deleted, and whether there was more to delete than one call deletes.
     pruned: Moment,
     has_more: bool,
     /// How many workers are registered.
@@ -101,8 +101,8 @@ impl Sweeper {
             self.has_more = full.is_ok_and(|pruned| pruned.jobs.max(pruned.keys) == BATCH_LIMIT);
             self.pruned = now;
             if !self.has_more {
-                // Lost workers that held no jobs are forgotten too, even if no lease is out and so
-                // no worker leads.
+                // Lost workers that held no jobs must be forgotten too. While no job is running it
+                // is no worker's turn to look for all, so nothing else would find them.
                 self.again.get_or_insert(now + GUARD_GAP);
                 let _ = self.look(store);
             }
@@ -242,7 +242,7 @@ mod tests {
             assert!(at > now, "others have the store in between");
             now = at;
         }
-        // In addition to the time that the deletions take.
+        // This time is made up: it has only the pauses between the deletions.
         assert!(now.since(begun) <= Duration::from_millis(200), "{:?}", now.since(begun));
     }
 }

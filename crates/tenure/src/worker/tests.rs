@@ -57,7 +57,7 @@ impl Bench {
         Sweeper::new(Arc::clone(&self.plan), Arc::clone(&self.desk), at(0))
     }
 
-    /// The worker holds this many jobs, each of which may crash once.
+    /// Lets the worker hold this many jobs, each of which dies at its first crash.
     fn hold(&mut self, mut n: usize) -> Vec<Arc<Hold>> {
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
@@ -265,7 +265,7 @@ fn a_sweeper_that_comes_late_lets_others_keep_their_leases_for_longer() {
     bench.store.trouble().beat = Some(leads);
     let mut sweeper = bench.sweeper();
     for late in [Duration::ZERO, LEASE / 2, LEASE / 2 + Duration::from_millis(1)] {
-        // It looks when it said, or later than that.
+        // The sweeper is stepped when it asked for it, or later.
         let look = sweeper.look + late;
         sweeper.step(&mut bench.store, look);
     }
@@ -280,7 +280,7 @@ fn a_job_that_lapses_for_the_last_time_is_reported_as_dead() {
     let waiting = plan.waiters.wait_for(job);
     let mut sweeper = bench.sweeper();
     let mut now = at(0);
-    // A pulse that never pauses, so that the lease is not prolonged.
+    // Step the sweeper without a long pause. After a pause the store would prolong the lease.
     while now < at(60_000) && bench.told.lock().unwrap().is_empty() {
         let Next::At(next) = sweeper.step(&mut bench.store, now) else { panic!("it goes on") };
         bench.clock.advance(next.since(now));

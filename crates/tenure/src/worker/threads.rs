@@ -57,7 +57,8 @@ impl Threads {
             let mut relief = Relief::new(Arc::clone(plan), Arc::clone(desk), other_crew);
             let (desk, mut store) = (Arc::clone(desk), store);
             others.push(spawn("tenure-relief", move || {
-                // Without a relief the worker would wait for what it has taken.
+                // If this thread panics, the worker gives back its jobs and ends. Otherwise it
+                // would wait for the attempts that the relief has taken.
                 let _release = AtTheEnd(&desk, Stage::Releasing);
                 while desk.rest_of_relief() {
                     relief.step(store.as_mut(), Moment::now());
@@ -122,11 +123,11 @@ impl Drop for AtTheEnd<'_> {
 /// Between its rounds the renewer waits for changes in the store, which may be work for the
 /// dispatcher.
 fn keep(renewer: &mut Renewer, mut store: Box<dyn Work>, desk: &Desk) {
-    /// Short, so that it notices soon that the worker must end; and shorter where that may be any
-    /// moment.
+    /// The longest wait: short, so that the renewer notices soon that the worker must end.
+    /// `AT_THE_END` applies if the worker drains or is ending already.
     const LONGEST: Duration = Duration::from_millis(250);
     const AT_THE_END: Duration = Duration::from_millis(20);
-    // Without renewals no job may continue.
+    // When this thread ends, nothing renews the leases, so no job may continue.
     let _release = AtTheEnd(desk, Stage::Releasing);
     while let Some(until) = rest(renewer.step(store.as_mut(), Moment::now())) {
         let longest = if renewer.may_end_soon() { AT_THE_END } else { LONGEST };

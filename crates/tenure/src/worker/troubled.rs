@@ -47,7 +47,7 @@ impl Troubled {
         self.shared.0.lock().unwrap()
     }
 
-    /// From now on this call fails so. The error is made by a function, which may panic instead.
+    /// From now on this call fails with the error that `so` makes. `so` may also panic.
     pub(super) fn fails(&self, call: &'static str, so: fn() -> Error) {
         self.trouble().fails.insert(call, so);
     }

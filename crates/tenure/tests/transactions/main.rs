@@ -1,5 +1,5 @@
-//! The user's own transaction on SQLite: their rows and our jobs, both or neither, whatever happens
-//! to it.
+//! The user's own transaction on SQLite: the user's rows and the jobs are stored together or not at
+//! all, whatever happens to the transaction.
 
 #![allow(clippy::unwrap_used, reason = "a test panics where it fails")]
 

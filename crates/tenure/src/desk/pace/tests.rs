@@ -25,7 +25,7 @@ fn claimed(jobs: &[NewJob]) -> Vec<Attempt> {
     store.claim(&ask).unwrap().attempts
 }
 
-/// The end of this attempt, after its handler has run for so long.
+/// The end of this attempt, after its handler has run for `ran`.
 fn end(attempt: &Attempt, returned: Returned, ran: Duration) -> Ended {
     Ended { about: Arc::new(attempt.about()), returned, ran, was_sent: false }
 }
@@ -34,8 +34,8 @@ fn done(attempt: &Attempt, ran: Duration) -> Ended {
     end(attempt, Returned::Settle(Outcome::Complete { result: None }), ran)
 }
 
-/// The pace of a worker with four slots that claims 20 ms ahead, and knows that `work` takes this
-/// long; and an attempt of it.
+/// The pace of a worker with four slots that claims 20 ms ahead and has learnt that the kind `work`
+/// takes this long. Also returns an attempt of this kind.
 fn knowing(ran: Duration) -> (Pace, Vec<Attempt>) {
     let mut pace = Pace::new(4);
     pace.claim_ahead(20 * MS);

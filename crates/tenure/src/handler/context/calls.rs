@@ -15,9 +15,9 @@ use crate::telemetry::Fact;
 
 impl Context {
     /// Asks the store whether this worker still holds the job, and renews the lease to its full
-    /// length: for use right before an action that cannot be undone and has no key. It also refuses
-    /// if the lease was over for a moment, even if no other worker took the job: the situation may
-    /// have changed.
+    /// length: for use right before an action that cannot be undone and has no key. It also fails
+    /// if this worker could not renew the lease in time, even if no other worker has taken the job
+    /// meanwhile.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -63,7 +63,8 @@ impl Context {
             })
             .await?;
         match answers.first() {
-            // An open transaction has locked the row, so no other worker can take the job.
+            // An open transaction has locked the row, usually one of the handler's own. No other
+            // transaction can take the job until it ends.
             Some(Renewed::Extended(_) | Renewed::Busy) => Ok(fence.token),
             Some(Renewed::Stale(stale)) => Err(self.refused(Verb::Renew, stale)),
             Some(Renewed::NotFound) | None => Err(self.lost()),
@@ -71,8 +72,8 @@ impl Context {
     }
 
     /// Reports how far the job has come, from 0 to 1, and what it is doing; `tenure jobs show`
-    /// displays it. Of several reports within a quarter of a second only the first is sent, and
-    /// any that says 1, so a loop may call this as often as it likes.
+    /// displays it. A loop may call this as often as it likes: of several reports within a quarter
+    /// of a second only the first is sent, but a report of 1 is always sent.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};

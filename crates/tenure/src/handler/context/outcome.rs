@@ -1,9 +1,10 @@
 //! The outcome of an effect, until the ledger has it.
 //!
-//! The other side has acted, and only this process knows it. So a separate task writes the outcome.
-//! It continues when the handler is dropped, when the lease is over, and whatever error the store
-//! returns, unless the outcome itself is invalid. The attempt is not settled before. This module
-//! knows nothing of the other side.
+//! The other side has acted, and only this process knows the result. So a separate task writes the
+//! outcome. The task continues when the handler is dropped, when the lease is over, and whatever
+//! error the store returns. It ends early only if the outcome itself is invalid or the worker has
+//! ended. The attempt is not settled before the task has ended. This module knows nothing of the
+//! other side.
 
 use std::time::Duration;
 
@@ -124,7 +125,8 @@ impl Writing {
 }
 
 impl Drop for Writing {
-    /// Ended without an answer, for whatever reason: the outcome is lost, and an event says so.
+    /// If the task ends without an answer of the store, for whatever reason, the outcome is lost:
+    /// an event reports that.
     fn drop(&mut self) {
         let Entry { fence, name, .. } = &self.entry;
         if let Some(Unwritten { error, .. }) = self.cx.0.desk.outcome_answered(*fence, name) {

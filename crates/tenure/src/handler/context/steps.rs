@@ -60,7 +60,7 @@ impl Context {
     {
         let mut used = self.0.names.take("step", name)?;
         let name = used.name.clone();
-        // A step that this attempt left open may have been stored all the same.
+        // An earlier call of this attempt may have been stored although its answer was lost.
         if used.is_open || !self.is_first_claim() {
             match self.ledger(&name, Act::Recall).await? {
                 Answer::Remembered(kept) => {

@@ -1,5 +1,6 @@
-//! What a context asks of its store, how long it insists, and what it leaves undone once its job is not certain to be
-//! its own. The store's answers are made up where they matter, and tokio's time runs ahead.
+//! What a context asks of its store, how long it repeats a call, and what it does not begin while
+//! it is uncertain whether its worker holds the job. Where it matters, the store's answers are made
+//! up. Where a test waits, tokio's clock is paused, so that pauses take no real time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use crate::lease::Reason;
 use crate::lifecycle::Verb;
 use crate::store::{Claim, Error, LEASE_LIMIT, Result as StoreResult};
 
-/// A handler's context on a store in memory, the desk of its worker, and what it tells.
+/// A handler's context on a store in memory, the desk of its worker, and the reported events.
 pub(super) struct Scene {
     pub(super) cx: Context,
     pub(super) desk: Arc<Desk>,
@@ -25,7 +26,7 @@ impl Scene {
         Scene::trusted_for(LEASE_LIMIT).await
     }
 
-    /// For the store its lease lasts long; the worker trusts it for so long.
+    /// The store grants a long lease. The worker trusts it as if it had only this length.
     async fn trusted_for(length: Duration) -> Scene {
         let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let hears = Arc::clone(&told);
@@ -50,13 +51,13 @@ impl Scene {
         Scene { cx, desk, told }
     }
 
-    /// What was told since it was last asked.
+    /// The events that were reported since the last call.
     pub(super) fn told(&self) -> Vec<Fact> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 
-    /// What the store says, if these are its answers. It must be asked as often as there are answers, and not more often.
-    /// Answers how long that took, too.
+    /// Repeats a call to a store that gives these answers, and checks that the store was called
+    /// once for each of them. Returns the result, and how long that took.
     async fn insist(&self, answers: Vec<StoreResult<u8>>) -> (Result<u8, Fault>, Duration) {
         let answers = RefCell::new(VecDeque::from(answers));
         let began = tokio::time::Instant::now();
@@ -96,7 +97,7 @@ fn forbidden() -> Error {
     }
 }
 
-/// So many failures, and then an answer.
+/// This many failures, and then an answer.
 pub(super) fn after<T>(failures: usize, error: fn() -> Error, answer: T) -> Vec<StoreResult<T>> {
     let failures = std::iter::repeat_with(|| Err(error())).take(failures);
     failures.chain([Ok(answer)]).collect()
@@ -156,7 +157,7 @@ async fn nothing_is_begun_by_a_handler_whose_job_is_lost() {
         Ok(())
     });
     assert!(step.await.is_err() && !is_begun.get());
-    // The store, which was not asked, would still let it.
+    // These two calls fail without asking the store, which would still accept them.
     assert!(scene.cx.assert_held().await.is_err());
     assert!(scene.cx.progress(0.5, "half").await.is_err());
     let found = scene.cx.tenure().job(scene.cx.job()).await.unwrap().unwrap();
@@ -213,7 +214,7 @@ async fn progress_that_is_told_again_within_a_quarter_of_a_second_is_not_written
     cx.progress(0.1, "").await.unwrap();
     assert_eq!(kept().await, Some(100));
     assert!(cx.0.progress_told.lock().unwrap().is_some_and(|told| told >= before));
-    // So however slow this machine is, no time has passed since.
+    // A time in the future: so the pause is not over, however slow this machine is.
     last_told_at(Moment::now() + LEASE_LIMIT);
     cx.progress(0.2, "").await.unwrap();
     assert_eq!(kept().await, Some(100), "too soon");

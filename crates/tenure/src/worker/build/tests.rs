@@ -104,7 +104,7 @@ async fn a_handler_that_has_committed_may_go_on_and_its_success_is_told() {
     let worker = worker.observe(move |event| told.send(event.fact.name()).unwrap_or(()));
     let worker = worker.handle_any(|_, cx| async move {
         crate::sqlite::complete(&cx, |_| Ok(7)).await?;
-        // Longer than several renewals, which would be refused.
+        // Long enough for several renewals. The store refuses them, because the job has ended.
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(!cx.is_cancelled());
         Ok(None)

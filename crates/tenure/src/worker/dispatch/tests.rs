@@ -143,7 +143,8 @@ fn a_worker_that_holds_nothing_does_not_wait_long_for_the_answer_to_a_claim() {
     let done = Returned::Settle(Outcome::Complete { result: None });
     bench.desk.returned(bench.hold.fence, done, at(10));
     assert!(!bench.ends(at(10)));
-    // The store can be asked about it only later, so the dispatcher does not know what it leased.
+    // The answer to claim 7 was lost. The dispatcher asks the store about this claim only at 60 s,
+    // so until then it does not know which jobs the claim leased.
     let lost = Lost { request: 7, sent: at(11), ask: at(60_000), was_asked: false };
     bench.dispatcher.lost.push(lost);
     bench.desk.advance(Stage::Finishing);

@@ -152,8 +152,8 @@ fn a_settlement_that_finds_its_job_taken_over_tells_of_a_blocked_write() {
     assert_eq!(bench.settle(ours, done()), ["stale_write_blocked"]);
 }
 
-/// A store that answers with these errors first, and counts what it is asked. Its locked jobs answer
-/// a renewal with `Busy`.
+/// A store that fails with these errors first, and records its calls. It answers the renewal of a
+/// job in `locked` with `Busy`.
 struct Frail {
     store: Sqlite,
     fails: Vec<Error>,
@@ -489,7 +489,8 @@ fn a_settlement_that_the_store_can_never_accept_buries_its_job_and_harms_no_othe
     assert!(format!("{dead:?}").contains("above the limit"), "{dead:?}");
 }
 
-/// What is wrong with one settlement says nothing about another that fails for another reason.
+/// The batch was invalid. Sent alone, this settlement fails for another reason, so it is not the
+/// invalid one.
 #[test]
 fn a_settlement_that_fails_for_another_reason_buries_nothing() {
     let (mut store, mut bench, fences) = Bench::holding(1);

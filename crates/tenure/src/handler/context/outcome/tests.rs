@@ -1,4 +1,5 @@
-//! An outcome on its way, with a store whose answers are made up; tokio's time runs ahead.
+//! Writes the outcome of an effect to a store whose answers are made up. Where a test waits,
+//! tokio's clock is paused, so that pauses take no real time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,8 +11,8 @@ use crate::lease::{Stale, Token};
 use crate::ledger::effect_name;
 use crate::lifecycle::Verb;
 
-/// Writes an outcome to a store that gives these answers. It must be asked as often as there are answers. Answers what the
-/// handler is told, if it is told anything.
+/// Writes an outcome to a store that gives these answers, and checks that the store was called once
+/// for each of them. Returns the reply to the handler, if there was one.
 async fn write(scene: &Scene, answers: Vec<StoreResult<Answer>>) -> Option<Result<Answer, Fault>> {
     let answers = RefCell::new(VecDeque::from(answers));
     let (writing, told) = begun(scene);

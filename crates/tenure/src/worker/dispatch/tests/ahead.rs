@@ -3,8 +3,8 @@
 use super::line::{Scene, done, work};
 use super::*;
 
-/// A worker with two slots that knows its jobs as quick. It runs the third and the fourth of these,
-/// and has claimed two more that wait.
+/// A worker with two slots that has learnt that its jobs are quick. It runs the third and the
+/// fourth of these jobs. Two more are claimed and wait on the desk.
 fn ahead(jobs: usize) -> Scene {
     let mut scene = Scene::new(2, false, &vec![work(); jobs]);
     assert_eq!(scene.rest(at(0)).1, ["claim"], "nothing is known about them");

@@ -93,7 +93,8 @@ fn a_worker_is_there_when_a_handler_has_run_for_as_long_as_it_may() {
     let mut scene = Scene::new(1, false, &[job]);
     scene.rest(at(0));
     assert_eq!(scene.step(at(1_000)).0, Next::At(at(1_600)));
-    // Its handler has not returned, but all that it could wait for has ended.
+    // The last call was answered just now and the handler has not returned. But no other attempt is
+    // open, so the ended one waits for no other.
     scene.dispatcher.answered = at(1_600);
     assert_eq!(scene.step(at(1_600)).1, ["settle"]);
     assert!(scene.was_told("retry_scheduled"));
@@ -102,7 +103,8 @@ fn a_worker_is_there_when_a_handler_has_run_for_as_long_as_it_may() {
 #[test]
 fn after_a_check_that_took_long_and_found_nothing_a_worker_rests_much_longer() {
     let millis = Duration::from_millis;
-    // How long a check took, what the store said of the next due job, and when it checks again.
+    // How long a check took, when the next job is due according to the store, and when the
+    // dispatcher checks again.
     let cases = [
         (50, None, 10),
         (51, None, 1_020),
@@ -148,7 +150,8 @@ fn a_due_job_that_another_transaction_has_locked_is_not_tried_again_at_once() {
     let mut scene = Scene::new(2, false, &[work()]);
     scene.line.answers.push_back(nothing(Cursor::default(), Some(Duration::ZERO)));
     assert_eq!(scene.step(at(0)).0, Next::At(at(50)));
-    // It has leased one of two that were due: it may have been beaten to the other.
+    // This claim leases one of two jobs that were due. The other one need not be locked: another
+    // worker may have been faster. So the dispatcher tries again at once.
     let claim = Claim { n: 1, ..scene.dispatcher.ask.clone() };
     let attempts = scene.line.store.claim(&claim).unwrap().attempts;
     let claimed = Claimed { attempts, ..nothing(Cursor::default(), Some(Duration::ZERO)) };

@@ -1,4 +1,4 @@
-//! Calls that fail, and what is told of the store.
+//! Calls that fail, and the events that report it.
 
 use super::line::{Scene, done, work};
 use super::*;
@@ -30,7 +30,8 @@ fn a_worker_pauses_after_a_failed_call_and_ends_once_it_knows_what_came_of_its_c
     assert_eq!(scene.step(at(0)), (Next::At(at(50)), vec!["claim"]));
     scene.desk.poke();
     assert_eq!(scene.step(at(49)), (Next::At(at(50)), vec![]));
-    // The lost claim may still arrive, but nothing suggests it.
+    // The store has been asked about the lost claim once, and knows no jobs of it. That is enough
+    // to end, although the claim might still arrive.
     assert_eq!(scene.rest(at(50)), (Next::Done, vec!["held", "claim"]));
     assert_eq!(scene.dispatcher.exit(), Some(Exit::Drained));
 }

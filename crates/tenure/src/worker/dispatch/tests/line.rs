@@ -182,7 +182,7 @@ impl Scene {
         panic!("it never rests: {calls:?}");
     }
 
-    /// The fence of the job that it started as this one, from 0.
+    /// The fence of the job that the dispatcher started as number `n`, from 0.
     pub(super) fn fence(&self, n: usize) -> Fence {
         self.dispatcher.crew.0.lock().unwrap()[n].fence
     }

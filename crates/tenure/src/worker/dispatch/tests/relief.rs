@@ -24,7 +24,7 @@ impl Pair {
             observer: scene.dispatcher.plan.observer.clone(),
             ..Plan::new(scene.dispatcher.plan.worker.clone())
         };
-        // Only half of the slots is a batch, then.
+        // Nothing is claimed ahead, so that half of the slots is a batch.
         scene.desk.claim_ahead(Duration::ZERO);
         let crew = scene.dispatcher.crew.another();
         let relief = Relief::new(Arc::new(plan), Arc::clone(&scene.desk), crew);
@@ -89,7 +89,7 @@ fn what_the_relief_could_not_finish_is_done_by_the_dispatcher() {
     pair.end(0..2);
     pair.scene.line.fails = Some(("settle_and_claim", lost()));
     assert_eq!(pair.relieve(at(2)), (false, vec!["settle_and_claim"]));
-    // The claim has arrived after all.
+    // The claim whose answer was lost has reached the store.
     let ask = pair.scene.line.asked[0].clone();
     pair.scene.line.store.claim(&ask).unwrap();
     pair.end(2..4);
@@ -158,7 +158,7 @@ fn a_job_that_is_due_again_by_the_relief_is_found_before_a_draining_worker_ends(
         let again = Outcome::Snooze { after: Duration::ZERO };
         pair.scene.desk.returned(pair.scene.fence(n), Returned::Settle(again), at(1));
     }
-    // The relief claims nothing: both places are asked for.
+    // All places are reserved, as for a call of the dispatcher. So the relief claims nothing.
     let places = pair.scene.desk.reserve(4);
     assert_eq!(pair.relieve(at(2)), (true, vec!["settle"]));
     drop(places);

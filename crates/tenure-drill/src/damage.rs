@@ -1,5 +1,6 @@
-//! Stores that a person has broken by writing to their tables, each in one way. The reconciler must
-//! find the damage exactly once: in the window of its job, and in no other.
+//! Stores that a person has broken by writing to their tables, each in one way. The reconciler (the
+//! check behind `tenure doctor --check`) reads a store in windows of some jobs each. It must find
+//! the damage exactly once: in the window of the damaged job, and in no other.
 
 use std::time::Duration;
 
@@ -15,13 +16,14 @@ use crate::conformance::{ask, complete, job, json, retry};
 /// One way to break what [`fill`] makes.
 #[derive(Debug)]
 pub struct Damage {
-    /// The statement that does it. `tenure_` stands for the place of the tables.
+    /// The statement that does the damage on SQLite. On PostgreSQL, `tenure_` is replaced by the
+    /// schema, `tenure.`.
     pub sql: &'static str,
     /// The rule that is broken.
     pub rule: Rule,
     /// The job that breaks it.
     pub job: i64,
-    /// What the finding must say, or a part of it.
+    /// Words that the finding must contain.
     pub words: &'static str,
 }
 
@@ -172,13 +174,14 @@ pub const DAMAGES: &[Damage] = &[
     ),
 ];
 
-/// Fills an empty store. Job 1 has succeeded with an effect and a step, and a token that was never
-/// issued was refused. Job 2 has succeeded under a key, with large args, at its second attempt. Job
-/// 3 is queued under a key, job 4 without one, and job 5 with large args.
+/// Fills an empty store. Job 1 has succeeded with an effect and a step; a second settlement of it,
+/// under a token that was never issued, was refused. Job 2 has succeeded under a key, with large
+/// args, at its second attempt. Job 3 is queued under a key, job 4 without one, and job 5 with
+/// large args.
 ///
 /// # Panics
 ///
-/// If the store does not do what it is asked.
+/// If a call of the store fails.
 pub fn fill(store: &mut dyn Store) {
     let large = || NewJob::new(work(), json(&format!("\"{}\"", "x".repeat(3_000))));
     let key = |text: &str| Key::check(text).expect("a valid key");
@@ -217,16 +220,16 @@ fn settle(store: &mut dyn Store, fence: Fence, outcome: Outcome) {
     store.settle(&[Settlement::new(fence, outcome)]).expect("settle answers");
 }
 
-/// The findings in one window of the check, as job, rule and words; and where the next window
-/// begins.
+/// The findings in one window of the check, each as job, rule and words; and the job at which the
+/// next window begins.
 pub type Seen = (Vec<(i64, String, String)>, Option<i64>);
 
-/// Checks a store in windows of several sizes: each pass must find this damage once, or nothing if
-/// there is none.
+/// Checks a whole store three times, in windows of 1, 2 and 1,000 jobs. Each time the check must
+/// find `damage` exactly once, and nothing else; without damage, it must find nothing.
 ///
 /// # Panics
 ///
-/// If it is not found, or something else is.
+/// If the check finds anything else.
 pub fn look_through(damage: Option<&Damage>, mut check: impl FnMut(Option<i64>, usize) -> Seen) {
     for size in [1, 2, 1_000] {
         let (mut found, mut from) = (Vec::new(), None);
@@ -250,7 +253,7 @@ pub fn look_through(damage: Option<&Damage>, mut check: impl FnMut(Option<i64>, 
     }
 }
 
-/// The same through the [`Store`] port.
+/// Like [`look_through`], for any store of the port.
 pub(crate) fn look_through_store(damage: Option<&Damage>, store: &mut dyn Store) {
     look_through(damage, |from, size| {
         let checked = store.check(from.map(tenure::JobId), size).expect("check answers");

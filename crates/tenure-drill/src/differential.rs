@@ -42,7 +42,8 @@ enum Step {
     Decide(Name, Resolution),
     Register(WorkerId),
     Retire(WorkerId),
-    /// A worker's process ends, and its lock with it. If the flag is set, its death is noticed.
+    /// A worker's process ends, and its lock with it. If the flag is set, two sweeps follow, so
+    /// that the death is noticed.
     Die(WorkerId, bool),
     Vanish(usize),
     Beat,
@@ -64,7 +65,7 @@ enum Step {
     Look(Query),
 }
 
-/// A query whose answer is compared with what the model's state says.
+/// A query of an engine. The answer must be what the model computes for it.
 #[derive(Debug, Clone)]
 enum Query {
     Effects(bool, usize),
@@ -103,7 +104,7 @@ impl fmt::Debug for Difference {
 /// stale workers.
 pub type Answers = BTreeMap<&'static str, usize>;
 
-/// The answers that a good set of sequences must contain.
+/// Parts of answers. Each must occur in a good set of sequences.
 pub const SOMETIMES: [&str; 27] = [
     "Created(",
     "Existing(",
@@ -261,7 +262,7 @@ enum Seat {
 }
 
 impl Seat {
-    /// The answer to a query, in a form that both can be compared by.
+    /// The answer to a query as text, so that the model and an engine can be compared.
     fn see(&mut self, query: &Query) -> String {
         match self {
             Seat::Model(model) => match query {
@@ -301,13 +302,14 @@ fn effects_filter(in_doubt: bool) -> EffectFilter {
     EffectFilter { in_doubt, ..EffectFilter::default() }
 }
 
-/// What a check found; the words are each engine's own.
+/// What a check found, without the descriptions: each engine words them differently.
 fn findings(checked: &Checked) -> String {
     let wrong: Vec<_> = checked.wrong.iter().map(|it| (it.job, it.rule)).collect();
     format!("{} {:?} wrong: {wrong:?}", checked.looked, checked.next)
 }
 
-/// One engine, and what was seen on it: the same on all engines as long as they agree.
+/// One engine, and what its answers were so far: these are the same on all engines as long as they
+/// agree.
 struct Player {
     name: &'static str,
     store: Seat,

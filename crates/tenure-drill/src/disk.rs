@@ -4,7 +4,8 @@
 //! loses what was not flushed. So everything that SQLite does to its files is recorded
 //! (`recorder`), once, while calls are made and answered (`history`). Then the power fails after
 //! every single write and flush. What a disk may have kept by then (`tape`) is put into an empty
-//! directory, opened, and compared with what had been answered (`aftermath`; G1, G3).
+//! directory. The store is opened there, and compared with what had been answered (`aftermath`;
+//! guarantees G1 and G3).
 //!
 //! Tenure does not own its file alone either: any program may write to it at any moment
 //! (`strangers`), or put another file in its place (`replaced`).
@@ -34,20 +35,20 @@ use crate::verdict::{Invariant, Violation};
 /// The result of one seed.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The seed; none for callers that share commits, whose order no seed decides.
+    /// The seed. None for concurrent callers that share commits: no seed decides their order.
     pub seed: Option<u64>,
     /// How many calls were answered.
     pub calls: usize,
-    /// After how many writes, flushes and answers the power can fail.
+    /// How many events the tape has: the power can fail after each.
     pub points: usize,
     /// How often the power failed, with more or less of the unflushed data lost.
     pub cuts: usize,
-    /// How many of them came while the file was being opened after an earlier cut.
+    /// How many of these cuts came while the file was being opened after an earlier cut.
     pub again: usize,
-    /// After how many of them the unanswered call had been applied, as a whole.
+    /// After how many cuts the call that was not answered yet had been applied, as a whole.
     pub under_way: usize,
-    /// After how many of them the store took itself for an older copy, because its witness was
-    /// lost.
+    /// After how many cuts the store took itself for an older copy and began a new epoch, because
+    /// its witness was lost or ahead of the file.
     pub new_epochs: usize,
 }
 
@@ -82,7 +83,7 @@ pub fn replay(seed: u64, point: usize) -> Result<Report, Violation> {
     cut(&record(seed, Flush::Full), Some(seed), &only, &mut Err)
 }
 
-/// The same with concurrent callers that share commits.
+/// Like [`run`], with concurrent callers that share commits.
 pub fn run_crowd() -> Result<Report, Violation> {
     survive(&record_crowd(Flush::Full), None, &mut Err)
 }
@@ -122,7 +123,7 @@ impl Flush {
     }
 }
 
-/// The first cut after which a store with weaker flushing violates `wanted`.
+/// The first violation of `wanted` by a store that flushes less than the library does.
 pub(crate) fn first_broken(seed: u64, flush: Flush, wanted: Invariant) -> Option<Violation> {
     let mut on_violation = |violation: Violation| match violation.invariant == wanted {
         // No replay: no command line opens a store with this flushing.
@@ -180,8 +181,8 @@ fn cut(
             continue;
         }
         let known = known(history, &answered);
-        // Losing everything unflushed gives the same files until the next flush or answer, so it is
-        // tried once.
+        // A cut that loses everything unflushed is tried only after an event that changes what is
+        // left (a flush), or what must be left (an answer).
         let losses = Loss::ALL.iter().filter(|loss| match loss {
             Loss::Everything => is_new,
             Loss::Tail => at % 2 == 0,
@@ -202,8 +203,8 @@ fn cut(
 }
 
 /// At every 61st point the power fails a second time, while the store opens the file. Opening moves
-/// the log into the database, and may begin a new epoch. Points before the first opening ended are
-/// left out: the tape has the creation of the store already.
+/// the log into the database, and may begin a new epoch. Points before the store was first open are
+/// left out: the tape itself has cuts during the creation of the store.
 const AGAIN: usize = 61;
 
 /// One history, and the results of its cuts so far.
@@ -221,7 +222,8 @@ impl<'a> Trial<'a> {
         Trial { place, report, on_violation }
     }
 
-    /// Opens the files that a cut has left, and returns what happened to them until they were open.
+    /// Opens a store on the files that a cut has left, and checks it. Returns what the opening did
+    /// to the files.
     fn open(
         &mut self,
         files: &Files,

@@ -68,8 +68,9 @@ impl Engine {
     }
 }
 
-/// A schema name that breaks where a quote is missing.
+/// A schema name that must be quoted: a statement that forgets the quotes fails.
 pub const OTHER_SCHEMA: &str = "Job Queue-2";
 
-/// When every proof begins: some time in 2001, so that no test mistakes it for now.
+/// The time on a store's clock when a test begins: a day in 2001, so that no test mistakes it for
+/// the present.
 pub const START: Timestamp = Timestamp::from_millis(1_000_000_000_000);

@@ -99,9 +99,10 @@ pub enum Merging {
     /// States that differ only in which worker is which, or only in details that can change neither
     /// an answer nor an invariant.
     Alike,
-    /// Only states that differ in nothing but such details. Workers are told apart.
+    /// States that differ only in details that can change neither an answer nor an invariant.
+    /// Workers are told apart.
     Essence,
-    /// None: whole dumps are compared, including every text and time in them.
+    /// No merging: whole dumps are compared, with every text and time in them.
     Nothing,
 }
 
@@ -123,8 +124,9 @@ pub fn explore(
     })
 }
 
-/// Explores `scope` on a store whose SQL was patched, without the model: the invariants alone must
-/// notice. Do not use [`Merging::Alike`] if the patched store treats workers differently.
+/// Explores `scope` on a store whose SQL was patched. The model does not run beside it: the
+/// invariants alone must notice the patch. Do not use [`Merging::Alike`] if the patched store
+/// treats workers differently.
 ///
 /// # Errors
 /// The first violation.
@@ -189,7 +191,8 @@ fn unopened(error: &tenure::Error) -> Violation {
 /// The arguments of `tenure` that repeat exactly this schedule.
 fn command(scope: &Scope, engines: Engines, codes: &[&str]) -> String {
     let (scope, engines, codes) = (scope.options(), engines.name(), codes.join(","));
-    // In single quotes, because a shell would expand what follows an exclamation mark.
+    // The codes are in single quotes, because some contain an exclamation mark, which a shell would
+    // expand.
     format!("drill explore {scope} --engine {engines} --replay '{codes}'")
 }
 

@@ -1,5 +1,5 @@
-//! Real worker processes that hold jobs, to be killed, stopped and cut off; and the sweeper that
-//! watches them.
+//! Real processes that hold jobs until a test kills them, stops them or cuts them off; and a sweep
+//! that takes such jobs back.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -18,18 +18,19 @@ pub struct Holder {
     speaker: Speaker,
     /// What it holds.
     pub held: Vec<Fence>,
-    /// Whether its death is noticed at once, by the guard.
+    /// Whether the store notices the death of the process at once, by its guard.
     pub guarded: bool,
 }
 
 impl Holder {
-    /// Starts `program`, the binary `tenure-drill-holder`, and returns once it has claimed what it
-    /// could.
+    /// Starts `program`, the binary `tenure-drill-holder`, and returns once the process has made
+    /// its one claim, of up to `jobs` jobs.
     pub fn start(program: &Path, place: &str, jobs: usize, lease: Duration) -> Holder {
         Holder::start_with(program, place, jobs, lease, None)
     }
 
-    /// The same; the process also charges a bank, with this file as its book, once for each job.
+    /// Like [`Holder::start`]. If `bank` is given, the process also opens an effect for each job
+    /// and appends the effect's key to this file, as a bank would write down a payment.
     pub fn start_with(
         program: &Path,
         place: &str,
@@ -72,7 +73,8 @@ impl DerefMut for Holder {
     }
 }
 
-/// Sweeps as a worker does, until `enough` or `until`. Returns what was taken back, and when.
+/// Takes jobs back as a worker's sweeper does, until `enough` returns true, but not beyond `until`.
+/// Returns the fences of the jobs that were taken back, and when.
 pub fn sweep(
     store: &mut dyn Store,
     until: Instant,

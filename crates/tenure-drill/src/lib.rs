@@ -8,7 +8,8 @@
 //!    every engine.
 //! 4. [`sql_api`]: the same for plain PostgreSQL sessions, without the library in between.
 //! 5. [`differential`]: long random sequences on all engines in lockstep.
-//! 6. [`damage`]: stores damaged on purpose, which the reconciler must notice.
+//! 6. [`damage`]: stores damaged on purpose. The check behind `tenure doctor --check` must find the
+//!    damage.
 //!
 //! The four levels:
 //! 1. [`explorer`]: every order of a few actors' calls, with crashes and lost replies, checked
@@ -21,11 +22,11 @@
 //!    and controls all these processes. [`stories`] runs them so that a person can watch what
 //!    happens.
 //!
-//! Beside the levels: [`disk`], a disk that loses what was not flushed, and [`mutants`], each
-//! safeguard taken out, which the levels must notice.
+//! Beside the levels: [`disk`], a disk that loses what was not flushed, and [`mutants`]: one
+//! safeguard is taken out at a time, and a level must notice.
 
-// Denied everywhere except in one file: [`disk`]'s recorder, which sits between SQLite and its
-// files.
+// Unsafe code is denied everywhere except in one file: [`disk`]'s recorder, which sits between
+// SQLite and its files.
 #![deny(unsafe_code)]
 
 pub mod conformance;

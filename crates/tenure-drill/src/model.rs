@@ -34,7 +34,7 @@ pub struct Model {
     clock: Clock,
     limits: Limits,
     started_at: Timestamp,
-    /// When a worker last reported that it can reach the store (its pulse); 0 if none ever did.
+    /// The pulse: when a worker last reported that it can reach the store; 0 if no worker ever did.
     pulse: Timestamp,
     /// When the last gap in the pulse ended, and when the one before it ended.
     broke: Timestamp,
@@ -43,7 +43,7 @@ pub struct Model {
     guard_gap: Duration,
     epoch: u32,
     raises: Vec<Raise>,
-    /// Counts jobs, across all epochs.
+    /// The number of the next job; it goes on counting in a new epoch.
     sequence: i64,
     jobs: BTreeMap<JobId, JobRecord>,
     timeline: Vec<TimelineEntry>,
@@ -176,8 +176,8 @@ impl Model {
     }
 
     /// Makes due waiting jobs of the claimed queues ready, the oldest of each queue first. The
-    /// limit is ten times the number of jobs claimed, but at least 100 and at most 1,000, in equal
-    /// shares per queue.
+    /// limit is ten times the number of jobs that the claim asks for, but at least 100 and at most
+    /// 1,000, in equal shares for the queues that have such jobs.
     fn promote(&mut self, ask: &Claim) {
         let now = self.now();
         let open = self.open_queues(ask);
@@ -202,9 +202,9 @@ impl Model {
 
     /// The next groups on the ring that have work for this claim, after the groups already walked.
     fn next_groups(&self, ask: &Claim, walked: &mut Walked, limit: usize) -> Vec<i64> {
-        // A suspect that this worker may not take beside the suspects it holds still gives its
-        // group a place in the round: the lanes record that there is a suspect, but not how many
-        // crashes it has left.
+        // If the worker may take suspects at all, every ready suspect gives its group a place in
+        // the round, also one on its last crash, which `pick` then leaves out: the lanes record
+        // that there is a suspect, but not how many crashes it has left.
         let suspects = ask.suspects && self.may_take_suspects(&ask.worker);
         let ready = self.asked_for(ask).filter(|job| suspects || !job.is_suspect);
         let with_work: BTreeSet<i64> = ready.map(group_of).collect();
@@ -223,7 +223,8 @@ impl Model {
     }
 
     /// The groups that have ready jobs of any kind, from the one after the claim's cursor to the
-    /// end of its round, each with the number of its lanes that the claim does not ask for.
+    /// end of the claim's round. With each group: in how many of its lanes the jobs are of kinds
+    /// that the claim does not ask for.
     fn ring(&self, ask: &Claim) -> Vec<(i64, usize)> {
         let suspects = ask.suspects && self.may_take_suspects(&ask.worker);
         let any_kind = Claim { kinds: None, ..ask.clone() };
@@ -376,7 +377,7 @@ impl Model {
             job.reason = outcome.note();
         }
         // A release is the worker's decision, not the handler's: it does not show that the handler
-        // came back.
+        // has returned, so the job stays a suspect.
         if !job.state.has_ended() && *outcome != Outcome::Release {
             suspect::came_back(&mut job, now);
         }
@@ -394,8 +395,8 @@ impl Model {
         Settled::Applied(became)
     }
 
-    /// Answers a settlement whose token no longer holds the job: applied if it is a repetition,
-    /// else refused.
+    /// Answers a settlement whose token no longer holds the job: `Applied` if the same settlement
+    /// was applied before, else a refusal.
     fn answer_late(&mut self, fence: Fence, verb: Verb) -> Settled {
         let succeeded = self.jobs.get(&fence.job).is_some_and(|job| {
             job.state == State::Succeeded && job.token == fence.token && verb == Verb::Complete
@@ -414,8 +415,8 @@ impl Model {
         self.timeline.iter().find(ours).map(|line| line.became)
     }
 
-    /// Which attempt and worker a token belonged to: from the timeline line that ended the attempt,
-    /// or from the job that the attempt ended.
+    /// Which attempt and worker a token belonged to. The line of the timeline that ended the
+    /// attempt has both; so has the job itself, if the attempt ended the job.
     fn shown_by(&self, shown: Fence) -> (u16, Option<WorkerId>) {
         let line = self.timeline.iter().find(|line| {
             (line.job, line.token, line.refused) == (shown.job, shown.token, false)
@@ -488,7 +489,8 @@ impl Model {
         self.write_down(self.line(before, verb, became, note));
     }
 
-    /// Writes a timeline line, at most one per job, token, verb, and whether it was refused.
+    /// Writes a line into the timeline, unless there is one with the same job, token, verb and
+    /// `refused`.
     fn write_down(&mut self, line: TimelineEntry) {
         let key = |line: &TimelineEntry| (line.job, line.token, line.verb, line.refused);
         if self.timeline.iter().all(|known| key(known) != key(&line)) {

@@ -1,5 +1,5 @@
-//! The proof of the prover: each safeguard is removed, one at a time, and one of the levels must
-//! notice.
+//! The proof of the prover: each safeguard is removed, one at a time, and the level that looks for
+//! it must notice.
 //!
 //! A mutant is a patch of an engine's SQL files, installed in a throw-away store, or a worker that
 //! omits something. A hunt stops at the first violation. Only the drill can build a mutant: the

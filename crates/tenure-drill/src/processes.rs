@@ -46,7 +46,7 @@ impl Writer {
         true
     }
 
-    /// Kills it with -9, and reads what it had reported before.
+    /// Kills the process with SIGKILL, and reads what it had reported before.
     pub fn kill(&mut self) {
         self.process.kill().expect("kill -9");
         while self.listen(1_000) {}
@@ -66,7 +66,7 @@ impl Writer {
 pub struct Contention {
     /// How many jobs were acknowledged in all.
     pub acknowledged: usize,
-    /// How many of them were acknowledged to each of the two processes that were not killed.
+    /// How many jobs were acknowledged to each of the two processes that were not killed.
     pub steady: [usize; 2],
     /// The longest wait for an acknowledgement.
     pub worst: Duration,
@@ -76,8 +76,8 @@ pub struct Contention {
     pub doubled: usize,
 }
 
-/// Two processes write throughout. A third is started and killed `kills` times, each time after
-/// `patience` or a few more acknowledgements.
+/// Two processes write all the time. A third is started and killed `kills` times, each time after
+/// `patience` acknowledgements or up to six more.
 pub fn contend(program: &Path, file: &Path, kills: usize, patience: usize) -> Result<Contention> {
     let steady = [0, 1].map(|_| {
         let mut writer = Writer::start(program, file);

@@ -1,13 +1,14 @@
-//! The worker's machines under a scheduler: many workers, thousands of jobs, one thread, one seed.
+//! The worker's machines under a scheduler: many workers, hundreds of jobs, one thread, one seed.
 //!
 //! The machines are the real ones, and so is the store: SQLite in memory. The scheduler controls
 //! only time and chance: which machine is stepped next, how long a handler takes and how it ends,
 //! and which faults ([`Kind`]) happen. The same seed repeats the same run to the last event; the
 //! hash of its trace shows that.
 //!
-//! Every call and answer goes through the books, which know what really happened. A witness outside
-//! sees every job's effects. If an invariant is broken, [`shrink`] looks for the smallest scenario
-//! that breaks the same one, and gives the command that repeats it.
+//! Every call and answer goes through the books (`books`), which know what really happened. A
+//! simulated outside system (`witness`) receives every job's effects. If an invariant is broken,
+//! [`shrink`] looks for the smallest scenario that breaks the same one, and gives the command that
+//! repeats it.
 
 mod books;
 mod faults;
@@ -48,7 +49,7 @@ use crate::verdict::Violation;
 pub struct Report {
     /// The seed that repeats the run.
     pub seed: u64,
-    /// The hash of everything that happened, and when.
+    /// The hash of everything that happened, with the simulated times.
     #[serde(rename = "trace_hash")]
     pub hash: String,
     /// How many jobs there were.
@@ -108,8 +109,8 @@ pub(crate) fn run_mutant(
     finish(setup, None).0
 }
 
-/// Jobs that by chance snooze or kill their worker; nothing else goes wrong. All must be buried,
-/// with as many crashes as they may have.
+/// Runs jobs that by chance snooze or kill their worker; nothing else goes wrong. All must be
+/// buried, each after as many crashes as it may have.
 pub fn run_fickle(seed: u64) -> Report {
     fickle(seed, &[])
 }
@@ -122,8 +123,8 @@ pub(crate) fn fickle(seed: u64, patches: &[Patch]) -> Report {
     finish(setup, None).0
 }
 
-/// Of these jobs, `poisons` kill their worker, while the others run for several leases; nothing
-/// else goes wrong. Also returns how each job ended.
+/// Runs `jobs` jobs, of which `poisons` kill their worker and the others run for several leases;
+/// nothing else goes wrong. Also returns how each job ended.
 pub fn run_poisoned(seed: u64, poisons: usize, jobs: usize) -> (Report, Vec<State>) {
     let scenario = Scenario { workers: 2, jobs, slots: jobs, ..Scenario::default() }.faultless();
     let drive = Drive::Poisoned(poisons);
@@ -133,8 +134,8 @@ pub fn run_poisoned(seed: u64, poisons: usize, jobs: usize) -> (Report, Vec<Stat
     (report, ends)
 }
 
-/// Jobs that arrive one at a time while the workers are idle and are notified. Each must start at
-/// once, and be deleted when its retention time is over.
+/// Runs jobs that arrive one at a time while the workers are idle and are notified. Each job must
+/// start at once, and must be deleted when its retention time is over.
 pub fn run_steady(seed: u64) -> Report {
     steady(seed, None)
 }
@@ -146,8 +147,8 @@ pub(crate) fn steady(seed: u64, flaw: Option<Flaw>) -> Report {
     finish(Setup { scenario: &scenario, seed, drive, nth: None, flaw, patches: &[] }, None).0
 }
 
-/// Workers with many jobs at a time, each of which runs for several leases: none may be taken from
-/// them.
+/// Runs many jobs at a time on each worker, each job for several leases. No job may be taken from
+/// its worker.
 pub fn run_crowded(seed: u64) -> Report {
     crowded(seed, None)
 }

@@ -59,7 +59,8 @@ pub(crate) fn modules_left_alone(source: &str) -> syn::Result<Vec<String>> {
     Ok(alone.map(|module| module.ident.to_string()).collect())
 }
 
-/// Whether code with this attribute is not part of the product.
+/// Whether code with this attribute is left unchanged: it is only for tests or for the drill, or
+/// its condition has a `not`.
 fn is_left_alone(attribute: &Attribute) -> bool {
     if !attribute.path().is_ident("cfg") {
         return attribute.path().is_ident("test");
@@ -127,7 +128,7 @@ impl Visitor<'_> {
         self.wrap(format!("`{}` is false", self.short(condition)), condition, "(!§ && (", "))");
     }
 
-    /// The condition of an `if`, a `while` or a guard.
+    /// Changes the condition of an `if`, a `while` or a guard.
     fn condition(&mut self, condition: &Expr, keyword: &str) {
         if !has_let(condition) {
             if keyword != "while" {
@@ -136,7 +137,8 @@ impl Visitor<'_> {
             self.make_false(condition);
             return;
         }
-        // A chain begins with the switch, so that its first pattern is not evaluated.
+        // The condition contains `let`. The switch comes first, so that the first pattern is not
+        // evaluated either.
         let what = format!("`{keyword} {}` does not match", self.short(condition));
         self.wrap(what, condition, "!§ && ", "");
     }
@@ -164,7 +166,7 @@ impl Visitor<'_> {
         self.wrap(what, statement, &open, " }");
     }
 
-    /// The arms of a match that is a statement: the action of an arm is left out.
+    /// Leaves out the action of each arm, in a match that is a statement.
     fn arms(&mut self, arms: &[Arm]) {
         for arm in arms.iter().filter(|arm| !arm.attrs.iter().any(is_left_alone)) {
             if is_action(&arm.body) {
@@ -365,7 +367,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
                 if local.attrs.iter().any(is_left_alone) {
                     return;
                 }
-                // Such a statement is there for its action, not for its result.
+                // `let _ = …` is there for its action, not for its result.
                 if let (Pat::Wild(_), Some(init)) = (&local.pat, &local.init)
                     && init.diverge.is_none()
                 {
@@ -382,7 +384,8 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_block(&mut self, block: &'ast Block) {
-        // All but the last of a block are statements, with or without a semicolon.
+        // Only the last statement of a block can be its value. A match before it is a statement,
+        // even without a semicolon.
         if let Some((_, statements)) = block.stmts.split_last() {
             for statement in statements {
                 if let Stmt::Expr(Expr::Match(it), None) = statement {
@@ -480,7 +483,8 @@ fn is_compound(operator: &BinOp) -> bool {
         && !matches!(operator, BinOp::Eq(_) | BinOp::Ne(_) | BinOp::Le(_) | BinOp::Ge(_))
 }
 
-/// Whether a condition binds names: then it is a chain, whose parts cannot be grouped in brackets.
+/// Whether a condition contains `let`. Then it is a chain, whose parts cannot be grouped in
+/// brackets.
 fn has_let(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,

@@ -34,7 +34,8 @@ pub(crate) struct Compiler<'a> {
     pub(crate) target: &'a Path,
 }
 
-/// How often the compiler runs at most. Each run reports the errors of one of its stages.
+/// How often the compiler runs at most. One run does not report all errors: each of the compiler's
+/// stages runs only if the one before found none.
 const ROUNDS: usize = 60;
 
 impl Compiler<'_> {
@@ -69,8 +70,9 @@ impl Compiler<'_> {
         bail!("the compiler still does not take the copy after {ROUNDS} rounds")
     }
 
-    /// A borrow error may show at another place than the left-out statement that causes it. So each
-    /// mutant that was dropped because of one is tried again, in order.
+    /// A borrow error may show at another place than the left-out statement that causes it. So the
+    /// mutants that were dropped because of borrow errors are put back one after the other, and
+    /// stay if the copy then compiles.
     fn take_back(
         &self,
         sources: &[Source],
@@ -130,7 +132,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Runs cargo, which prints a line of JSON for each thing it has done or found.
+/// Runs cargo. Returns whether it succeeded, and what it reported: a line of JSON for each thing.
 fn messages(cargo: &mut Command) -> Result<(bool, Vec<Value>)> {
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     let lines = String::from_utf8_lossy(&output.stdout);
@@ -166,9 +168,9 @@ fn program(message: &Value) -> Option<Program> {
     Some(Program { id, path: path.into(), directory })
 }
 
-/// The mutants that cause an error: those at its primary place, or at another place that it
-/// mentions; if there are none, the left-out statements in the same function; and last all mutants
-/// of that function.
+/// The mutants that are blamed for an error: those at its primary place, or at another place that
+/// it mentions. If there are none, the left-out statements of the same function. If there are none
+/// either, all mutants of that function.
 fn blame(
     error: &Value,
     sources: &[Source],

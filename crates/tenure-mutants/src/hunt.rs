@@ -1,9 +1,9 @@
 //! The hunt: for each mutant the tests that reach it run, the likeliest and quickest first, until
 //! one fails.
 //!
-//! A failure counts if the same test passes on the unchanged library. If it does not, an earlier
-//! mutant may have left something behind on the server that tests share: then its databases are
-//! dropped.
+//! A failure counts if the same test passes on the unchanged library. If the test fails there too,
+//! an earlier mutant may have left something behind on the server that tests share. Then the
+//! databases on that server are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -21,8 +21,8 @@ use crate::survivors::End;
 /// For how long a test that passed on the unchanged library is trusted.
 const TRUSTED: Duration = Duration::from_secs(300);
 
-/// Where the tests of a file are that is tested from another crate: the beginnings of the file's path
-/// and of the tests' names.
+/// Files whose tests are in another crate: how the file's path begins, and how the names of its
+/// tests begin.
 const TESTED_BY: [(&str, &str); 4] = [
     ("store/postgres/migrate", "tenure-cli::postgres_schema"),
     ("store/postgres/migrate/replace", "tenure-drill::versions"),
@@ -90,7 +90,7 @@ fn by_mutant(tests: &[Test]) -> BTreeMap<u32, Vec<usize>> {
     by_mutant
 }
 
-/// How many of the mutants of a function each test reaches.
+/// How many mutants of a function each test reaches, by function.
 fn depths(
     mutants: &[Mutant],
     by_mutant: &BTreeMap<u32, Vec<usize>>,
@@ -164,9 +164,9 @@ impl Hunt<'_> {
         Ok(End::Survived)
     }
 
-    /// The order in which the tests run: by their time, which counts less for tests that have
-    /// noticed mutants of the same function or file and for the file's own tests, and more for tests
-    /// that do not go as deep into the function as others.
+    /// The order in which the tests run: the quickest first. A test's time counts less if the test
+    /// has noticed mutants of the same function or file, or is one of the file's own. It counts
+    /// more if other tests reach more of the function's mutants.
     fn order(&self, mutant: &Mutant, candidates: &[usize]) -> Vec<usize> {
         let kills = lock(&self.kills);
         let noticed =

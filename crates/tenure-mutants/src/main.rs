@@ -155,7 +155,8 @@ fn measured(
     goes_on: bool,
     options: &Options,
 ) -> Result<Vec<Test>> {
-    // The numbers change with the sources.
+    // The file has the numbers of mutants, which change with the sources. So its name has a hash of
+    // the mutants.
     let mut hasher = DefaultHasher::new();
     for mutant in sources.iter().flat_map(|source| &source.mutants) {
         (&mutant.name, dropped.contains(&mutant.number)).hash(&mut hasher);
@@ -193,7 +194,7 @@ fn hunted(
     };
     let names: Vec<String> = mutants.iter().map(|mutant| mutant.name.clone()).collect();
     let mut left: Vec<Mutant> = mutants.into_iter().filter(|mutant| !is_done(mutant)).collect();
-    // What nothing is known of comes first, so that a run that is broken off tells the most.
+    // Mutants without an earlier result come first, so that a run that is broken off adds the most.
     left.sort_by_key(|mutant| known.contains_key(&mutant.name));
     say(format_args!("{} mutants to hunt, {} known", left.len(), names.len() - left.len()));
     let log = Log::open(&file)?;

@@ -31,7 +31,7 @@ pub(crate) struct Test {
     pub(crate) reached: BTreeSet<u32>,
 }
 
-/// Where one test at a time runs: its temporary files, and its output.
+/// Where one test at a time has its temporary files and its output.
 pub(crate) struct Slot {
     directory: tempfile::TempDir,
 }
@@ -203,7 +203,8 @@ fn read(record: &Value, test: &mut Test) -> Ended {
     }
 }
 
-/// The values of a file with one value on each line, by their field `key`; the last of each counts.
+/// The JSON values of a file, one on each line, by their field `key`. Of several with the same key,
+/// the last counts.
 pub(crate) fn records(file: &Path, key: &str) -> BTreeMap<String, Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let values = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

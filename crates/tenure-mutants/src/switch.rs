@@ -15,7 +15,8 @@ struct Setting {
     reached: Option<Reached>,
 }
 
-/// Where the numbers of the reached switches are written, each once by each process.
+/// Writes the numbers of the switches that are reached to a file; each process writes each number
+/// once.
 struct Reached {
     seen: Vec<AtomicBool>,
     file: File,

@@ -1,5 +1,5 @@
-//! Simple values of a return type, by its text: a function that returns one of them at once is a
-//! mutant.
+//! Simple values of a return type, found by the name of the type. A function that returns one of
+//! them at once is a mutant.
 
 use syn::{GenericArgument, PathArguments, ReturnType, Type};
 

@@ -140,7 +140,8 @@ fn random_job(chance: &mut Chance) -> NewJob {
             &[RetryPolicy::Fixed { ms: 700 }, RetryPolicy::list(&[10, 20_000])],
         ));
     }
-    // By a number that is drawn already: one more draw would change what the seeds come to.
+    // The priority decides the tags, because it is drawn already: one more draw would change the
+    // sequences of all seeds.
     let tags = match priority {
         0 => vec![],
         5 => vec![name("red")],
@@ -188,7 +189,8 @@ fn random_settlement(chance: &mut Chance) -> (usize, Outcome, Vec<NewJob>) {
     (chance.below(1_000) as usize, random_outcome(chance), then)
 }
 
-/// Mostly for an attempt that is still running, and sometimes twice for one job.
+/// A report about one of the last eight attempts, most of which still run. Two reports of one call
+/// may be about the same job.
 fn random_report(chance: &mut Chance) -> (usize, Progress) {
     let fraction = one_of(chance, &[0.0, 0.25, 1.0, -3.0, f64::NAN, f64::INFINITY]);
     let long = "é\0".repeat(150);
@@ -228,8 +230,8 @@ fn random_filter(chance: &mut Chance) -> Filter {
         before: (chance.below(2) == 0).then(|| JobId(1 + chance.below(60) as i64)),
         ..Filter::default()
     };
-    // Derived from a number that is drawn already, as the tags of a job are: one more draw would
-    // change what the seeds come to.
+    // The job id in `before` decides, because it is drawn already, as for the tags of a job: one
+    // more draw would change the sequences of all seeds.
     match filter.before {
         Some(JobId(id)) if id % 4 == 0 => Filter { tag: Some(name("red")), ..filter },
         Some(JobId(id)) if id % 4 == 1 => Filter { tag: Some(name("blue")), ..filter },
@@ -253,8 +255,8 @@ fn random_resolution(chance: &mut Chance) -> Resolution {
     }
 }
 
-/// What a worker does with one effect, mostly of an attempt that is still running, and one act on
-/// another effect.
+/// One of the last four attempts opens an effect and writes more about it; then one of the last
+/// eight writes about any effect. Most of these attempts still run.
 fn random_ledger(chance: &mut Chance) -> Step {
     let (at, effect) = (chance.below(4) as usize, random_effect(chance));
     let mut entries = vec![(at, effect.clone(), Act::Open)];

@@ -28,13 +28,14 @@ pub(super) struct Found {
     pub(super) wrong: Vec<(Invariant, String)>,
     /// Whether the call that was under way is applied.
     pub(super) under_way: bool,
-    /// Whether the store took itself for an older copy.
+    /// Whether the store began a new epoch: it took itself for an older copy.
     pub(super) new_epoch: bool,
     /// The file events until the store was open.
     pub(super) opening: Vec<Event>,
 }
 
-/// What the callers know: everything that was answered, and what may have happened besides.
+/// What the callers know: everything that was answered, and the two states that the store may be
+/// in.
 pub(super) struct Known<'a> {
     pub(super) answered: Vec<&'a Call>,
     /// The state after the last answer, and after the call that was under way.
@@ -42,7 +43,7 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Whether a caller has been answered that the store is open.
+    /// Whether the first answer was given: the store was open.
     pub(super) fn is_open(&self) -> bool {
         !self.answered.is_empty()
     }
@@ -89,7 +90,8 @@ fn examine(store: &mut Sqlite, clock: &Clock, known: &Known<'_>, found: &mut Fou
     }
     issue_again(store, clock, known, &state, wrong)?;
 
-    // I10: the state is that after the last answer, or after the call that was under way.
+    // I10: the power failed during a call or after one. The file must hold the state after the last
+    // answered call, or the state after the call that the power cut interrupted.
     if let Some(last) = known.states.first() {
         let at = known.states.iter().position(|expected| same(expected, &state));
         found.under_way = at.is_some_and(|at| at > 0);
@@ -126,8 +128,8 @@ fn examine(store: &mut Sqlite, clock: &Clock, known: &Known<'_>, found: &mut Fou
     Ok(())
 }
 
-/// Every job that can be claimed is claimed again, and gets a higher token (I2). A new job is
-/// stored, and gets an id that no caller has seen (I9).
+/// Claims every job that can be claimed: each must get a higher token than before (I2). Enqueues a
+/// job: its id must be above all ids that callers have seen (I9).
 fn issue_again(
     store: &mut Sqlite,
     clock: &Clock,

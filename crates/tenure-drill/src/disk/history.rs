@@ -1,9 +1,9 @@
-//! What happens to a file before the power fails: calls from a seed, each with its answer and the
-//! state after it.
+//! What happens to a file before the power fails: calls that a seed decides, each with its answer
+//! and the state after it.
 //!
-//! Two connections take turns, and another program keeps its own data in the same file: it commits
-//! without a flush and checkpoints the log whenever it likes. The same seed always makes the same
-//! calls.
+//! Two connections take turns. Another program (the stranger) keeps its own data in the same file:
+//! it commits without a flush, and checkpoints the log whenever it likes. The same seed always
+//! makes the same calls.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -161,7 +161,7 @@ fn answered(tape: &Tape, call: usize, directory: &Path) {
 /// The kind of job for which the user keeps a row with the job's id.
 pub(super) const BESIDE: &str = "ship";
 
-/// How the other program begins. It never waits for the disk.
+/// What the other program runs first. It does not wait for the disk at its commits.
 const STRANGER: &str = "PRAGMA synchronous = NORMAL; CREATE TABLE notes (text TEXT)";
 
 /// Makes up the calls.
@@ -251,7 +251,8 @@ impl Author {
             let outcome = match self.chance.below(4) {
                 0 => Outcome::Retry { after: Duration::ZERO, error: "it failed".into() },
                 1 => Outcome::Park { reason: "ask Ann".into() },
-                // A job whose effect is still open must not be completed: its outcome is unknown.
+                // A job with an open effect must not be completed: the outcome of the effect is
+                // unknown.
                 _ if self.open.contains(&fence.job) => Outcome::Park { reason: "ask Bob".into() },
                 _ => Outcome::Complete { result: Some(json("7")) },
             };
@@ -266,8 +267,8 @@ impl Author {
         })
     }
 
-    /// Opens an effect or records its outcome, each durable before it is answered; or records a
-    /// step.
+    /// Opens an effect, records the outcome of one, or records a step. Each is durable before it is
+    /// answered.
     fn ledger(&mut self, store: &mut Sqlite) -> tenure::Result<Call> {
         let Some(fence) = self.fences.last().copied() else { return Ok(Call::default()) };
         let is_open = self.open.contains(&fence.job);

@@ -1,14 +1,14 @@
 //! Stands between SQLite and its files: records everything that SQLite does to the files of a
 //! directory, in order, on a tape.
 //!
-//! SQLite reaches its files through a table of C functions, a VFS, so this is the only file of the
-//! drill with unsafe code. It is kept small: the table is SQLite's own, with five functions in
-//! front of SQLite's five. They record what is done and call SQLite's. Only `xSync` does nothing
-//! else: the tape knows what would be on disk, and the machine stays on. Locks, shared memory and
-//! all reads are left to SQLite.
+//! SQLite reaches its files through tables of C functions (a VFS, and one table for each open
+//! file), so this is the only file of the drill with unsafe code. It is kept small: the tables are
+//! copies of SQLite's own in which six functions are replaced. The new functions call SQLite's and
+//! record what was done. Only `xSync` does not call SQLite's: the tape knows what would be on disk,
+//! and the machine stays on. Locks, shared memory and all reads are left to SQLite.
 //!
-//! The table becomes the process's default VFS, because a store is opened by a path alone. Files
-//! outside of recorded directories are opened as if it did not exist. This file knows nothing of
+//! The recorder becomes the process's default VFS, because a store is opened by a path alone. It
+//! passes files outside of recorded directories on to SQLite's own VFS. This file knows nothing of
 //! jobs, nor of what a power cut does.
 
 #![allow(unsafe_code, reason = "SQLite's files are only reachable through its C interface")]
@@ -65,8 +65,8 @@ static BELOW: AtomicPtr<ffi::sqlite3_vfs> = AtomicPtr::new(std::ptr::null_mut())
 struct Handle {
     name: String,
     tape: Arc<Tape>,
-    /// SQLite flushes the directory when it first flushes a journal or a log that it may have
-    /// created.
+    /// Whether the next flush of this file also flushes its directory. SQLite does that with the
+    /// first flush of a journal or a log that it may have created.
     flushes_directory: bool,
     /// SQLite's own functions for this file.
     below: ffi::sqlite3_io_methods,
@@ -78,7 +78,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the table in front of SQLite's own, once per process, for ever.
+/// Registers the recorder's table of file functions (a VFS) as SQLite's default. The recorder
+/// passes calls on to SQLite's own VFS. This happens once per process and is never undone.
 fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -86,8 +87,9 @@ fn install() {
         let below = unsafe { ffi::sqlite3_vfs_find(std::ptr::null()) };
         assert!(!below.is_null(), "SQLite has no way to open files");
         BELOW.store(below, Ordering::SeqCst);
-        // SAFETY: it was found above, and SQLite keeps it for ever. It is plain data that may be
-        // copied, and the functions that are kept get their `pAppData` with it.
+        // SAFETY: SQLite keeps the table that `below` points to for ever. The table is plain data
+        // that may be copied, and the copy has the `pAppData` that SQLite's own functions in it
+        // need.
         let mut ours = Box::new(unsafe { *below });
         ours.pNext = std::ptr::null_mut();
         ours.zName = c"tenure-drill".as_ptr();
@@ -158,7 +160,7 @@ unsafe extern "C" fn x_delete(
     flush: c_int,
 ) -> c_int {
     let below = BELOW.load(Ordering::SeqCst);
-    // SAFETY: as in `x_open`. The directory need not be flushed: nothing is lost here but on the
+    // SAFETY: as in `x_open`. The directory need not be flushed really: the power fails only on the
     // tape.
     let (code, recorded) = unsafe {
         let recorded = recorded(path);

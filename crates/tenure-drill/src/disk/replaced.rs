@@ -1,7 +1,8 @@
 //! Another file takes the store's place, at every moment of a call at which it can.
 //!
-//! The open file stays open, and SQLite continues to write to it; but a program that opens the path
-//! from now on does not see what is in it. So nothing may be acknowledged until the file is back.
+//! The store keeps the old file open, and SQLite continues to write to it. But a program that opens
+//! the path from now on does not see what is in the old file. So nothing may be acknowledged until
+//! the file is back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ pub(crate) fn replace(looks: Looks) -> Result<usize, Violation> {
 #[derive(Clone)]
 struct Places {
     file: PathBuf,
-    /// A hard link to the store's file, which stays.
+    /// A hard link to the store's file, which keeps the file until it is put back.
     kept: PathBuf,
     copy: PathBuf,
 }

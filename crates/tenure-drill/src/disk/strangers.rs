@@ -1,8 +1,8 @@
-//! Another program writes to the same file, at every moment of a call at which it can.
+//! Another program (a stranger) writes to the same file, at every moment of a call at which it can.
 //!
-//! Tenure's own processes take turns, but other programs do not know of that. A program that writes
-//! to the file during a call may make the call wait, and nothing more. A call that reads before it
-//! has the write lock would fail at once, whatever its timeout is.
+//! Tenure's own processes take turns by a lock that other programs do not know. A program that
+//! writes to the file during a call may make the call wait, and nothing more. A transaction that
+//! reads before it has the write lock would fail at once, whatever its timeout is.
 
 use std::fmt;
 use std::path::Path;
@@ -111,7 +111,7 @@ fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }
 
-/// A job that is held, one that is queued, and an unused name.
+/// What a call needs: a job that is held, another one that is queued, and an unused name.
 pub(super) struct Given {
     held: Fence,
     fresh: String,

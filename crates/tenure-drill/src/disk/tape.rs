@@ -1,9 +1,9 @@
 //! What was done to files, in order, and what a power cut leaves of it. Pure: chance comes in as an
 //! argument.
 //!
-//! A disk guarantees nothing that was not flushed. Of the writes to a file since its last flush it
-//! may have kept none, the first part, or any sectors; of the names in a directory those of its
-//! last flush, or later ones.
+//! A disk guarantees nothing that was not flushed. Of the writes to a file since its last flush,
+//! the disk may have kept none, the first part, or any sectors. A directory has the names of its
+//! last flush, or those of now.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ pub(super) enum Event {
     Flushed(String),
     Deleted(String),
     FlushedDirectory,
-    /// The content that the witness was seen to have. It is never flushed.
+    /// The content that was read from the witness. A witness is never flushed.
     Witness(Vec<u8>),
     /// The call with this number was answered.
     Answered(usize),
@@ -139,7 +139,8 @@ impl Disk {
         disk
     }
 
-    /// Plays one event. Returns whether it changed what a power cut may leave behind.
+    /// Plays one event. Returns whether a cut that loses everything unflushed is worth a try after
+    /// it: the event changed what is left (a flush), or what must be left (an answer).
     pub(super) fn play(&mut self, event: &Event) -> bool {
         match event {
             Event::Opened(name) => {
@@ -176,7 +177,7 @@ impl Disk {
         }
     }
 
-    /// The files after the power is back; `witness` is the name of the witness.
+    /// The files after the power is back; `witness` is the name of the witness file.
     pub(super) fn after_power_cut(&self, loss: Loss, witness: &str, chance: &mut Chance) -> Files {
         let names = match loss {
             Loss::Everything => &self.flushed_names,
@@ -193,7 +194,8 @@ impl Disk {
         found
     }
 
-    /// The witness is never flushed: afterwards it has some earlier content, or none, or is gone.
+    /// A witness is never flushed. Afterwards it has its last content or an earlier one, is empty,
+    /// holds zeros, or is gone.
     fn witness_after(&self, chance: &mut Chance) -> Option<Vec<u8>> {
         let last = self.witness.last()?;
         match chance.below(5) {
@@ -261,7 +263,7 @@ fn apply(change: &Change, to: &mut Vec<u8>) {
     }
 }
 
-/// Writes at an offset. A gap before it reads as zeros.
+/// Writes at an offset. If the file ends before the offset, zeros fill the gap.
 fn write(at: usize, bytes: &[u8], to: &mut Vec<u8>) {
     to.resize(to.len().max(at + bytes.len()), 0);
     to[at..at + bytes.len()].copy_from_slice(bytes);

@@ -49,7 +49,7 @@ impl Ending {
     }
 }
 
-/// What a worker calls the ledger for, about the one effect of its job, with fixed details.
+/// What a worker writes about the one effect of its job, with fixed details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Doing {
     Open,
@@ -127,11 +127,12 @@ impl Move {
     }
 }
 
-/// All actors, and what is left of their budgets.
+/// All actors, and how often each fault or operation may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Actors {
     workers: Vec<Mind>,
-    /// How often each caller still wants its job. A lost reply does not reduce the number.
+    /// How often each caller still enqueues. The number falls only when the caller gets the answer:
+    /// after a lost call or reply, the caller enqueues again.
     callers: [u8; 2],
     /// The overdue leases that the sweeper found when it last looked.
     seen: Vec<Fence>,
@@ -255,8 +256,8 @@ impl Actors {
         for (call, losses) in mind.calls(scope, self.give_backs > 0) {
             let lost = |loss| Move { loss: Some(loss), ..Move::new(actor, call.clone()) };
             if self.down > 0 {
-                // The store is down: only a call whose outcome the worker must know leaves it in
-                // doubt. Other calls would change nothing.
+                // While the store is down, no call reaches it. A call is a move only if its missing
+                // answer puts the worker in doubt. The others would change nothing.
                 moves.extend(mind.doubts(&call).then(|| lost(Loss::Down)));
                 continue;
             }
@@ -272,7 +273,7 @@ impl Actors {
         }
     }
 
-    /// The fences that the caller holds, each with the claim it comes from.
+    /// The fences that the caller holds, each with the number of the claim that it comes from.
     pub(crate) fn rights(&self, step: &Move) -> Vec<(Fence, u8)> {
         match step.actor {
             Actor::Worker(at) => self.workers[at].rights(),

@@ -43,7 +43,8 @@ pub(crate) enum Call {
     Resolve(Resolution),
     Register(u8),
     Vanished,
-    /// A write to an outside witness, which compares tokens. It does not reach the store.
+    /// A write to a system outside the store, which refuses a token below the highest it has seen.
+    /// The call does not reach the store.
     Write(Fence),
     Tick,
     Jump(Jump),
@@ -51,8 +52,8 @@ pub(crate) enum Call {
     Free(u8),
     /// The server restarts; no lock survives that.
     Restart,
-    /// No call from any worker reaches the store for longer than a lease, and the gap in the
-    /// workers' pulse shows it.
+    /// No call from any worker reaches the store for longer than a lease. The store notices this by
+    /// the gap in the workers' pulse.
     Stall,
     /// The store cannot be reached for a while.
     Down,
@@ -230,10 +231,10 @@ fn settlements(endings: &[(Fence, Ending)]) -> Vec<Settlement> {
 
 /// The names of workers, which also limit how many there are.
 pub(crate) const NAMES: [&str; 4] = ["ann", "bob", "cleo", "dora"];
-/// The healthy worker that takes over once faults have stopped.
+/// The identity of the healthy worker that brings all jobs to their end after the faults (I11).
 pub(crate) const HEALER: u8 = u8::MAX;
 
-/// An identity combines a worker's place and which start of its process it is.
+/// An identity combines a worker's place with a number that rises with each start of its process.
 pub(crate) fn identity(place: usize, start: u8) -> u8 {
     place as u8 + start * NAMES.len() as u8
 }

@@ -172,8 +172,8 @@ impl Ghosts {
     }
 }
 
-/// I5: a worker holds at most one suspect at a time. No scope lasts long enough for a suspect to
-/// have run long enough that its worker may take a second one.
+/// I5: a worker holds at most one suspect at a time. It may take a second one when the first has
+/// run for a minute, but no scope lasts that long.
 fn one_suspect_each(state: &Dump, check: &mut Check<'_>) -> Checked {
     let suspects = || {
         let held = state.jobs.iter().filter(|job| job.state == State::Running && job.is_suspect);

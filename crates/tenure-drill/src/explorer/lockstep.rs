@@ -94,7 +94,7 @@ impl Lockstep {
         Ok(both)
     }
 
-    /// A patched store without the model: the invariants alone must notice.
+    /// A patched store without the model: the invariants alone must notice the patch.
     pub(super) fn patched(target: Patched) -> Result<Lockstep> {
         let stand = match target {
             Patched::Sqlite(patches) => Stand::sqlite(patches)?,
@@ -157,7 +157,7 @@ pub(super) struct Apart {
     pub(super) heard: Option<(Answer, Dump)>,
 }
 
-/// The difference in words, or with every detail if the words are the same.
+/// The two answers in words, or with every detail if the words are the same.
 fn difference((first, expected): (&str, &Answer), (name, answer): (&str, &Answer)) -> String {
     let said = |answer| words::said(answer).unwrap_or_else(|| "nothing".into());
     let (theirs, ours) = (said(expected), said(answer));

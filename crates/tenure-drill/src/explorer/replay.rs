@@ -31,7 +31,7 @@ pub struct Step {
     pub code: String,
     /// What was done and answered.
     pub words: String,
-    /// The interesting part of the state afterwards.
+    /// The state afterwards: its jobs and effects, in words.
     pub after: String,
 }
 

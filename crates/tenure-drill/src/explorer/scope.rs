@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 use super::actors::Ending;
 use crate::verdict::Invariant::{self, I1, I2, I3, I4, I5, I6, I7, I8, I9, I10, I11, I12, I16};
 
-/// The bounds of one search. Each number is a budget for the whole schedule.
+/// The bounds of one search. A number of faults or operations is a budget for the whole schedule.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     /// The name in reports and on the command line.
@@ -40,7 +40,7 @@ pub struct Scope {
     pub outages: u8,
     /// How often the store's clock jumps.
     pub jumps: u8,
-    /// How often each of two callers wants a job under the same key.
+    /// How often each of two callers enqueues under the same key.
     pub enqueues: u8,
     /// How many jobs a worker that holds none may claim at once.
     pub claims: &'static [u8],
@@ -48,14 +48,15 @@ pub struct Scope {
     pub renewals: bool,
     /// Whether holders report progress.
     pub reports: bool,
-    /// Whether holders write to an outside witness under their token.
+    /// Whether holders write, under their token, to a system outside the store that refuses lower
+    /// tokens.
     pub writes: bool,
     /// Whether holders settle and claim in one call.
     pub in_one_call: bool,
     /// Whether each attempt has an effect that must not happen twice.
     pub effects: bool,
-    /// Whether workers are guarded, so that their deaths are noticed; if so, how often a living
-    /// worker's lock is freed anyway.
+    /// Whether each worker holds a lock that ends with its process, so that its death is noticed.
+    /// If so, the number says how often the lock of a living worker is freed anyway.
     pub guard: Option<u8>,
     /// How attempts may end.
     pub endings: &'static [Ending],

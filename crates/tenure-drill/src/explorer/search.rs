@@ -60,7 +60,7 @@ pub(super) struct Search<'a> {
     scope: &'a Scope,
     stores: Lockstep,
     dumps: Vec<Dump>,
-    /// For each dump, its fingerprint under every permutation of the workers' names: states that
+    /// For each dump, its fingerprints, one for each permutation of the workers' names: states that
     /// differ only in which worker is which count as one.
     prints: Vec<Vec<u128>>,
     numbers: HashMap<u128, usize>,
@@ -69,7 +69,7 @@ pub(super) struct Search<'a> {
     /// Dumps from which every job is known to reach its end.
     healed: HashSet<usize>,
     renamings: Vec<Renaming>,
-    /// Compare whole dumps, instead of only their essence.
+    /// Compare whole dumps, not only the parts that `essence` keeps.
     whole: bool,
     pub(super) tally: Tally,
 }
@@ -159,8 +159,8 @@ impl<'a> Search<'a> {
         let (answer, dump, apart) = match self.answer(node.dump, &call).map_err(|apart| *apart) {
             Ok((answer, dump)) => (answer, dump, None),
             Err(Apart { what, heard: None }) => return Err((Invariant::Lockstep, what)),
-            // Go on with the differing answer: a broken invariant explains better than a difference
-            // what is wrong.
+            // Check the invariants on the differing answer first: a broken invariant explains what
+            // is wrong better than a difference does.
             Err(Apart { what, heard: Some((answer, state)) }) => {
                 let dump = self.number(state);
                 self.answers.insert((node.dump, call.clone()), (answer.clone(), dump));
@@ -317,9 +317,9 @@ fn renamings(scope: &Scope, merging: bool) -> Vec<Renaming> {
     orders.into_iter().map(renaming).collect()
 }
 
-/// The part of a state that can change an answer or an invariant, with the workers renamed. Of the
-/// timeline, that is which calls were applied or refused and what the job became; when, by which
-/// worker and with which note is for people.
+/// The parts of a state that can change an answer or an invariant, with the workers renamed. Of a
+/// line of the timeline these are the job, the token, the verb, whether it was refused, and what
+/// the job became; the time, the worker and the note are only read by people.
 fn essence(dump: &Dump, names: &HashMap<WorkerId, WorkerId>) -> impl Hash + use<> {
     let named = |worker: &WorkerId| names.get(worker).unwrap_or(worker).clone();
     let mut jobs = dump.jobs.clone();
@@ -352,11 +352,11 @@ fn fingerprint(state: &impl Hash) -> u128 {
     half(1) << 64 | half(2)
 }
 
-/// How many paths lead from the first state to a state without a next one. Steps that change
-/// nothing are left out.
+/// How many paths lead from the first state to a state from which no step leads on. Steps that lead
+/// back to a state of the path, or to the same state, are not followed.
 pub(super) fn schedules(edges: &[Vec<usize>]) -> f64 {
-    // States are numbered in the order they were found, but an edge may lead back, so count in the
-    // order of a depth-first search.
+    // States are numbered in the order they were found, so an edge may lead to a lower number. So
+    // count in the order of a depth-first search.
     let none = vec![];
     let onward = |node: usize| edges.get(node).unwrap_or(&none);
     let most = edges.iter().flatten().max().map_or(1, |last| (last + 1).max(edges.len()));

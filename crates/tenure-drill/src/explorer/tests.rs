@@ -1,4 +1,5 @@
-//! Tests that a schedule that was found can be followed, repeated and trusted.
+//! Tests that a schedule that a search found can be replayed, and that merging states hides
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use tenure::drill::Patch;
 use super::replay::replay_on;
 use super::*;
 
-/// The sweeper lapses what it has seen without checking again that the lease is over.
+/// A mutant: the sweeper lapses the jobs it has seen, without checking again that the lease is
+/// over.
 const NO_RECHECK: &[Patch] = &[Patch {
     file: "lapse",
     find: ":token AND state = 2 AND {over}",
@@ -100,8 +102,8 @@ fn taking_workers_for_one_another_finds_the_same_and_only_shrinks_the_search() {
     }
 }
 
-/// What the essence leaves out makes no difference: with every text and time of the dump, the
-/// result is the same.
+/// The details that `Merging::Essence` ignores make no difference: with every text and time of the
+/// dump compared, the search finds the same.
 #[test]
 fn telling_all_dumps_apart_finds_the_same_in_more_states() {
     let (merged, apart) = (hunt(Merging::Alike), hunt(Merging::Nothing));

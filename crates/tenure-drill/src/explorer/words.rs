@@ -300,7 +300,8 @@ fn resolved(said: &Resolved) -> String {
     }
 }
 
-/// The interesting part of a state: the state, token, holder and lease end of each job.
+/// A state in words: each job with its state, token, holder and the end of its lease, and each
+/// effect.
 pub(super) fn state(state: &Dump) -> String {
     let jobs: Vec<_> = state.jobs.iter().map(job).collect();
     let effects = state.ledger.iter().map(|effect| {

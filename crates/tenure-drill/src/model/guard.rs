@@ -42,7 +42,8 @@ impl Model {
         (past(self.broke), past(self.broke_before))
     }
 
-    /// Like `noted_breaks`, but if the pulse is too old while leases are out, a gap ends now.
+    /// Like `noted_breaks`, but a gap ends now if the pulse is older than `STALL` and a lease that
+    /// was granted before that is still out.
     pub(super) fn breaks(&self) -> (Timestamp, Timestamp) {
         let (now, never) = (self.now(), Timestamp::from_millis(0));
         let (broke, broke_before) = self.noted_breaks();
@@ -117,7 +118,8 @@ impl Model {
     }
 
     /// Takes a crash back if a worker that was considered gone shows its token again. After a lapse
-    /// the worker may return too, but only within one lease length and while the job waits.
+    /// this holds too, but only for the length of the lease, and only while the job waits for its
+    /// next claim.
     pub(super) fn take_crash_back(&mut self, shown: Fence) {
         let lapsed = self.heard(shown, Verb::Vanish).is_none();
         if lapsed && self.heard(shown, Verb::Lapse).is_none()
@@ -125,9 +127,10 @@ impl Model {
         {
             return;
         }
-        // After a lapse, any later event of the job rules the return out. After a vanish, two
-        // events do: a requeue, which has reset the count of crashes, and a handler that came back
-        // so long after the crash that it may have reset the count.
+        // After a lapse, the crash is not taken back if anything else has happened to the job.
+        // After a vanish, only two events prevent it: a requeue, which has reset the count of
+        // crashes, and a return of a handler so long after the crash that it may have reset the
+        // count.
         let ours = |line: &&TimelineEntry| line.job == shown.job && !line.refused;
         let crash = self
             .timeline
@@ -164,7 +167,8 @@ impl Model {
         self.note(&seen, Verb::Return, state, Some(words.into()));
     }
 
-    /// Forgets workers whose lock cannot be checked and that have not registered for a long time.
+    /// Forgets workers that have not registered for a long time and whose lock proves nothing: they
+    /// have no guard, or took their lock before the server's last start.
     pub(super) fn prune_workers(&mut self) {
         let (old, started_at) = (self.now() - WORKER_MEMORY, self.started_at);
         self.workers.retain(|_, worker| {

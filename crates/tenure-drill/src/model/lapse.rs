@@ -10,9 +10,10 @@ use tenure::{Fence, Timestamp};
 use super::{Model, backoff, end, suspect, wait_until};
 
 impl Model {
-    /// Whether a lease has been over for `grace`. A lease granted before a break in time gets its
-    /// whole length again from the break on, because its holder could not renew it, but never
-    /// beyond the job's maximum runtime. A gap in the pulse extends a lease only once.
+    /// Whether a lease has been over for at least `grace`. A lease that was granted before a break
+    /// in time (a restart, a jump of the clock, a gap in the pulse) gets its whole length again
+    /// from the break on, because its holder could not renew it, but never beyond the job's maximum
+    /// runtime. A gap in the pulse extends a lease only once.
     pub(super) fn is_over(&self, job: &JobRecord, grace: Duration) -> bool {
         self.is_over_after(job, grace, self.breaks())
     }

@@ -67,8 +67,8 @@ impl Model {
     fn open(&mut self, place: (JobId, Name), token: Token) -> Answer {
         let now = self.now();
         match self.ledger.get(&place) {
-            // Until an attempt adopts it, a person's decision is answered as `Decided`, not
-            // `Committed`.
+            // A person's decision is answered as `Decided` until an attempt adopts the decision,
+            // and as `Committed` from then on.
             Some(effect) if effect.standing == Standing::Committed => {
                 let by_person = effect.token == Token::NONE;
                 let told = if by_person { Answer::Decided } else { Answer::Committed };

@@ -1,5 +1,5 @@
-//! What the engines' queries should answer, for the lockstep that compares them. A query that is
-//! not here has cases of the suite instead.
+//! What the engines' queries should answer: the lockstep compares their answers with these. Queries
+//! that are not here are tested by cases of the suite instead.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -75,8 +75,9 @@ impl Work for Model {
 
     fn ledger(&mut self, entries: &[Entry]) -> Result<Vec<ledger::Answer>> {
         check_entries(entries, &self.limits)?;
-        // Refused entries come last, sorted by fence and verb: their timeline lines are what two
-        // calls could wait for.
+        // Entries that will be refused come last, sorted by fence and verb, as in the engines: each
+        // writes a line into the timeline. On PostgreSQL, two calls that write the same lines in
+        // different orders would wait for each other.
         let mut order: Vec<_> = (0..entries.len()).collect();
         order.sort_by_key(|at| {
             let Entry { fence, act, .. } = &entries[*at];

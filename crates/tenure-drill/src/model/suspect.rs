@@ -8,14 +8,14 @@ use tenure::{Timestamp, WorkerId};
 use super::Model;
 
 impl Model {
-    /// Whether a worker may take this suspect beside those it holds: not if one of them started
-    /// recently, and not if the next crash would bury one of them or this one.
+    /// Whether a worker may take this suspect. If it holds other suspects, it may not if one of
+    /// them started recently, or if the next crash would bury one of them or this one.
     pub(super) fn may_join(&self, suspect: &JobRecord, who: &WorkerId) -> bool {
         let is_alone = self.suspects_of(who).next().is_none();
         self.may_take_suspects(who) && (is_alone || !on_last_chance(suspect))
     }
 
-    /// Whether a worker may take any suspect beside those it holds.
+    /// Whether a worker may take any suspect at all, given the suspects that it holds.
     pub(super) fn may_take_suspects(&self, who: &WorkerId) -> bool {
         let long_ago = self.now() - SUSPICION;
         self.suspects_of(who).all(|job| job.started_at <= Some(long_ago) && !on_last_chance(job))
@@ -47,7 +47,7 @@ pub(super) fn did_not_crash(job: &mut JobRecord) {
     job.is_suspect &= has_enough(job);
 }
 
-/// The handler returned by itself and the job goes on: the job is no suspect anymore, and its
+/// The handler returned by itself and the job goes on. The job is no suspect any more, and its
 /// crashes are forgotten if the last one is at least `CRASH_MEMORY` old.
 pub(super) fn came_back(job: &mut JobRecord, now: Timestamp) {
     job.is_suspect = false;

@@ -3,9 +3,9 @@
 use tenure::TimelineEntry;
 use tenure::engine::lifecycle::Verb;
 
-/// Makes room for one more line of this job and verb. Of the lines that were not refused, the
-/// twenty with the highest tokens stay, the new one included; of a worker's returns, sixty. Returns
-/// how many were dropped so far.
+/// Makes room for one more line of this job and verb. Of its lines that were not refused, the
+/// twenty with the highest tokens stay, the new one included; of the verb `Return`, sixty. Returns
+/// how many lines were dropped so far.
 pub(super) fn thin(lines: &mut Vec<TimelineEntry>, new: &TimelineEntry) -> u64 {
     let room = if new.verb == Verb::Return { 59 } else { 19 };
     let is_like =

@@ -2,8 +2,9 @@
 //!
 //! A mutant is a patch of an engine's SQL files. On SQLite a removed comparison is replaced by one
 //! that is always true, `x != -:x`, so that the statement keeps its parameters. What the library
-//! decides in Rust for SQLite cannot be patched; such a mutant exists for PostgreSQL only. The
-//! patches are in the files below, sorted by what they weaken.
+//! decides in Rust for SQLite cannot be patched. Unless a patch can falsify what the library then
+//! writes, such a mutant exists for PostgreSQL only. The patches are in the files below, sorted by
+//! what they weaken.
 
 mod fence;
 mod lapse;
@@ -40,8 +41,7 @@ fn all() -> impl Iterator<Item = &'static Mutant> {
     all.chain(&suspect::MUTANTS).chain(&ledger::MUTANTS)
 }
 
-/// The patches of SQLite's files of the mutant with this name, for another level that looks for it
-/// too.
+/// The patches that make this mutant on SQLite, for another level that must notice it too.
 pub(super) fn sqlite(name: &str) -> &'static [Patch] {
     all().find(|mutant| mutant.name == name).expect("a mutant of the explorer's").sqlite
 }

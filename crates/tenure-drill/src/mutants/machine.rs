@@ -29,7 +29,7 @@ use super::Stock;
 /// One change of one file.
 #[derive(Debug, Clone)]
 pub struct Mutant {
-    /// Its name: the engine, the file, the verb, and what was changed.
+    /// The mutant's name: the engine, the file, the verb, and what was changed.
     pub name: String,
     /// The engine that it is made from.
     pub stock: Stock,
@@ -37,13 +37,13 @@ pub struct Mutant {
     pub file: &'static str,
     /// The statement or the function.
     pub verb: &'static str,
-    /// Whether a lock was removed: then concurrent sessions look for it.
+    /// Whether a lock clause was changed. Then concurrent sessions hunt the mutant.
     pub is_lock: bool,
     /// The place of the change in the file.
     range: Range<usize>,
     /// The constant value that the condition has now, if a condition was changed.
     constant: Option<bool>,
-    /// The comparison whose edge was moved, if one was.
+    /// The comparison that was changed from `<` to `<=` or the like, if one was.
     edge: Option<Edge>,
     patch: Patch,
 }
@@ -72,7 +72,7 @@ pub struct Fate {
 }
 
 impl Fate {
-    /// Of a listed survivor that is not hunted again.
+    /// The result of a listed survivor that is taken as it is, without a hunt.
     pub fn trusted(mutant: Mutant) -> Fate {
         Fate { mutant: mutant.name, end: End::Survived, took_ms: 0 }
     }
@@ -113,8 +113,8 @@ fn number(all: &mut [Mutant]) {
 }
 
 impl Mutant {
-    /// The unchanged SQL: no check may report anything about it, or its reports about mutants prove
-    /// nothing.
+    /// The unchanged SQL. No check may report anything about it: if one did, its reports about
+    /// mutants would prove nothing.
     fn none(stock: Stock) -> Mutant {
         let texts = if stock == Stock::Sqlite { Sqlite::texts() } else { Postgres::texts() };
         let (file, text) = texts[0];
@@ -239,7 +239,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Counts these, and compares them with the list.
+    /// Counts the results, and compares them with the list of survivors.
     pub fn of(fates: &[Fate]) -> Figures {
         let listed = survivors();
         let mut figures = Figures { all: fates.len(), ..Figures::default() };

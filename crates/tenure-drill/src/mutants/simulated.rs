@@ -1,9 +1,10 @@
 //! Safeguards whose absence shows in how a worker's machines work together: the simulation looks
 //! for them.
 //!
-//! A worker that omits something is a named strategy of the simulation: the scheduler, the
-//! connection or the handler carries it out. The machines themselves contain no mutants. Some
-//! patches of SQLite's files are here too, to show that this level notices them as well.
+//! A worker that omits something has a `Flaw`: the scheduler, the connection or the handler of the
+//! simulation acts for the worker, and leaves out or changes one thing. The machines themselves
+//! contain no mutants. Some patches of SQLite's files are here too, to show that this level notices
+//! them as well.
 
 use tenure::drill::Patch;
 
@@ -14,10 +15,10 @@ use crate::verdict::{Invariant, Violation};
 /// How many seeds are tried before a mutant counts as a survivor.
 const SEEDS: u64 = 60;
 
-/// A mutant of the explorer, which shows here in jobs that snooze and kill in turns.
+/// The explorer's mutant of this name. Here it shows in jobs that by chance snooze or kill.
 const FORGOTTEN: &str = "crashes forgotten at once";
 
-/// What a worker omits, in which world this shows, and what it breaks.
+/// A flaw of a worker, the world in which it shows, and the invariants that it breaks.
 struct Careless {
     name: &'static str,
     removed: &'static str,
@@ -102,7 +103,8 @@ fn hunt(shows: Shows, flaw: Option<Flaw>, patches: &[Patch]) -> Option<Violation
     })
 }
 
-/// Pretends that no lease was granted before the pulse stood still.
+/// Hides from the store that a lease is older than the last pulse, so that it never notices a
+/// stall.
 const NO_BREAK: &[Patch] = &[Patch {
     file: "lapse",
     find: "WHERE state = 2 AND leased_at < :then)",

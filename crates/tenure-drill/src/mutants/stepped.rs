@@ -13,10 +13,11 @@ struct Mutant {
     /// What was removed.
     removed: &'static str,
     broken: &'static [Invariant],
-    /// Where it shows: a start, and what the sessions do.
+    /// The case in which it shows: the starting state, and the script of each session.
     case: (&'static str, &'static [&'static str]),
     patches: &'static [Patch],
-    /// Whether it is looked for in calls that stop between their own statements.
+    /// True: the hunt pauses a call inside its SQL function, between two of the function's
+    /// statements. False: the hunt only changes the order of the sessions' own statements.
     is_inside: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The books: every call and its answer, in the order of commits, checked against what really
 //! happened.
 //!
-//! The books are kept where the calls pass through, so they also know of answers that no caller
-//! received. The first violation ends the run.
+//! The connections write the books as calls pass through them (`faulty`), so the books also know of
+//! answers that no caller received. The first violation ends the run.
 
 mod ledger;
 mod liveness;
@@ -47,7 +47,7 @@ pub(super) struct Books {
     pub(super) workers: BTreeMap<WorkerId, Living>,
     /// Until when a lapse is excused for all workers.
     pub(super) hindered: Duration,
-    /// Claims whose use of this effect the store has refused.
+    /// For each refused write about an effect: the number of the claim, and the effect.
     pub(super) refused: BTreeSet<(u64, Name)>,
     /// The clock has jumped.
     pub(super) jumped: bool,
@@ -74,8 +74,8 @@ pub(super) struct Books {
 /// A living worker, and the faults that affect it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Living {
-    /// Until when a lapse of its jobs is excused: it stands still, is cut off, or gives up its
-    /// jobs.
+    /// Until when a lapse of its jobs is excused: the worker stands still, is cut off, or gives up
+    /// its jobs.
     pub(super) hindered: Duration,
     /// How many of its calls were lost.
     pub(super) losses: u32,
@@ -220,7 +220,9 @@ impl Books {
         }
     }
 
-    /// A suspect was leased: no other suspect may be at risk beside it.
+    /// A suspect was leased. Of the suspects that the worker now holds, at most one may have
+    /// started within the last `SUSPICION`, and if there are several, none may be on its last
+    /// crash.
     fn suspect(&mut self, who: &WorkerId, job: JobId) {
         let since = self.now() - SUSPICION;
         let held = self.held.get(who).into_iter().flatten();
@@ -436,7 +438,7 @@ impl Books {
             let ghost = self.jobs.get_mut(&job);
             let was_committed = ghost.as_ref().is_none_or(|ghost| ghost.kind.as_str() == ORDER);
             let claim = ghost.and_then(|ghost| ghost.claim(worker, token));
-            // If a handler committed its job itself, a failover may undo that before its worker
+            // If the handler itself completed its job, a failover may undo that before the worker
             // logs the success.
             if !(was_committed && self.went_back > 0)
                 && claim.and_then(|claim| claim.settled) != Some(Verb::Complete)
@@ -470,7 +472,8 @@ impl Books {
         }
     }
 
-    /// A write was accepted: it must have come from the latest claim.
+    /// A write was accepted. Reports a violation, and returns false, unless it came from the latest
+    /// claim.
     pub(super) fn may(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) -> bool {
         let may = stood == Stood::Holds;
         if !may {
@@ -481,7 +484,7 @@ impl Books {
         may
     }
 
-    /// A write was refused: the holder of a job must never be refused.
+    /// A write was refused. Reports a violation if it came from the job's holder.
     pub(super) fn was_refused(&mut self, stood: Stood, what: &str, who: &WorkerId, fence: Fence) {
         let Fence { job, token } = fence;
         self.tell(job, format!("{what} of {who} under token {token} is refused"));

@@ -115,8 +115,8 @@ pub(super) struct Fault {
     /// The turn at which it happens.
     pub(super) turn: u64,
     pub(super) kind: Kind,
-    /// Decides which worker is affected, and how much. Each fault has its own, so that leaving one
-    /// out does not change the others.
+    /// Decides which worker is affected, and how much. Each fault has a random sequence of its own,
+    /// so that leaving one fault out does not change the others.
     pub(super) chance: Chance,
 }
 
@@ -134,7 +134,7 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Faults {
         let rate = |one_in: u64| 1_000_000_u64.checked_div(one_in).unwrap_or(0);
-        // A sequence of its own, different from the scheduler's, which begins with the same seed.
+        // A random sequence other than the scheduler's, which begins with the same seed.
         let seed = Chance::seeded(!seed).bits();
         let (losses, blows) = (2 * rate(scenario.lost_in), rate(scenario.kill_in));
         Faults { seed, losses, blows, last: Some((0, 0)) }

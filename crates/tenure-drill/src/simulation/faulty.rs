@@ -1,5 +1,5 @@
-//! A connection on which calls are lost: before they are applied, or after that, when the caller
-//! never gets the answer. Every call that is applied is in the books.
+//! A connection on which calls are lost: before they are applied, or afterwards, so that the caller
+//! never gets the answer. The books (`books`) record the calls that are applied.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +30,7 @@ pub(super) struct Weather {
     /// How many calls will be lost before they are applied, and how many replies will be lost.
     pub(super) calls: u32,
     pub(super) replies: u32,
-    /// The delays of the next calls that are held up, from the call until it is applied.
+    /// For each of the next calls that will be held up: how long after the call it is applied.
     pub(super) held_up: Vec<Duration>,
     /// The calls that are held up.
     pub(super) underway: Vec<Underway>,
@@ -66,8 +66,8 @@ enum Fate {
 }
 
 impl Weather {
-    /// The fault that this call meets. Calls of the sweeper that no worker waits for are spared, so
-    /// as not to waste a fault.
+    /// The fault that this call meets, if any. A fault is not spent on calls of the sweeper that no
+    /// worker waits for.
     fn fate(&mut self, who: &WorkerId, verb: &str, number: u64, now: Duration) -> Option<Fate> {
         if let Some((_, when)) = self.nth.filter(|(nth, _)| *nth == number) {
             return Some(Fate::Lost(when));
@@ -167,8 +167,9 @@ impl Faulty {
         };
         let text = format!("{} asks to {verb}, and {lost}", self.who);
         match fate {
-            // An unreachable store is not worth a line, and excuses nothing: if it is down for all,
-            // the store's time stands still.
+            // Only the hash gets this, and the call does not count as lost. The fault itself says
+            // which lapses it excuses: `stand_still` if the store is down for all workers, `hinder`
+            // if one worker is cut off.
             Fate::OutOfReach => books.trace.mix(&text),
             Fate::Full => {
                 books.count(Rare::WriteFailed);
@@ -237,7 +238,8 @@ impl Faulty {
         ask
     }
 
-    /// The mutant that treats a missing answer as `Applied`.
+    /// For the mutant with `TakesSilenceForConsent`: the answers that it takes for given when none
+    /// came.
     fn consent(&self, settlements: &[Settlement]) -> Option<Vec<Settled>> {
         (self.flaw == Some(Flaw::TakesSilenceForConsent)).then(|| {
             settlements.iter().map(|it| Settled::Applied(state_after(&it.outcome))).collect()
@@ -268,8 +270,8 @@ fn broken() -> Error {
 
 impl Sealed for Faulty {}
 
-/// Each call passes through the faults. The books record every call that may change a job or shows
-/// one.
+/// Each call passes through the faults. The books record the calls under `noted`, and all of those
+/// written by hand but `prune`; they do not record those under `plain`.
 macro_rules! pass {
     (
         $part:ident
@@ -371,8 +373,8 @@ pass! {
         fn held(&mut self, worker: &WorkerId, request: Option<i64>) -> Result<Vec<Attempt>> {
             let is_forgotten = match self.flaw {
                 Some(Flaw::ForgetsWhatItHolds) => true,
-                // The mutant with `AsksOnce` asks the store only once; a repeated question is
-                // answered with nothing.
+                // The mutant with `AsksOnce` asks the store only once about a claim; if it asks
+                // again, the answer is that it holds nothing.
                 Some(Flaw::AsksOnce) => request.is_some_and(|request| !self.shared.books().asks(&self.who, request)),
                 _ => false,
             };

@@ -28,12 +28,13 @@ pub(super) struct Ghost {
     pub(super) starts: u32,
     pub(super) given_back: u32,
     pub(super) crashes: u32,
-    /// How many of the crashes may no longer count, because their workers came back.
+    /// How many of the crashes the store may have taken back, because their workers showed their
+    /// tokens again.
     pub(super) returns: u32,
     pub(super) successes: u32,
     /// When the job last crashed, unless that is forgotten.
     pub(super) crashed_at: Option<Timestamp>,
-    /// The handler has not come back since the last crash.
+    /// The handler has not returned by itself since the last crash.
     pub(super) unreturned: bool,
 }
 
@@ -50,12 +51,12 @@ pub(super) struct Claimed {
     pub(super) until: Timestamp,
     /// When the lease was last granted, in time since the start of the run.
     pub(super) granted: Duration,
-    /// How many of its worker's calls had been lost by then.
+    /// How many calls of its worker had been lost when the lease was last granted.
     pub(super) losses: u32,
     pub(super) started_at: Timestamp,
-    /// The job is a suspect: it has crashed often enough, and its handler has not come back since.
+    /// The job is a suspect: it has crashed often enough, and its handler has not returned since.
     pub(super) suspect: bool,
-    /// How many crashes the job had before.
+    /// How many crashes the job had before this attempt.
     pub(super) crashes: u16,
     /// How many crashes the job may have.
     pub(super) max_crashes: u16,
@@ -136,7 +137,7 @@ impl Ghost {
         (self.crashed_at, self.unreturned) = (Some(now), true);
     }
 
-    /// The handler has come back by itself, and the job goes on.
+    /// The handler has returned by itself, and the job goes on.
     pub(super) fn came_back(&mut self, now: Timestamp) {
         self.unreturned = false;
         if self.crashed_at.is_some_and(|at| at + CRASH_MEMORY <= now) {

@@ -1,8 +1,9 @@
 //! The handlers of the simulation: what a job does between its claim and its end, one call at a
 //! time, so that anything can happen in between.
 //!
-//! They behave as the context of a real handler does: they begin nothing while the lease cannot be
-//! trusted, repeat a call that the store does not answer, and stop when the store refuses.
+//! The handlers behave as the context of a real handler does: they begin no effect while the lease
+//! cannot be trusted, repeat a call that the store does not answer, and stop when the store
+//! refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +26,11 @@ pub(super) const KINDS: [(&str, u64); 9] = [
     ("work", 44),
     // Remembers a step.
     ("step", 8),
-    // Has an effect. In doubt, it parks for a person.
+    // Has an effect. If that is in doubt, the job parks for a person.
     ("pay", 11),
-    // Has an effect. In doubt, it sends it again.
+    // Has an effect. If that is in doubt, the handler sends it again.
     ("mail", 11),
-    // Has an effect. In doubt, it asks the other side.
+    // Has an effect. If that is in doubt, the handler asks the other side.
     ("wire", 11),
     // Ends in a transaction of its own, with a row of its own.
     (ORDER, 6),
@@ -53,7 +54,7 @@ pub(super) struct Running {
     /// When it goes on.
     pub(super) at: Moment,
     hold: Arc<Hold>,
-    /// The number of the claim in the books. It is only passed on to them.
+    /// The number of the claim in the books. The handler only passes it on to them.
     number: u64,
     kind: Name,
     place: Place,
@@ -117,7 +118,7 @@ impl Running {
             _ if attempt.kind.as_str() == LONG => 15_000 + chance.below(15_000),
             0..80 => 1 + chance.below(50),
             80..96 => chance.below(2_000),
-            // Longer than its lease, so that it depends on renewals.
+            // Up to 40 s, which may be longer than a lease: then the job depends on renewals.
             _ if !quiet => chance.below(40_000),
             _ => 1,
         };
@@ -147,7 +148,7 @@ impl Running {
         };
         // The mutant with `NoJitter` has no jitter.
         let jitter = if flaw == Some(Flaw::NoJitter) { Jitter(0) } else { jitter };
-        // In one case out of ten, what is sent may take longer to arrive than the lease lasts.
+        // In one case out of ten, the effect may take longer to arrive than the lease lasts.
         let slow = !quiet && chance.below(10) == 0;
         let way = Duration::from_millis(1 + chance.below(if slow { 20_000 } else { 60 }));
         let work = Duration::from_millis(millis);
@@ -177,7 +178,8 @@ impl Running {
         self.at <= now || self.is_stopping()
     }
 
-    /// Whether it is stopping. What was already sent cannot be recalled.
+    /// Whether the handler is stopping. Not while an effect is on its way: what was sent cannot be
+    /// recalled.
     fn is_stopping(&self) -> bool {
         !self.deaf && self.place != Place::Arrive && self.hold.stopped_for().is_some()
     }
@@ -210,7 +212,8 @@ impl Running {
                 };
                 let report =
                     Report { fence: self.hold.fence, progress: Progress::new(0.5, "half") };
-                // Progress is reported now and then, without waiting for the answer.
+                // The report is sent once. If it is lost, the handler goes on; only a refusal stops
+                // it.
                 match line.progress(&[report]).as_deref() {
                     Ok([Reported::Stale(_) | Reported::NotFound]) if !ignores => {
                         return self.lost(desk);
@@ -302,13 +305,13 @@ impl Running {
         Did::Goes
     }
 
-    /// Whether it ends its job itself, with a row of its own.
+    /// Whether the handler completes its job itself, together with a row of its own.
     fn commits(&self) -> bool {
         self.kind.as_str() == ORDER && self.answer.is_ok()
     }
 
-    /// Ends the job in the handler's own transaction. If that gets no answer, the job either fails
-    /// or its outcome is looked up.
+    /// Completes the job in the handler's own transaction. If the store does not answer, the
+    /// handler either fails, or returns, and the worker looks the outcome up.
     fn commit(&self, line: &mut Faulty, desk: &Desk) -> Did {
         match line.commit(self.hold.fence) {
             Ok(Settled::Applied(_)) => {
@@ -326,7 +329,8 @@ impl Running {
         }
     }
 
-    /// It has returned this, or was stopped: the worker's own code decides what that comes to.
+    /// The handler has returned this answer, or was stopped without one. The worker's own code
+    /// (`decide`) says what becomes of the attempt.
     fn ended(
         &self,
         answer: Option<Result<Option<Json>, Fault>>,
@@ -346,7 +350,8 @@ impl Running {
         self.go(if has_effect { Place::Open } else { Place::Work }, now);
     }
 
-    /// An earlier attempt may have done the effect. The kind decides what happens then.
+    /// An earlier attempt may have done the effect. The kind of the job decides what the handler
+    /// does about that.
     fn doubt(&mut self, line: &Faulty, name: &Name, now: Moment) {
         let mut books = line.shared.books();
         let next = match self.kind.as_str() {
@@ -372,8 +377,8 @@ impl Running {
         self.answer = Err(failure(error));
     }
 
-    /// The ledger has forgotten what was written to it, as after a failover: bury the job, for a
-    /// person to look at.
+    /// The ledger has forgotten what was written to it, which happens after a failover. Bury the
+    /// job, so that a person looks at it.
     fn unexpected(&mut self, now: Moment) {
         self.answer = Err(Fault::Fatal { error: "the ledger does not allow it".into() });
         self.go(Place::End, now);

@@ -103,7 +103,8 @@ fn apply(store: &mut Sqlite, books: &mut Books, who: &WorkerId, call: &Late) -> 
     Ok(())
 }
 
-/// Jobs that a worker holds without knowing of them.
+/// Notes that the worker does not know of the jobs it was just leased: the answer to a late call is
+/// dropped.
 fn overlooked(books: &mut Books, answer: &Claimed) {
     books.unheard(answer);
     if !answer.attempts.is_empty() {

@@ -31,13 +31,15 @@ pub struct Nth {
     pub violation: Option<Violation>,
 }
 
-/// Every job has a step and an effect. Two workers, so that each can notice the other.
+/// Every job has a step and an effect. There are two workers, so that each meets the other's leases
+/// and locks.
 fn small() -> Scenario {
     Scenario { workers: 2, jobs: 6, slots: 2, ..Scenario::default() }.faultless()
 }
 
-/// Loses one call after the other, each in a run of its own, before and after it is applied, until
-/// a run has fewer calls. Calls `tell` with the number of each call that was tried.
+/// Loses the first call, then the second, and so on, each in a run of its own, and each both before
+/// and after it is applied; until no run makes so many calls. Calls `tell` with the number of each
+/// call that was tried.
 pub fn fail_each(mut tell: impl FnMut(u64)) -> Nth {
     let (whole, violation) = judged(None);
     let mut nth = Nth { calls: whole.calls, runs: 1, violation };
@@ -86,9 +88,9 @@ fn judged(lost: Option<Lost>) -> (Report, Option<Violation>) {
     (report, violation)
 }
 
-/// Each job must have succeeded, in one attempt, with its effect sent once. A single lost call must
-/// not cause anything else. A job may be given back before it has begun: it waited for a slot, and
-/// the call was lost to the attempt that had the slot. That costs no attempt.
+/// Each job must have succeeded, in one attempt, with its effect sent once: a single lost call must
+/// not cause more than that. But a job that was claimed ahead may be given back before it begins,
+/// because the lost call has delayed the attempt in its slot. That costs no attempt.
 fn once_each(world: &World<'_>, replay: Option<String>) -> Option<Violation> {
     let books = world.shared.books();
     let wrong = books.jobs.iter().find_map(|(job, ghost)| {

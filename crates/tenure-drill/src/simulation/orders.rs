@@ -1,6 +1,6 @@
-//! What the database contains beside the store's state. First the handlers' own rows, which they
-//! write in one transaction with the end of their job, so that each row is there if and only if the
-//! job succeeded. Then the pulse.
+//! What the simulation itself reads and writes in the database. First the rows that handlers write
+//! in one transaction with the end of their job, so that each row is there if and only if the job
+//! succeeded. Then the pulse.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) fn commit(store: &mut Sqlite, done: &Settlement) -> Result<Settled> {
     }
 }
 
-/// The id of the last row, so that the table can go back with the rest of the database.
+/// The id of the last row. A copy of the database remembers it, so that the table can go back too.
 pub(super) fn last(store: &Sqlite) -> i64 {
     let last = store.with_connection(|connection| {
         connection.query_row("SELECT coalesce(max(rowid), 0) FROM orders", [], |row| row.get(0))
@@ -61,7 +61,7 @@ pub(super) fn last(store: &Sqlite) -> i64 {
     last.expect("the last row")
 }
 
-/// Deletes the rows that were written since.
+/// Deletes the rows that were written after this one.
 pub(super) fn back_to(store: &Sqlite, last: i64) {
     let gone = store.with_connection(|connection| {
         connection.execute("DELETE FROM orders WHERE rowid > ?1", [last])

@@ -18,8 +18,8 @@ pub struct Scenario {
     pub slots: usize,
     /// The length of a lease.
     pub lease: Duration,
-    /// About one turn in this many loses a call before it is applied, and as many lose a reply;
-    /// none at zero.
+    /// About one turn in this many loses a call before it is applied, and as many lose a reply; a
+    /// tenth of these calls is applied late instead. None at zero.
     pub lost_in: u64,
     /// About one turn in this many brings another fault: a kill, a stall, an operator who cancels;
     /// none at zero.
@@ -72,7 +72,7 @@ impl Scenario {
     }
 }
 
-/// As options: those that differ from the default.
+/// Writes the scenario as options of the command: those that differ from the default.
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Scenario::default();

@@ -46,7 +46,7 @@ pub(crate) fn shrink_with(
         struck: report.struck.clone(),
         runs: 0,
     };
-    // Small scenarios first: a run of one takes a fraction of the time.
+    // First fewer jobs and workers: after that, each run takes a fraction of the time.
     search.fewer_jobs();
     search.fewer_workers();
     search.fewer_faults();
@@ -64,7 +64,7 @@ struct Search<R> {
     /// The smallest so far, with its seed.
     best: (Scenario, u64),
     violation: Violation,
-    /// The numbers of the faults that happened in it.
+    /// The numbers of the faults that happened in that run.
     struck: Vec<u32>,
     runs: u32,
 }

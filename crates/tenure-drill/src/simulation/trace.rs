@@ -19,13 +19,14 @@ pub enum Rare {
     StaleRefused,
     /// A lease was over, no other worker had taken the job, and its settlement was accepted.
     LateSettlement,
-    /// A settlement whose reply was lost was repeated, and its answer was true.
+    /// A settlement was repeated because its reply was lost, and the second answer was true.
     ReplyHealed,
-    /// A job whose claim's answer was lost was found by asking which jobs are held.
+    /// The answer to a claim was lost, and its worker found the job by asking which jobs it holds.
     ClaimTakenUp,
-    /// A write to the ledger whose reply was lost was repeated, and its answer was true.
+    /// A write to the ledger was repeated because its reply was lost, and the second answer was
+    /// true.
     LedgerHealed,
-    /// A renewal came after the settlement of its own attempt.
+    /// A renewal was refused because its own attempt was settled already.
     RenewalCrossed,
     /// A lease was over by the clock, but the clock had jumped, so the lease was spared.
     BrakeEngaged,
@@ -57,7 +58,7 @@ pub enum Rare {
     Resent,
     /// The other side was asked whether the effect had taken place.
     Verified,
-    /// The outside witness refused a fence below the highest it had seen.
+    /// The outside system refused a fence below the highest it had seen.
     WitnessRefused,
     /// A running job was cancelled.
     CancelledRunning,
@@ -75,7 +76,8 @@ pub enum Rare {
     CancelledQueued,
     /// A handler completed its job in a transaction of its own.
     CommittedByHandler,
-    /// A handler got no answer on whether its own transaction was committed.
+    /// A handler did not learn whether its own transaction was committed, and the worker looked it
+    /// up.
     CommitLookedUp,
     /// A worker that was cut off from the store lost a job.
     CutOffLapsed,
@@ -248,7 +250,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// How many lines are kept: enough for the whole life of a job, unless it was long.
+    /// How many lines are kept: usually enough for the whole life of a job.
     const KEPT: usize = 20_000;
 
     /// Records an event of one job, or of all.
@@ -268,8 +270,8 @@ impl Trace {
         self.hash.update("\n");
     }
 
-    /// The last lines about these jobs, with the faults that affected all, and those of the workers
-    /// that had to do with the jobs.
+    /// The last lines about these jobs. Lines about no job are included if they name no worker, or
+    /// only workers that the jobs' own lines name.
     pub(super) fn story(&self, jobs: &BTreeSet<JobId>) -> Vec<String> {
         const LINES: usize = 40;
         let of_jobs = || {

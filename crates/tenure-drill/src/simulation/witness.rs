@@ -1,13 +1,12 @@
-//! The outside world of the simulation: a system that knows effects by their keys, and keeps the
-//! highest fence it has seen for each effect of a job. A failover of the database does not change
-//! it.
+//! The simulated outside system: it knows effects by their keys, and keeps the highest fence it has
+//! seen for each effect of a job. A failover of the database does not change what it knows.
 
 use std::collections::BTreeMap;
 
 use tenure::engine::job::{JobId, Name};
 use tenure::engine::lease::{Fence, Token};
 
-/// What the outside has seen.
+/// What the outside system has seen.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     seen: BTreeMap<(JobId, Name), Seen>,
@@ -22,7 +21,7 @@ struct Seen {
     sent: u32,
 }
 
-/// The answer of the outside.
+/// The answer of the outside system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
     /// The effect took place now.
@@ -31,8 +30,8 @@ pub(super) enum Heard {
     Again,
     /// A higher fence was seen before.
     Refused,
-    /// Accepted under a fence that is not lower, but from an older claim: the fence does not rise
-    /// with the claims.
+    /// The effect was accepted, because its fence is not below the highest. But it comes from an
+    /// older claim: so the fences did not rise with the claims.
     OlderClaim,
 }
 

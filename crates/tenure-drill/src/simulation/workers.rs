@@ -1,5 +1,5 @@
 //! One worker of the simulation: the real machines at a real desk, and handlers, all stepped by the
-//! scheduler. Also the flaws that a worker could have, which the proof must notice.
+//! scheduler. Also the flaws that a mutant worker has, each of which the proof must notice.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -215,7 +215,7 @@ impl Worker {
         if self.dispatcher.exit().is_none() {
             return Lives::Yes;
         }
-        // The renewer retires the worker, if it leaves no jobs behind.
+        // This last step of the renewer retires the worker, if it leaves no jobs behind.
         self.renewer.step(&mut self.lines[1], now);
         Lives::Ended
     }

@@ -69,7 +69,7 @@ struct Cut {
     who: WorkerId,
     since: Duration,
     until: Duration,
-    /// How many faults had affected all workers by then.
+    /// How many faults had affected all workers when the cut began.
     disturbances: u64,
 }
 
@@ -170,7 +170,8 @@ impl<'a> World<'a> {
         let books = Arc::clone(&self.shared.books);
         let mut plan = Plan::new(who.clone());
         (plan.slots, plan.lease) = (self.scenario().slots, self.scenario().lease);
-        // As soon as there are two, so that the relief has work although the slots are few.
+        // Two ended attempts are enough for a second call: with so few slots, the usual 32 would
+        // hardly ever end together, and the relief would have no work.
         plan.relief = 2;
         plan.observer = Observer::new(move |event| books.lock().expect("one thread").hear(event));
         let flaw = self.setup.flaw;
@@ -285,7 +286,8 @@ impl<'a> World<'a> {
         self.replace(place);
     }
 
-    /// A worker that shut down in order must leave no jobs behind; another worker takes its place.
+    /// A worker has shut down. Unless it gave up with an error, it must leave no jobs behind.
+    /// Another worker takes its place.
     fn bury(&mut self, place: usize) {
         let Some(worker) = self.workers[place].take() else { return };
         let left = self.store.held(&worker.id, None).expect("what it holds");
@@ -295,8 +297,8 @@ impl<'a> World<'a> {
             books.trace.tell(None, format!("{} ends", worker.id));
             if worker.dispatcher.exit() == Some(Exit::Error) {
                 books.count(Rare::GaveUp);
-            // After a failover the store may list jobs that the worker has ended long ago, and the
-            // worker does not know of a late claim.
+            // Excused: after a failover the store may list jobs that the worker has ended long ago;
+            // and a worker does not know of a job that a late claim has leased to it.
             } else if let Some(left) =
                 left.iter().find(|left| books.went_back == 0 && !books.is_late(left.lease.job()))
             {
@@ -331,9 +333,9 @@ impl<'a> World<'a> {
         books.quiet = true;
         books.trace.tell(None, "nothing goes wrong any more".into());
         let Scenario { workers, lease, .. } = self.scenario();
-        // A stalled worker stands still for three leases at most, and the brake and the late sweep
-        // add one lease each. A handler takes 40 s at most, and waits 5 s between two attempts.
-        // Suspects run one at a time.
+        // A stalled worker stands still for three leases at most. Leases that a jump of the clock
+        // extends, and the grace of a late sweep, add one lease each. A handler takes 40 s at most,
+        // and a retry waits 5 s at most. Suspects run one at a time.
         let each = Duration::from_secs(4) * u32::try_from(books.live).unwrap_or(u32::MAX);
         let each = each / u32::try_from(*workers).unwrap_or(1).max(1);
         self.limit = Some(self.elapsed + 8 * *lease + Duration::from_secs(120) + each);

@@ -1,4 +1,4 @@
-//! Sources, their mutants, and the texts that contain all of them.
+//! Which changes a source text has, and the text that contains them.
 
 use super::*;
 use crate::edits;
@@ -72,7 +72,7 @@ impl<T: Copy> Desk<T> {
     }
 }
 "#;
-    // A chain of `let` has no `||`.
+    // A condition with `let` may not contain `||`.
     let source = source.replace(" || n == 2", "");
     let all = changes(&source).unwrap();
     let numbered: Vec<_> = (1..).zip(all.iter().map(|it| it.edits.as_slice())).collect();

@@ -17,7 +17,7 @@ pub(super) struct Mind {
     held: Vec<Held>,
     progress: Progress,
     unsure: Option<Unsure>,
-    /// The worker has noticed that its lock is not held, and will take it again.
+    /// The worker's lock was freed. The worker knows this, and may register to take the lock again.
     pub(super) unguarded: bool,
 }
 
@@ -52,8 +52,8 @@ enum Unsure {
 /// Which losses are possible for a call.
 type Losses = &'static [Loss];
 const EITHER: Losses = &[Loss::Call, Loss::Reply];
-/// Only the reply. If the call itself were lost, neither the store nor the worker's next call would
-/// differ.
+/// Only the reply. A lost call would lead to nothing new: the store is unchanged, and the worker
+/// ends up where it was (after a claim, once it has asked which jobs it holds).
 const REPLY: Losses = &[Loss::Reply];
 const NONE: Losses = &[];
 
@@ -162,7 +162,8 @@ impl Mind {
         self.held.iter().zip(endings).map(|(held, ending)| (held.fence, *ending)).collect()
     }
 
-    /// Whether the worker would be in doubt if this call were not answered.
+    /// Whether the worker becomes unsure of an outcome if this call gets no answer. False if the
+    /// worker is unsure of an earlier call already.
     pub(super) fn doubts(&self, call: &Call) -> bool {
         let asked = matches!(
             call,

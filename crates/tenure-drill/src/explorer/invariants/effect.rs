@@ -1,4 +1,4 @@
-//! What the ledger and an outside witness may accept, and from which claim.
+//! Which claims may write to the ledger, and to a system outside the store.
 
 use tenure::Token;
 use tenure::drill::Dump;
@@ -13,7 +13,7 @@ use super::{Check, Checked, Seen};
 use crate::verdict::Invariant;
 
 impl Ghost {
-    /// Checks the ledger, given which claim wrote to it.
+    /// Checks what a call did to the ledger, and whether the calling claim was allowed to do it.
     pub(super) fn took_effect(
         &mut self,
         before: &JobRecord,
@@ -94,7 +94,7 @@ impl Ghost {
         Ok(())
     }
 
-    /// I16: the outside witness accepts a write if its token is not below the highest one it has
+    /// I16: the outside system accepts a write if its token is not below the highest one it has
     /// seen.
     pub(super) fn wrote(
         &mut self,
@@ -105,9 +105,9 @@ impl Ghost {
     ) -> Checked {
         let id = job.id;
         let accepted = self.witness.is_none_or(|(highest, _)| token >= highest);
-        // After a failover an earlier holder may go on while the witness knows of a later claim
-        // that the store has forgotten. Nothing can repair that. Of all claims ever made, the last
-        // one must be accepted.
+        // After a failover the job may be held under an earlier claim, while the outside system has
+        // seen a later one that the store has forgotten. Nothing can repair that. But the last of
+        // all claims ever made must be accepted.
         let holds = by == self.claims && self.claims == self.issued && job.state == State::Running;
         check.that(Invariant::I16, holds, accepted, || {
             format!("the witness refused token {token} of the holder of job {id}")

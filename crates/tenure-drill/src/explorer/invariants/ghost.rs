@@ -24,8 +24,8 @@ pub(super) struct Ghost {
     pub(super) issued: u8,
     /// The highest token that was ever issued, including those undone by a failover.
     highest: Option<Token>,
-    /// The last write that the outside witness accepted: its token and its claim. A failover does
-    /// not undo it.
+    /// The last write that the simulated outside system accepted: its token and its claim. That
+    /// system keeps the highest token it has seen, and a failover of the database does not undo it.
     pub(super) witness: Option<(Token, u8)>,
     /// The number of the latest claim.
     pub(super) claims: u8,
@@ -43,7 +43,7 @@ pub(super) struct Ghost {
     given_back: u16,
     crashes: u16,
     successes: u16,
-    /// The job has crashed often enough to be a suspect, and its handler has not come back since.
+    /// The job has crashed often enough to be a suspect, and its handler has not returned since.
     suspect: bool,
 }
 
@@ -117,7 +117,8 @@ impl Ghost {
         let released = match (seen.call, seen.answer.settled()) {
             (Call::Settle(endings) | Call::SettleAndClaim(endings, ..), Some(settled)) => {
                 endings.iter().zip(settled).any(|((fence, ending), answer)| {
-                    // Shown by its holder: a repetition is answered with `Applied` too.
+                    // Only the holder's first call counts: a repeated release is answered with
+                    // `Applied` too.
                     (fence.job, fence.token) == (id, before.token)
                         && ending.outcome().verb() == Verb::Release
                         && matches!(answer, Settled::Applied(_))
@@ -143,8 +144,8 @@ impl Ghost {
         )
     }
 
-    /// I8: a job is taken back only from the claim that was meant, and only if its lease is over or
-    /// its process is gone.
+    /// I8: a job is taken back only from the claim that the call or its answer names, and only if
+    /// the lease is over or the worker's process is gone.
     fn taken_back(&self, before: &JobRecord, seen: &Seen<'_>, check: &mut Check<'_>) -> Checked {
         let (id, old) = (before.id, seen.old);
         let by_lock = *seen.call == Call::Vanished;
@@ -172,7 +173,7 @@ impl Ghost {
         })
     }
 
-    /// Checks the answer to a call, given which claim called.
+    /// Checks the answer to a call, by the number of the claim whose fence the caller showed.
     pub(super) fn called(
         &mut self,
         before: &JobRecord,
@@ -377,7 +378,7 @@ impl Ghost {
     }
 }
 
-/// Whether a job is unchanged, except that a crash was taken back.
+/// Whether a job is unchanged. Its crashes may be fewer: a refused call may take a crash back.
 fn is_same(before: &JobRecord, after: &JobRecord) -> bool {
     let JobRecord { crashes, crashed_at, is_suspect, returns_until, .. } = *before;
     after.crashes <= crashes

@@ -4,7 +4,7 @@
 use super::{Mutant, patch};
 use crate::verdict::Invariant;
 
-/// The fence on PostgreSQL, for completions and for the rest.
+/// The fence of settlements on PostgreSQL: for the completions of a batch, and for other outcomes.
 const BULK_FENCE: &str = "AND j.token = s.token AND j.state + 0 = 2\n            RETURNING s.n";
 const FENCE: &str = "AND j.token = p_token AND j.state + 0 = 2; IF NOT FOUND THEN";
 

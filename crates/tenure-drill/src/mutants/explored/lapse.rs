@@ -3,7 +3,7 @@
 use super::{Mutant, TELLS_WORKERS_APART, patch};
 use crate::verdict::Invariant;
 
-/// A job as the library reads it, with limits that are never reached.
+/// Reads a job as the library does, but with limits on attempts and crashes that are never reached.
 const WITHOUT_LIMITS: &str = "SELECT id, state, queue, tenant, kind, coalesce(args, (SELECT p.args FROM tenure_payloads p WHERE p.job_id = id)),
 priority, run_at, token, attempt, 9999, crashes, 9999, retry, max_runtime, key, extras, parent,
 enqueued_at, worker, started_at, leased_at, lease_ms, lease_until, NULL, NULL, reason, progress, progress_note,

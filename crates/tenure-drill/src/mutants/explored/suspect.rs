@@ -1,7 +1,8 @@
 //! Which jobs are suspects, for how long, and what becomes of their crashes.
 //!
-//! On SQLite the library decides most of this. There a patch falsifies what the library writes: a
-//! lapse changes the crashes, a release the token, and a handler's return neither.
+//! On SQLite the library decides most of this in Rust. There a patch falsifies what the library
+//! writes. It tells the cases apart by what the library changes: a lapse changes the crashes, a
+//! release the token, and a handler's return neither.
 
 use super::{Mutant, patch};
 use crate::verdict::Invariant;

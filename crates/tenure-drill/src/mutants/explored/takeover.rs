@@ -65,7 +65,7 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         scope: "lease",
         sqlite: &[
             patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
-            // A lapse changes the crashes, so this affects settlements only.
+            // Adds one where the crashes stay the same: in settlements, not in lapses.
             patch("settle", "attempt = :attempt,", "attempt = :attempt + (crashes = :crashes),"),
         ],
         postgres: &[

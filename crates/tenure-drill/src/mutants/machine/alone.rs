@@ -1,6 +1,6 @@
-//! Checks for SQLite in memory only. One checks tables that were changed by hand; on PostgreSQL the
-//! SQL cases do that. The other notices that the machine's clock was set; a server does not notice
-//! that.
+//! Checks for SQLite in memory only. One looks for damage in tables that were changed by hand; on
+//! PostgreSQL the cases of the SQL API do that. The other sets the machine's clock, which a
+//! PostgreSQL server does not notice.
 
 use std::iter;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) fn cases() -> impl Iterator<Item = Case> {
     [lapse, check].into_iter()
 }
 
-/// Every damage is found, and nothing where there is none.
+/// The store's check finds each damage, and nothing in a store without damage.
 fn reconcile(make: Make<'_>) {
     for damage in iter::once(None).chain(DAMAGES.iter().map(Some)) {
         let (mut store, _) = make();
@@ -41,8 +41,9 @@ fn reconcile(make: Make<'_>) {
     }
 }
 
-/// After a jump of the clock, a lease from before it gets its whole length again. A worker's lock
-/// from before it is evidence of a dead worker again once the worker has renewed a lease.
+/// After a jump of the clock, a lease from before it gets its whole length again. A free lock
+/// proves nothing at first, if the lock was taken before the jump. Once the worker has renewed a
+/// lease, a free lock shows again that the worker is dead.
 fn jump(make: Make<'_>) {
     let (store, clock) = make();
     let mut w = World { store: Box::new(store), clock };
@@ -50,7 +51,7 @@ fn jump(make: Make<'_>) {
     w.store.register(&ann).expect("register answers");
     w.put_one();
     let fence = w.take("ann").lease.fence();
-    // The worker's lock was seen free once, and is held again.
+    // As if a sweep had once seen the worker's lock free; the lock is held again.
     let seen = w.now();
     w.surroundings(|state| state.workers[0].free_since = Some(seen));
     w.clock.jump(Duration::from_secs(3_600));

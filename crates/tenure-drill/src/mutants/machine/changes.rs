@@ -18,11 +18,12 @@ pub(super) struct Change {
     pub(super) is_lock: bool,
     /// The constant value that the condition in this range has now, if it is a condition.
     pub(super) constant: Option<bool>,
-    /// The comparison whose edge was moved, as from `<` to `<=`.
+    /// The comparison that was changed from `<` to `<=` or the like, if one was.
     pub(super) edge: Option<Edge>,
 }
 
-/// A comparison whose result the change inverts only where both sides are equal.
+/// A comparison that was changed from `<` to `<=` or the like: its result differs only where both
+/// sides are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Edge {
     /// Where the comparison is.
@@ -84,7 +85,7 @@ const CLAUSES: [&str; 18] = [
 ];
 const JOINS: [&str; 4] = ["JOIN", "LEFT", "CROSS", "INNER"];
 
-/// The words and signs that delimit one side of a comparison, besides brackets.
+/// The words and signs, besides brackets, at which one side of a comparison begins or ends.
 const SIDES: [&str; 26] = [
     "AND", "OR", "NOT", "IF", "ELSIF", "WHILE", "CASE", "SELECT", "RETURN", "BY", "DEFAULT", "AS",
     "END", "IS", "BETWEEN", "IN", ",", ";", ":=", "=>", "=", "<>", "<", "<=", ">", ">=",
@@ -97,7 +98,7 @@ struct Maker<'a> {
     made: Vec<Change>,
 }
 
-/// One assignment of an UPDATE: its tokens, its place, and the length of its list.
+/// One assignment of an UPDATE: its tokens, its place in the list, and the list's length.
 struct Assignment {
     tokens: Range<usize>,
     place: usize,
@@ -129,7 +130,7 @@ impl Maker<'_> {
         self.made.push(Change { what, range, replace, is_lock: false, constant: None, edge: None });
     }
 
-    /// Conditions: of WHERE, HAVING and ON, and of IF, EXIT and CONTINUE.
+    /// Changes conditions: of WHERE, HAVING and ON; of IF, EXIT and CONTINUE; and of CASE.
     fn conditions(&mut self, at: usize) {
         let token = self.tokens[at];
         if token.kind == Kind::Text {
@@ -155,7 +156,7 @@ impl Maker<'_> {
                 let range = from..end_of(self.tokens, from, &[]);
                 self.condition(&range);
             }
-            // What an exception handler names is not a condition.
+            // The WHEN of an exception handler names an error. It has no condition.
             "WHEN" if self.before(at, "EXCEPTION") || self.before(at, ";") => {}
             "WHEN" => {
                 let range = from..end_of(self.tokens, from, &[&["THEN"]]);
@@ -175,8 +176,8 @@ impl Maker<'_> {
         self.logic(range, false);
     }
 
-    /// The parts of a condition: each operand of AND is made true, each operand of OR is made
-    /// false. A condition without parts is made true if it is `alone`.
+    /// Changes the parts of a condition: each operand of AND is made true, each operand of OR is
+    /// made false. If `alone` is set, a condition without parts is made true as a whole.
     fn logic(&mut self, range: &Range<usize>, alone: bool) {
         if range.is_empty() {
             return;
@@ -218,7 +219,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Inverts comparisons, and removes or adds a NOT.
+    /// Changes operators: inverts a comparison, or turns `<` into `<=`; adds or removes a NOT.
     fn comparison(&mut self, at: usize, assigned: &[Assignment]) {
         let token = self.tokens[at];
         if token.kind == Kind::Text || self.is_no_comparison(at, assigned) {
@@ -264,7 +265,8 @@ impl Maker<'_> {
         if left == at || right == at + 1 {
             return None;
         }
-        // Joined word by word: a comment between them would hide the rest.
+        // Join the tokens instead of copying the text: a comment in it would hide the rest of the
+        // line.
         let words = |tokens: &[Token]| {
             let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
             texts.join(" ")
@@ -274,7 +276,7 @@ impl Maker<'_> {
         Some(Edge { range: self.span(&(left..right)), equal })
     }
 
-    /// Operators that compare nothing: assignments, and the settings of RAISE and GET DIAGNOSTICS.
+    /// Whether an operator is no comparison: in assignments, and in RAISE and GET DIAGNOSTICS.
     fn is_no_comparison(&self, at: usize, assigned: &[Assignment]) -> bool {
         if assigned.iter().any(|set| set.tokens.start + 1 == at) {
             return true;
@@ -367,7 +369,7 @@ impl Maker<'_> {
             return self.make(&set.tokens, kept, what);
         }
         if set.of > 1 {
-            // With the comma before it, or after it if it is the first.
+            // Drop it with the comma before it; if it is the first, with the comma after it.
             let with_comma = if set.place > 0 {
                 set.tokens.start - 1..set.tokens.end
             } else {
@@ -463,7 +465,7 @@ fn side(tokens: &[Token], at: usize, is_right: bool) -> usize {
     }
 }
 
-/// Whether a list begins here: of keys, or of assignments.
+/// Whether a list begins here: the keys of an ORDER BY or GROUP BY, or assignments.
 fn is_list(tokens: &[Token], from: usize) -> bool {
     from > 0 && (tokens[from - 1].is("BY") || tokens[from - 1].is("SET"))
 }
@@ -473,8 +475,7 @@ fn closing(tokens: &[Token], from: usize) -> usize {
     end_of(tokens, from + 1, &[])
 }
 
-/// The parts of a range between occurrences of this word. The AND of a BETWEEN stays within its
-/// part.
+/// The parts of a range, split at this word. The AND of a BETWEEN does not split.
 fn split(tokens: &[Token], range: &Range<usize>, word: &str) -> Vec<Range<usize>> {
     let mut parts = vec![range.clone()];
     let (mut depth, mut betweens) = (0_usize, 0_usize);

@@ -1,5 +1,5 @@
-//! What each case reaches in PostgreSQL's functions: which of them it calls, as the server counts
-//! them, and which conditions held there, as probes report. A case that does not reach a mutant
+//! What each case reaches in PostgreSQL's functions: which functions it calls, by the server's own
+//! counts, and which conditions held in them, by the probes. A case that does not reach a mutant
 //! cannot notice it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,16 +31,18 @@ pub(super) struct Coverage {
 /// What was seen while one case ran.
 #[derive(Default)]
 struct Seen {
-    /// Whether it failed because of the probes: then nothing is known about it.
+    /// Whether the case failed on the functions with probes. Then nothing is known about it.
     failed: bool,
-    /// Whether it has installed the unchanged functions.
+    /// Whether the case itself installs the unchanged functions. That removes the probes, or a
+    /// mutant.
     restores: bool,
     called: BTreeSet<String>,
     flags: BTreeSet<Flag>,
 }
 
 impl Seen {
-    /// The server does not count a call that fails, but a probe does.
+    /// What one case reached. The server does not count calls that fail, so the functions whose
+    /// probe has counted are added.
     fn of(
         failed: bool,
         mut called: BTreeSet<String>,
@@ -85,7 +87,8 @@ impl Coverage {
             Seen::of(failed.is_some(), calls.since(), meter.since(), &probes)
         };
         let cases = conformance::cases().into_iter();
-        // The session must end: only then has the server counted all of its calls.
+        // Drop the store at the end of each case: only when its session has ended has the server
+        // counted all of the session's calls.
         let suite =
             cases.map(|case| run(&|(store, clock)| drop(case.run_on(store, clock)))).collect();
         let plays = plays.iter().map(|play| {
@@ -96,7 +99,8 @@ impl Coverage {
         probes.remove(address)?;
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
-        // The cases will use this lab: the oldest free lab is used first.
+        // Dropping the lab frees its database. The cases will use it: a lab takes the oldest free
+        // database.
         drop(lab);
         probes.install(&address)?;
         let mut calls = Calls::count(&servers::address(&database, "tenure"));
@@ -108,7 +112,8 @@ impl Coverage {
                 (case.run)();
                 None
             });
-            // The calls first: they are known when all sessions have ended.
+            // Read the calls first. That waits until the sessions of the case have ended; then the
+            // probes have counted everything too.
             let called = calls.since();
             let seen = Seen::of(failed.is_some(), called, meter.since(), &probes);
             let restores = meter.functions() < functions;
@@ -123,14 +128,14 @@ impl Coverage {
         Ok(Coverage { sql_api, suite, plays, probes, reach: Reach::new(), languages })
     }
 
-    /// Whether a case of the SQL API installs the unchanged functions. Cases after it would find no
-    /// mutant.
+    /// Whether a case of the SQL API installs the unchanged functions. Cases that run after it
+    /// would not meet the mutant.
     pub(super) fn restores(&self, at: usize) -> bool {
         self.sql_api.get(at).is_some_and(|seen| seen.restores)
     }
 
-    /// Whether this may notice a mutant: it reaches the mutant's function, and there the condition
-    /// had the value that the mutant changes.
+    /// Whether this case may notice a mutant: it reached the mutant's function, and there the
+    /// condition had the value that the mutant changes. True if that is not known.
     pub(super) fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
         let seen = match of {
             Of::Suite(at) => self.suite.get(at),

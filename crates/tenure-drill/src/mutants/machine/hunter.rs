@@ -27,10 +27,11 @@ use crate::stepper::{self, Isolation, Setting, Stepper};
 use crate::verdict::said;
 use crate::{differential, servers, sql_api};
 
-/// If a hunt takes longer than this, the mutant counts as noticed: it hangs.
+/// If the hunt for one mutant takes longer than this, the mutant hangs, and counts as noticed.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// The same for an unchanged engine, with which every case runs twice.
+/// The limit for an unchanged engine. There every case runs, and on PostgreSQL twice: with probes
+/// and without.
 const WHOLE: Duration = Duration::from_secs(1_800);
 
 /// A store in memory that is used for longer than this counts as hanging. Normally none is used for
@@ -41,15 +42,16 @@ const HANGS: Duration = Duration::from_secs(30);
 const SEEDS: u64 = 4;
 const SEEDS_ON_A_SERVER: u64 = 2;
 
-/// How long concurrent sessions may look for one mutant.
+/// For how long concurrent sessions hunt one mutant.
 const STEPPING: Duration = Duration::from_secs(150);
 
-/// Hunts these one after the other and reports each. Before the first mutant of an engine it checks
-/// the unchanged engine.
+/// Hunts these one after the other and reports each. First it runs the checks on the unchanged SQL
+/// of each engine from which one of these mutants is made. An engine of which only locks are
+/// changed is left out: `step` compares with the unchanged store itself.
 ///
 /// # Panics
 ///
-/// If a check reports something about an unchanged engine.
+/// If a check notices something about an unchanged engine.
 pub fn hunt(mutants: &[Mutant], tell: &mut dyn FnMut(&Fate)) -> Vec<Fate> {
     let is_of = |stock| mutants.iter().any(|mutant| mutant.stock == stock && !mutant.is_lock);
     let engines = [Stock::Sqlite, Stock::Postgres].into_iter().filter(|stock| is_of(*stock));
@@ -89,7 +91,7 @@ impl Pack {
                 end
             }
             Err(RecvTimeoutError::Timeout) => End::Killed("time limit".into()),
-            // This is a fault of the hunter, and says nothing about the mutant.
+            // The hunter's thread has ended: its own fault, which says nothing about the mutant.
             _ => End::Invalid("the hunter failed".into()),
         };
         Fate { mutant: mutant.name.clone(), end, took_ms: millis(monotonic() - began) }
@@ -114,20 +116,21 @@ fn employ(coverage: Arc<OnceLock<Coverage>>) -> (Sender<Mutant>, Receiver<End>) 
 struct Hunter {
     suite: Vec<Tried<Case>>,
     sql_api: Vec<Tried<sql_api::Case>>,
-    /// The database in which the cases of the SQL API find all functions unchanged.
+    /// The database of the SQL API's cases, if all functions in it are known to be unchanged.
     lab: Option<String>,
     reach: Reach,
     coverage: Arc<OnceLock<Coverage>>,
-    /// Where the functions are installed, once they are.
+    /// Where the functions are installed for the library's cases; none before that.
     installed: Option<ServerAddress>,
-    /// Whether one of them may still be changed.
+    /// Whether one of these functions may still be a mutant's.
     spoiled: bool,
-    /// A store there whose session has compiled the functions, which takes longer than most cases.
+    /// An open store on these functions, which the next case uses. Its session has compiled the
+    /// functions, and compiling them takes longer than most cases.
     kept: Option<Stand>,
 }
 
-/// A case, how often it was the one that noticed, and how long it took last time. Cases with many
-/// kills come first, then the fast ones.
+/// A case, how many mutants it was the first to notice, and how long it took last time. Cases with
+/// many kills run first; among equals, the fast ones.
 struct Tried<C> {
     case: C,
     kills: usize,
@@ -140,8 +143,8 @@ impl<C> Tried<C> {
     }
 }
 
-/// The indexes of these cases in the order in which they are tried; those of the mutant's own
-/// chapter come first.
+/// The indexes of these cases, in the order in which they run. Cases of the mutant's own chapter
+/// come first.
 fn order<C>(cases: &[Tried<C>], is_own: impl Fn(&C) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cases.len()).collect();
     order.sort_by_key(|at| {
@@ -206,8 +209,8 @@ impl Hunter {
                 Err(error) => return End::Invalid(format!("no probes: {error}")),
             }
         }
-        // First the cases that reach the function, the library's before those of plain sessions;
-        // then the random sequences and the explorer.
+        // First the cases of the suite, then those of the SQL API, then random sequences and the
+        // explorer. Cases that cannot notice the mutant are left out.
         let end =
             self.call(&address, whole, &changed, |hunter, make| hunter.try_suite(mutant, make));
         let end = end.or_else(|| self.ask(mutant, whole, &changed));
@@ -243,12 +246,13 @@ impl Hunter {
         end
     }
 
-    /// What plain sessions notice. It counts if the same case notices nothing about the unchanged
-    /// functions.
+    /// What the cases of the SQL API notice, with plain sessions. A failure counts if the same case
+    /// passes on the unchanged functions.
     fn ask(&mut self, mutant: &Mutant, whole: &str, changed: &str) -> Option<End> {
         let lab = Lab::new();
         let (database, address) = (lab.database().to_owned(), lab.address());
-        // The cases will use this lab: the oldest free lab is used first.
+        // Dropping the lab frees its database. The cases will use it: a lab takes the oldest free
+        // database.
         drop(lab);
         if self.lab.as_ref() != Some(&database) {
             let texts = Postgres::texts().into_iter();
@@ -262,7 +266,8 @@ impl Hunter {
         found.unwrap_or_else(|error| Some(End::Invalid(error.to_string())))
     }
 
-    /// The same in a lab where everything else is unchanged. The functions are put back afterwards.
+    /// Like `ask`, in a database whose other functions are unchanged. At the end, puts the
+    /// unchanged functions back.
     fn ask_in(
         &mut self,
         mutant: &Mutant,
@@ -292,7 +297,7 @@ impl Hunter {
         }
     }
 
-    /// The cases of the suite that reach the mutant's function, those of its file first.
+    /// Runs the cases of the suite that may notice the mutant, those about its file first.
     fn try_suite(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
         let chapter = chapter_of(mutant);
         let mut order = order(&self.suite, |case| case.chapter == chapter);
@@ -317,7 +322,7 @@ impl Hunter {
         None
     }
 
-    /// Whether something may notice a mutant; `true` if that was not measured.
+    /// Whether a case or a play may notice a mutant; true if nothing was measured.
     fn may_notice(&self, of: Of<'_>, mutant: &Mutant) -> bool {
         let coverage = self.coverage.get().filter(|_| mutant.stock == Stock::Postgres);
         coverage.is_none_or(|coverage| coverage.may_notice(of, mutant))
@@ -325,7 +330,7 @@ impl Hunter {
 
     /// Random sequences beside the model, and the explorer.
     fn play(&mut self, mutant: &Mutant, make: &dyn Fn() -> Stand) -> Option<End> {
-        // What the kept store has not committed would block other stores.
+        // Drop the kept store: its open transaction would block other stores.
         self.kept = None;
         let chapter = chapter_of(mutant);
         let is_for = |play: &Play| play.scope.is_none_or(|scope| is_about(scope, chapter));
@@ -339,9 +344,9 @@ impl Hunter {
         })
     }
 
-    /// Concurrent sessions whose scripts reach the function: first the chosen cases, then inside of
-    /// calls, then the daily cases. A case's finding counts if it finds nothing in the unchanged
-    /// store.
+    /// Hunts with concurrent sessions whose scripts reach the function. First come the chosen
+    /// cases, then cases that pause inside functions, then the daily cases. What a case finds
+    /// counts if the same case finds nothing in the unchanged store.
     fn step(&mut self, mutant: &Mutant, patches: &[Patch]) -> End {
         // The stepper installs its own functions.
         (self.spoiled, self.kept) = (true, None);
@@ -368,8 +373,8 @@ impl Hunter {
     }
 }
 
-/// The first of these cases that notices something about a store with these patches, and what it
-/// says.
+/// The first of these cases that notices something about a store with these patches, and its
+/// message.
 fn first_noticed<'a>(
     mut cases: impl Iterator<Item = &'a stepper::Case>,
     is_inside: bool,
@@ -394,8 +399,8 @@ fn try_sql(case: &sql_api::Case) -> Option<String> {
     })
 }
 
-/// The chapter of the suites that is about the mutant's file. What all verbs rest on is tested with
-/// the record.
+/// The chapter of the suites that is about the mutant's file. The files of `base`, which all verbs
+/// use, are tested by the chapter `record`.
 fn chapter_of(mutant: &Mutant) -> &'static str {
     match mutant.file.split_once('/') {
         Some(("base", _)) => "record",
@@ -404,7 +409,7 @@ fn chapter_of(mutant: &Mutant) -> &'static str {
     }
 }
 
-/// A random sequence beside the model, or a scope of the explorer. It is deterministic.
+/// A random sequence beside the model, or a scope of the explorer. Each run makes the same calls.
 pub(super) struct Play {
     pub(super) name: String,
     /// The scope, if it is one.
@@ -413,7 +418,7 @@ pub(super) struct Play {
     pub(super) run: Box<dyn Fn(Stand) -> Option<String>>,
 }
 
-/// All plays, within bounds that are affordable on the engine.
+/// All plays. A server gets fewer sequences and fewer states, because each call takes longer there.
 fn plays(stock: Stock) -> Vec<Play> {
     let (seeds, most) =
         if stock == Stock::Postgres { (SEEDS_ON_A_SERVER, 100) } else { (SEEDS, 300) };
@@ -430,7 +435,7 @@ fn plays(stock: Stock) -> Vec<Play> {
     sequences.chain(scopes).collect()
 }
 
-/// Whether the actors of a scope call what is in this file.
+/// Whether the actors of a scope make the calls that this chapter is about.
 fn is_about(scope: &str, chapter: &str) -> bool {
     let scopes: &[&str] = match chapter {
         "claim" => &["batch", "lease"],
@@ -447,7 +452,7 @@ fn is_about(scope: &str, chapter: &str) -> bool {
     scopes.contains(&scope)
 }
 
-/// What a check reports against a store, or the text of its panic.
+/// Runs a check. Returns what the check reports about the store, or the message of its panic.
 pub(super) fn attempt(look: impl FnOnce() -> Option<String>) -> Option<String> {
     panic::catch_unwind(AssertUnwindSafe(look)).unwrap_or_else(|thrown| Some(said(&*thrown)))
 }
@@ -456,7 +461,8 @@ fn explore(scope: &Scope, stand: Stand, most: usize) -> Option<String> {
     explore_beside_the_model(scope, "the mutant", stand, most).err().map(|it| it.what)
 }
 
-/// Killed, unless the database cannot parse the statement: then it is not a valid mutant.
+/// The end of a mutant that a check noticed. It is killed, unless the database cannot parse the
+/// changed statement: then it is no valid mutant.
 fn end(by: &str, what: &str) -> End {
     const UNREADABLE: [&str; 8] = [
         "SqlState(E42",
@@ -486,8 +492,9 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     let clock = Clock::manual(START);
     let options = Options { clock: clock.clone(), ..Options::default() };
     let store = Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens");
-    // An endless loop may send statements for ever, short ones too: so the clock is checked every
-    // few instructions.
+    // A mutant may make the library repeat short statements for ever, so a limit for one statement
+    // would not do. The handler looks at the clock every few instructions, and interrupts the
+    // statement after the deadline.
     let deadline = monotonic() + HANGS;
     store.with_connection(|connection| {
         let watched = connection.progress_handler(20, Some(move || monotonic() > deadline));
@@ -496,7 +503,7 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     (store, clock)
 }
 
-/// Nothing is committed in this store. A statement that hangs is interrupted.
+/// A store on these functions that commits nothing. It interrupts statements that hang.
 fn postgres(address: &ServerAddress) -> Stand {
     let clock = Clock::manual(START);
     let timeouts = Timeouts { statement: HANGS / 2, ..Timeouts::default() };

@@ -25,7 +25,7 @@ pub(super) struct Probes {
     edges: Vec<(&'static str, Edge)>,
 }
 
-/// A condition held at least once, or failed at least once.
+/// That a condition held at least once, or that it failed at least once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flag {
     place: usize,
@@ -64,8 +64,8 @@ impl Probes {
         places.flat_map(|place| [name(place, true), name(place, false)])
     }
 
-    /// What a case must have seen for this mutant to make a difference there; `None` if no probe
-    /// tells.
+    /// What a case must have seen for this mutant to make a difference in the case; `None` if the
+    /// mutant has no probe.
     pub(super) fn needed(&self, mutant: &Mutant) -> Option<Flag> {
         if let Some(edge) = &mutant.edge {
             let is_it = |(file, it): &(&str, Edge)| *file == mutant.file && it == edge;
@@ -134,7 +134,7 @@ impl Probes {
             copied = at;
             text += &"))".repeat(closing.get(&at).copied().unwrap_or_default());
             let mut opened = opening.remove(&at).unwrap_or_default();
-            // The longest encloses the others.
+            // The probe with the longest range encloses the others, so it opens first.
             opened.sort_by_key(|(end, _)| usize::MAX - end);
             text.extend(opened.into_iter().map(|(_, open)| open));
         }
@@ -162,8 +162,8 @@ BEGIN
     RETURN value;
 END $$;";
 
-/// Reads what the probes of one schema have counted. It keeps no session open, because `Calls`
-/// waits until all have ended.
+/// Reads what the probes of one schema have counted. Each look has a session of its own, because
+/// `Calls` waits until all other sessions of the database have ended.
 pub(super) struct Meter {
     database: String,
     schema: &'static str,
@@ -183,7 +183,7 @@ impl Meter {
         client.query_one(PROBED, &[&self.schema]).expect("the server answers").get(0)
     }
 
-    /// What was seen since the last call of this.
+    /// The probes that have counted since the last call of this function.
     pub(super) fn since(&mut self) -> BTreeSet<Flag> {
         const COUNTED: &str = "SELECT sequencename::text, last_value FROM pg_sequences \
             WHERE schemaname = $1 AND sequencename LIKE 'probe\\_%' AND last_value IS NOT NULL";

@@ -20,7 +20,8 @@ impl Reach {
                 calls.entry(unit.verb).or_default().extend(called);
             }
         }
-        // The trigger on the table of fences.
+        // No text shows this call: `fence` writes to the table of fences, whose trigger is
+        // `check_fence`.
         calls.entry("fence").or_default().insert("check_fence");
         Reach { calls }
     }

@@ -137,7 +137,7 @@ pub(super) fn statements(text: &'static str) -> Vec<Unit> {
 pub(super) fn functions(text: &'static str) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
     let mut verb = "do";
-    // What the next tokens belong to: nothing, a body, or a view.
+    // The token that ends the current body or view; `None` outside of bodies and views.
     let mut until: Option<&str> = None;
     let all = tokens(text, 0);
     for (n, token) in all.iter().enumerate() {

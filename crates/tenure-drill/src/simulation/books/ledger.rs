@@ -27,7 +27,7 @@ impl Books {
         let (fence, job, verb) = (*fence, fence.job, act.verb());
         let stood = self.stood(who, fence);
         let number = self.number(who, fence);
-        // The answer to a late call is dropped.
+        // The answer to a late call is dropped, so the handler does not learn of the refusal.
         if let (Answer::Stale(_) | Answer::NotFound, Some(number), false) =
             (answer, number, self.late)
         {
@@ -39,8 +39,8 @@ impl Books {
             Answer::NotAllowed(standing) => {
                 let told = format!("{verb} {name} of {who} is not allowed: {standing:?}");
                 self.tell(job, told.clone());
-                // After a failover the store may have forgotten the intent. Otherwise the claim
-                // that opened it may end it.
+                // If this claim opened the effect, it may end it. (After a failover both the store
+                // and the books may have forgotten that.)
                 if self.has_opened(job, name, number) {
                     self.fail(Invariant::I10, job, format!("job {job}: {told}, but it was opened"));
                 }
@@ -61,7 +61,7 @@ impl Books {
         }
     }
 
-    /// Whether this same claim has already written this.
+    /// Whether this claim has already made the same write.
     fn was_said(&self, job: JobId, name: &Name, number: Option<u64>, act: &Act) -> bool {
         let ghost = self.jobs.get(&job).filter(|_| number.is_some());
         ghost.is_some_and(|ghost| match act {
@@ -82,7 +82,8 @@ impl Books {
         number.is_some() && opened == number
     }
 
-    /// The holder has written or read. Returns the violation, if there is one.
+    /// The job's holder has written to the ledger or read from it. Returns the violation, if there
+    /// is one.
     fn wrote(
         &mut self,
         job: JobId,
@@ -113,7 +114,7 @@ impl Books {
         let has_happened = effect.committed.is_some();
         let may_send = matches!(answer, Answer::Opened)
             || matches!(act, Act::Commit { .. } | Act::Resolve(_) | Act::Fail { .. });
-        // An attempt that adopts what a person decided.
+        // True for an attempt that adopts a person's decision.
         let goes_on = effect.committed == Some(None)
             && matches!(act, Act::Resolve(Resolution::Committed { .. }));
         if has_happened && may_send && !goes_on {
@@ -137,7 +138,7 @@ impl Books {
         None
     }
 
-    /// An effect is sent to the outside. Returns whether it was accepted there.
+    /// An effect is sent to the outside system. Returns whether that accepted it.
     pub(in super::super) fn send(
         &mut self,
         who: &WorkerId,

@@ -21,7 +21,7 @@ pub(in super::super) const RETRY: (u64, u64) = (200, 5_000);
 /// Which tenants wait for their turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// For each tenant, the number of jobs that were never leased; these are due.
+    /// For each tenant, the number of its due jobs that were never leased.
     fresh: BTreeMap<Tenant, u32>,
     /// How many claims of a worker have passed by a tenant that had such a job.
     passed: BTreeMap<(WorkerId, Tenant), u32>,
@@ -41,8 +41,8 @@ impl Books {
 
     /// The database went back: count the waiting tenants again.
     pub(super) fn begin_turns(&mut self) {
-        // Every tenant with a job counts for the length of a round, also one whose jobs are all
-        // retries: claims serve it too.
+        // A round is as long as there are tenants. A tenant whose jobs are all retries counts too:
+        // claims serve it as well.
         let tenants = self.jobs.values().map(|ghost| (ghost.tenant.clone(), 0));
         self.turns = Turns { fresh: tenants.collect(), passed: BTreeMap::new() };
         let is_fresh = |state, claims: usize| state == State::Queued && claims == 0;
@@ -51,7 +51,7 @@ impl Books {
         tenants.iter().for_each(|tenant| self.waits(tenant));
     }
 
-    /// A job was leased for the first time, or cancelled before.
+    /// A job was leased for the first time, or was cancelled before that.
     pub(super) fn is_fresh_no_more(&mut self, tenant: &Tenant) {
         if let Some(count) = self.turns.fresh.get_mut(tenant) {
             *count = count.saturating_sub(1);
@@ -68,8 +68,8 @@ impl Books {
         }
     }
 
-    /// A worker got the answer to its claim. A waiting tenant may be passed by for at most one
-    /// round of the ring.
+    /// A worker got the answer to its claim. Its claims may pass a waiting tenant by for at most
+    /// one round, that is, as often as there are tenants.
     pub(in super::super) fn served(&mut self, who: &WorkerId, answer: &Claimed) {
         let served: BTreeSet<&Tenant> =
             answer.attempts.iter().map(|attempt| &attempt.tenant).collect();
@@ -110,7 +110,7 @@ impl Books {
     pub(super) fn put_off(&mut self, job: JobId, attempt: u16, outcome: &Outcome) {
         const ENOUGH: usize = 8;
         let Outcome::Retry { after, error } = outcome else { return };
-        // Other errors come with a delay of their own.
+        // Only this error is retried by the policy: other errors have a delay of their own.
         if error != "it failed" {
             return;
         }

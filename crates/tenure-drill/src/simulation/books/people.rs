@@ -148,8 +148,8 @@ impl Books {
         Copy { jobs: self.jobs.clone(), keys: self.keys.clone() }
     }
 
-    /// What happened since the copy is undone, but the tokens that were issued since are still
-    /// known outside.
+    /// What happened since the copy was made is undone. But the highest tokens stay, because the
+    /// world outside has seen them.
     pub(in super::super) fn back_to(&mut self, copy: Copy) {
         let Copy { mut jobs, keys } = copy;
         for (job, ghost) in &mut jobs {

@@ -55,8 +55,8 @@ impl Books {
         from: Option<&WorkerId>,
         verb: Verb,
     ) {
-        /// Up to this many lost calls do not excuse a lapse: a renewal is tried more often than
-        /// that.
+        /// Up to this many lost calls do not excuse a lapse: within a lease, a worker tries to
+        /// renew more often than that.
         const FEW: u32 = 3;
         let (job, now) = (fence.job, self.now());
         let Some(ghost) = self.jobs.get_mut(&job) else {
@@ -86,8 +86,8 @@ impl Books {
                 let what = format!("job {job} was taken from {worker} while its lease lasts");
                 return self.fail(Invariant::I8, job, what);
             }
-            // I6, as far as the worker is responsible: a worker that lives and is not affected by a
-            // fault keeps its jobs.
+            // I6, as far as it is the worker's fault: a worker that lives and meets no fault keeps
+            // its jobs.
             (Verb::Lapse, Some(living))
                 if granted > living.hindered.max(self.hindered)
                     && living.losses - losses <= FEW
@@ -121,14 +121,16 @@ impl Books {
         self.held.values().any(|held| !held.is_empty())
     }
 
-    /// Whether its holder has the job from a late claim, and does not know of it.
+    /// Whether the store applied the job's latest claim after the claiming worker had given up on
+    /// the call, and the worker has not looked the claim up yet. Then the worker does not know that
+    /// it holds the job.
     pub(in super::super) fn is_late(&self, job: JobId) -> bool {
         let claim = self.jobs.get(&job).and_then(|ghost| ghost.claims.last());
         claim.is_some_and(|claim| claim.late)
     }
 
-    /// A worker was cut off for longer than a lease, while others could reach the store: the jobs
-    /// that it held when that began must have been taken from it.
+    /// A worker was cut off for longer than a lease, while others could reach the store. The jobs
+    /// that it held when the cut began must have been taken from it.
     pub(in super::super) fn was_cut_off(&mut self, who: &WorkerId, since: Duration) {
         const GRACE: Duration = Duration::from_secs(5);
         let (now, held) = (self.now(), self.held.get(who).into_iter().flatten());

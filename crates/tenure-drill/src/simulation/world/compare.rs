@@ -56,8 +56,8 @@ impl World<'_> {
         }
     }
 
-    /// The handler's own row is there if and only if its job succeeded, under the token with which
-    /// it succeeded.
+    /// Each order job's own row must be there if and only if the job succeeded, with the token
+    /// under which it succeeded.
     fn compare_orders(&self) {
         let mut orders = orders::all(&self.store);
         let mut books = self.shared.books();

@@ -12,14 +12,14 @@ use super::super::books::RETRY;
 use super::super::handlers::{FICKLE, KINDS, LONG, POISON, effect, json};
 use super::{Drive, World};
 
-/// How long ended jobs are kept, in the scenario that checks whether old jobs go.
+/// How long ended jobs are kept in the run that checks whether old jobs are deleted.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl World<'_> {
     /// Enqueues all jobs of the beginning.
     pub(super) fn enqueue_all(&mut self) {
-        // A chance of its own, so that the jobs of a smaller scenario are the first of a larger
-        // one's.
+        // A random sequence of its own, so that the jobs of a smaller scenario are the first jobs
+        // of a larger one.
         let mut chance = Chance::seeded(self.chance.bits());
         let drive = self.setup.drive;
         let all: Vec<(&str, Tenant)> = (0..self.scenario().jobs)
@@ -57,7 +57,7 @@ impl World<'_> {
                 at
             })
             .collect();
-        // Afterwards there is time for the sweepers to prune twice.
+        // The run goes on long enough for the sweepers to prune twice.
         self.linger = at + KEPT + Duration::from_secs(130);
     }
 
@@ -127,7 +127,7 @@ impl World<'_> {
                 } else {
                     Resolution::Resend
                 };
-                // If the call was lost, the next look will show that.
+                // If the call is lost, the job stays parked, and a later turn decides again.
                 let _ = self.person.resolve(job, &name, &how);
             }
         }

@@ -64,8 +64,8 @@ impl World<'_> {
                 self.elapsed += by;
                 self.still_until = self.still_until.max(Some(self.elapsed));
                 self.shared.books().disturb(Some(self.elapsed));
-                // Time has passed, but no worker's own clock has advanced: that is how the sleep is
-                // noticed.
+                // The store's clock goes on, but not the monotonic clock that it is compared with:
+                // by that difference the store notices the sleep.
                 self.clock.jump(by);
                 self.advance(Duration::ZERO);
                 let mut books = self.shared.books();
@@ -85,12 +85,12 @@ impl World<'_> {
                 let wanted =
                     |state: State| !state.has_ended() && (state == State::Running) == running;
                 if let Some(job) = self.any_job(&mut chance, wanted) {
-                    // The call may be lost; then it is not repeated.
+                    // The call may be lost. The person does not repeat it.
                     let _ = self.person.cancel(&[job]);
                 }
             }
             Kind::Requeue => {
-                // Sometimes a job that succeeded, which is refused.
+                // Sometimes choose among the succeeded jobs too: their requeue is refused.
                 let any = chance.below(4) == 0;
                 let wanted = |state: State| state.has_ended() && (any || state != State::Succeeded);
                 if let Some(job) = self.any_job(&mut chance, wanted) {
@@ -128,8 +128,8 @@ impl World<'_> {
         self.cuts.push(Cut { who, since, until, disturbances });
     }
 
-    /// Workers that were cut off can reach the store again. If others could reach it for longer
-    /// than a lease and they could not, they must have lost their jobs.
+    /// Ends the cuts that are over. If a worker was cut off for longer than a lease, while another
+    /// worker could reach the store all the time, the first must have lost its jobs.
     pub(super) fn end_cuts(&mut self) {
         const GRACE: Duration = Duration::from_secs(5);
         let over: Vec<Cut> = self.cuts.extract_if(.., |cut| cut.until <= self.elapsed).collect();
@@ -162,9 +162,9 @@ impl World<'_> {
         }
     }
 
-    /// The store stands still for all workers. Once there is a pulse, the stall is noticed, and no
-    /// lease may lapse because of it. But only one such break extends a lease: not the next one
-    /// within its length.
+    /// The store stands still for all workers. If it has a pulse by then, it notices the stall, and
+    /// no lease may lapse because of the stall. But a lease is extended only once: after a second
+    /// stall within one lease, lapses are excused.
     fn stand_still(&mut self, until: Duration) {
         let lease = self.scenario().lease;
         let first = self.still_until.is_none_or(|last| self.elapsed > last + lease);
@@ -173,8 +173,8 @@ impl World<'_> {
         self.shared.books().disturb((!pardoned).then_some(until));
     }
 
-    /// The store answers no call for a long time, and no caller gives up; then all go on at once.
-    /// No clock has jumped: only the gap in the pulse shows it.
+    /// The store keeps all calls waiting for a long time, and no caller gives up; then all go on at
+    /// once. No clock has jumped: only the gap in the pulse shows the stall.
     fn freeze(&mut self, length: Duration, number: u32) {
         let busy = self.shared.books().is_anybody_at_work();
         self.stand_still(self.elapsed + length);
@@ -193,7 +193,7 @@ impl World<'_> {
         let mut books = self.shared.books();
         books.trace.tell(None, format!("fault {number}: {} is to end: {stage:?}", worker.id));
         if !finishes {
-            // The jobs that the worker stops are not renewed anymore.
+            // From here on the worker does not renew the jobs that it stops.
             books.hinder(&worker.id, Duration::MAX);
         }
     }
@@ -218,8 +218,8 @@ impl World<'_> {
         books.trace.tell(None, format!("fault {number}: the store's clock is set {words}"));
     }
 
-    /// The database becomes an earlier copy. All other copies are dropped: they may be of the time
-    /// that is undone.
+    /// The database becomes an earlier copy. All other copies are dropped, because they may have
+    /// been made in the time that is undone.
     pub(super) fn go_back(&mut self, backup: Backup) {
         self.store.go_back(&backup.dump).expect("it goes back");
         orders::back_to(&self.store, backup.last_order);

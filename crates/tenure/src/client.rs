@@ -1,9 +1,9 @@
 //! How a job is enqueued: the store handle of a program, typed jobs, and handles on their results.
 //!
-//! [`Tenure`] is cheap to clone and safe to share. Behind it are a few connections, each on its own
-//! thread and for one sort of call, so that an enqueue that waits for a key which another
-//! transaction has locked does not block the rest. Jobs that are enqueued at the same time are sent
-//! in one call. Nothing here runs a job: [`crate::Worker`] does.
+//! [`Tenure`] is cheap to clone and safe to share. It has a few connections. Each of them has its
+//! own thread and serves one sort of call, so that an enqueue that waits for a key which another
+//! transaction has locked does not block other calls. Jobs that are enqueued at the same time are
+//! sent in one call. Nothing here runs a job: [`crate::Worker`] does.
 
 mod enqueue;
 mod handle;
@@ -132,7 +132,7 @@ impl Options {
         self
     }
 
-    /// The clock of an embedded store: for tests. PostgreSQL has a clock of its own.
+    /// The clock of a store on SQLite: for tests. PostgreSQL has a clock of its own.
     pub fn clock(mut self, clock: Clock) -> Options {
         self.store.clock = clock;
         self
@@ -359,8 +359,9 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// The callers that wait for a job to end. If it ends in this process, a worker wakes them, and
-/// they need not poll. This does not go through events: callers are woken whatever observes them.
+/// The callers that wait for a job to end. If the job ends in this process, a worker wakes them, so
+/// that they need not wait for their next poll. This does not go through events, so it does not
+/// depend on the observers.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<(JobId, u64), Arc<Notify>>>);
 
@@ -405,7 +406,8 @@ impl Waiting<'_> {
 
 #[cfg(test)]
 impl Waiting<'_> {
-    /// Whether it was woken since it last rested or was asked.
+    /// Whether the caller was woken since its last [`Waiting::rest`], or its last call of this
+    /// function.
     pub(crate) fn is_woken(&self) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::pin::pin!(self.woken.notified()).poll(&mut context).is_ready()

@@ -24,7 +24,8 @@ pub struct TimelineEntry {
     pub at: Timestamp,
     /// What happened.
     pub verb: Verb,
-    /// Whether it was refused because the token was stale: then nothing changed but this line.
+    /// Whether a call was refused because its token was stale. For [`Verb::Follow`] the token is
+    /// valid, and it is the follow-up job that was refused.
     pub refused: bool,
     /// The token that the caller presented, or that the job had before.
     pub token: Token,
@@ -53,8 +54,8 @@ impl TimelineEntry {
     /// kept.
     pub fn kept(verb: Verb) -> usize {
         const KEPT: usize = 20;
-        // A worker's return is looked up for as long as the line of its crash is there, and is
-        // written later than that line. So more of them are kept.
+        // A worker's return is looked up for as long as the line of its crash is there. It is
+        // written later than that line, so more lines of returns are kept than of crashes.
         if verb == Verb::Return { 3 * KEPT } else { KEPT }
     }
 
@@ -74,7 +75,7 @@ pub struct JobDetail {
     pub timeline: Vec<TimelineEntry>,
 }
 
-/// A job's current token and state: for a worker whose job may have ended without it.
+/// A job's current token and state: for a worker whose handler may have completed the job itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Current {
     /// Its latest token.
@@ -299,7 +300,8 @@ pub struct WorkerRecord {
     pub kinds: Option<Vec<Name>>,
     /// Whether it could take its guard at all.
     pub guarded: bool,
-    /// The start of the store under which the guard was taken.
+    /// Since when the store had been running without a break when the guard was taken: on
+    /// PostgreSQL the last start or recovery of the server, on SQLite the last break of the clock.
     pub under: Timestamp,
     /// How often the guard was taken.
     pub takings: u32,

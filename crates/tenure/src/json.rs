@@ -363,7 +363,8 @@ pub fn changed(id: JobId, changed: Changed) -> impl Serialize {
     Shape { id, changed }
 }
 
-/// The answer to an operator's request about all jobs that a filter leaves: how many were changed.
+/// The answer to an operator's request about all jobs that match a filter: how many of them were
+/// changed.
 pub fn tally(done: u64) -> impl Serialize {
     #[derive(Serialize)]
     struct Shape {
@@ -402,7 +403,8 @@ pub fn checked<'a>(checked: usize, wrong: &'a [Wrong]) -> impl Serialize {
     Shape { checked, wrong: wrong.iter().map(broken).collect() }
 }
 
-/// What was found when a part of the store was examined, and what to do if it is not well.
+/// The result of one check of the store's health: what was found, and what to do next if that is
+/// not well.
 pub fn finding<'a>(check: &'a str, found: &'a str, next: Option<&'a str>) -> impl Serialize {
     #[derive(Serialize)]
     struct Shape<'a> {

@@ -106,8 +106,8 @@ pub async fn complete(
 }
 
 /// Lets this transaction commit only if the handler still holds its job: for writes in the middle
-/// of a job. It checks at once, and again at COMMIT, which then fails with a [`refusal`]. Until
-/// then nothing is locked, and the lease may be renewed.
+/// of a job. The check is made at once, and again at COMMIT, which fails with a [`refusal`] if the
+/// job was lost meanwhile. Until then nothing is locked, and the lease may be renewed.
 pub async fn fence(client: &impl GenericClient, cx: &Context) -> Result<(), Fault> {
     let schema = schema(cx.tenure()).map_err(Fault::fatal)?;
     heard(cx, Verb::Renew, raw::fence(client, schema, cx.fence()).await).await

@@ -2,8 +2,8 @@
 //!
 //! A closure runs on the store's writer. The rows that it writes to tables of its own, the jobs
 //! that it enqueues and the attempt that it ends are stored together, or none of them is. So a job
-//! never exists without the row that it is about, and its changes to the database cannot happen
-//! twice: the store refuses a worker that lost the job, and its rows with it.
+//! never exists without the row that it is about. And a job's changes to the database cannot happen
+//! twice: if a worker has lost the job, the store refuses its settlement, and its rows with it.
 //!
 //! ```
 //! # use serde::{Deserialize, Serialize};

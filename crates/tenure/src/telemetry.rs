@@ -1,8 +1,8 @@
 //! All events that Tenure reports, with their names and fields, in one place.
 //!
-//! An event is reported once, where it is known. An event of a job carries its identity ([`About`])
-//! and the worker, and never a job's args or result. Events go to [`tracing`] under the target
-//! `tenure`, and to every [`Observer`].
+//! An event is reported once, by the code that knows of it. An event of a job carries the job's
+//! identity ([`About`]) and the worker, and never the job's args or result. Events go to
+//! [`tracing`] under the target `tenure`, and to every [`Observer`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -355,7 +355,8 @@ impl fmt::Display for Event {
 }
 
 /// The functions that are called for each event, in this order, after [`tracing`]. They run on the
-/// worker's own threads: they must be quick, and must not call back. Clones share them.
+/// thread that reports the event, often one of the worker's own: they must be quick, and must not
+/// call Tenure. Clones share them.
 #[derive(Clone, Default)]
 pub struct Observer(Vec<Observe>);
 

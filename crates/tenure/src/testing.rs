@@ -257,6 +257,6 @@ impl Bench {
     }
 }
 
-/// A separate queue, so that a context is never given to a job that the code under test has
-/// enqueued.
+/// The queue of the jobs for [`Sandbox::context`], so that it never claims a job that the code
+/// under test has enqueued.
 const SANDBOX: &str = "sandbox";

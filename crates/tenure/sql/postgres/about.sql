@@ -1,7 +1,8 @@
--- What is in a schema, and what this role may do there: known without any right on it. $1 is its name.
+-- What is in the schema whose name is $1, and what this role may do there. No right on the schema is needed to ask.
 SELECT n.oid IS NOT NULL                                        AS "exists",
        coalesce(has_schema_privilege(n.oid, 'USAGE'), false)    AS is_usable,
-       -- Tables are made in the schema, or, while it is missing, the schema in the database.
+       -- Whether the tables can be made here: that needs CREATE on the schema or, while the schema is missing, on the
+       -- database.
        coalesce(has_schema_privilege(n.oid, 'CREATE'),
                 has_database_privilege(current_database(), 'CREATE')) AS is_open,
        current_user::text                                       AS role,
@@ -12,7 +13,8 @@ SELECT n.oid IS NOT NULL                                        AS "exists",
        (SELECT r.rolsuper OR r.rolcreaterole FROM pg_roles r WHERE r.rolname = current_user)
            OR 3 = (SELECT count(*) FROM pg_roles r
                     WHERE r.rolname IN ($1 || '_worker', $1 || '_enqueuer', $1 || '_reader')) AS has_roles,
-       -- Other programs have tables of these names too, but not with these columns.
+       -- Whether the schema has Tenure's tables. Other programs have tables of these names too, but not with these
+       -- columns.
        EXISTS (SELECT 1 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
                 WHERE c.relnamespace = n.oid AND c.relkind = 'r' AND NOT a.attisdropped
                   AND (c.relname, a.attname) IN (('migrations', 'min_client'), ('meta', 'functions_client'), ('jobs', 'lease_until')))

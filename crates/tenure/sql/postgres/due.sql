@@ -1,8 +1,9 @@
--- What is due and nobody has taken, by queue and kind: the first jobs of each lane, since a lane is (queue, tenant,
--- kind), and of those whose time has come but that no claim has promoted yet. Bounded, whatever the backlog is.
+-- How many jobs are due and not claimed, by queue and kind. It counts the first $2 jobs of each of the first $1 lanes
+-- (a lane is a number for queue, tenant and kind), and the first $1 waiting jobs whose time has come but that no claim
+-- has made ready yet. So the cost is bounded, whatever the backlog is.
 --
--- $1  how many lanes are looked at
--- $2  how many jobs of a lane are counted
+-- $1  how many lanes are looked at, and how many waiting jobs
+-- $2  how many ready jobs of a lane are counted
 WITH RECURSIVE lanes AS (
     (SELECT j.lane, 1 AS n FROM tenure.jobs j WHERE j.state = 0 /* ready */ ORDER BY j.lane LIMIT 1)
     UNION ALL
@@ -15,7 +16,7 @@ WITH RECURSIVE lanes AS (
 SELECT d.queue, d.kind, count(*) AS jobs
   FROM (SELECT r.queue, r.kind
           FROM lanes l
-         -- In the order of the index, or the planner reads the table for every lane.
+         -- ORDER BY as in the index; without it the planner may read the whole table for every lane.
          CROSS JOIN LATERAL (SELECT j.queue, j.kind FROM tenure.jobs j WHERE j.state = 0 /* ready */ AND j.lane = l.lane
                               ORDER BY j.priority, j.run_at, j.id LIMIT $2) r
         UNION ALL

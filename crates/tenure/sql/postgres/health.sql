@@ -5,7 +5,7 @@ SELECT (extract(epoch FROM t.at) * 1000)::int8                  AS at,
        o.name,
        o.state,
        (extract(epoch FROM t.at - o.since) * 1000)::int8        AS age_ms,
-       -- Of other roles' sessions this one sees that they hold a snapshot, but not since when.
+       -- Sessions whose details this role may not see: it sees that they hold a snapshot, but not since when.
        (SELECT count(*) FROM pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.backend_type IS NULL) AS hidden,
        s.n_live_tup                                             AS live,
@@ -18,7 +18,7 @@ SELECT (extract(epoch FROM t.at) * 1000)::int8                  AS at,
         WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker'
           AND (a.datname = current_database() OR a.datname IS NULL)
        UNION ALL
-       -- It belongs to no session, and stays until somebody ends it.
+       -- A prepared transaction belongs to no session, and stays open until it is committed or rolled back by name.
        SELECT NULL, p.gid, 'prepared', p.prepared FROM pg_prepared_xacts p WHERE p.database = current_database()
         ORDER BY since
         LIMIT 1) o ON true

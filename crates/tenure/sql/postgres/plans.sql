@@ -1,20 +1,20 @@
 -- How statements are planned: the settings of all functions in one list. This file runs last, since a function
 -- that is replaced loses the settings that ALTER FUNCTION has given it.
 --
--- The tables grow from nothing to millions of rows and back within minutes, so what the planner knows about
--- them is old: on a table that it takes for empty, it reads all of it. The settings leave it the indexes, one
--- plan for all calls, and in the functions of the first line no join but the nested loop. A function that is
--- called by one of these runs under the same settings. Three ways of writing a condition do what no setting
--- does, and nothing else explains them:
+-- The tables grow from nothing to millions of rows and back within minutes, so the planner's statistics are old:
+-- a table that it believes to be empty it reads as a whole. The settings leave it only the indexes; those with
+-- force_generic_plan make it plan once for all calls; and the functions of the first line have no join but the
+-- nested loop. A function that is called by one of these runs under the same settings. Three ways of writing a
+-- condition do what no setting can do. This is why they are there:
 --
--- state + 0 = 2            There are partial indexes on states, and the planner would drive a statement from one
---                          of them, over all running jobs and their dead entries. With `+ 0` it finds the row by
---                          its id. Where an index on a state is meant, the bare `state = 2` stands. `id + 0` and
---                          `lease_until + 0` keep out their indexes in the same way.
--- id = ANY (ARRAY[s.id])   A list of one, in a join with a DELETE: only so the planner cannot walk the whole table
---                          instead, as long as it believes that the table is small.
--- ctid = p.spot            The place of a row that this transaction has locked, so that the row stays there. It
---                          saves the way through the primary key (docs/decisions/0005).
+-- state + 0 = 2            There are partial indexes on states. With the bare `state = 2` the planner might read one
+--                          of them as a whole, all running jobs and the entries of jobs that are gone. With `+ 0`
+--                          it finds the row by its id. Where an index on a state is meant, the bare `state = 2`
+--                          stands. `id + 0` and `lease_until + 0` keep the planner from their indexes in the same way.
+-- id = ANY (ARRAY[s.id])   A list of one id, in a join with a DELETE: it keeps the planner from reading the whole
+--                          table, which it would prefer while it believes that the table is small.
+-- ctid = p.spot            The physical place of a row that this transaction has locked, so that the row stays there.
+--                          It saves the search in the primary key (docs/decisions/0005).
 DO $$
 DECLARE
     named record;

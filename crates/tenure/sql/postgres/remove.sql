@@ -1,6 +1,6 @@
--- The statements that remove what is Tenure's from a schema, and the schema. $1 is its name, $2 the parts that are
--- ours, such as 'table jobs'. None says CASCADE: where somebody else's object depends on ours, or is in the schema, one
--- of them fails, and with it all.
+-- The statements that remove what is Tenure's from the schema whose name is $1, and the schema. $2 has the parts that
+-- are ours, such as 'table jobs'. No statement has CASCADE: if an object of the user's depends on one of ours, or is in
+-- the schema, one statement fails, and nothing is removed.
 WITH ours AS (SELECT split_part(part, ' ', 1) AS sort, split_part(part, ' ', 2) AS name FROM unnest($2::text[]) part),
 home AS (SELECT n.oid, n.nspname FROM pg_namespace n WHERE n.nspname = $1),
 relation AS (
@@ -8,8 +8,8 @@ relation AS (
       FROM home h JOIN pg_class c ON c.relnamespace = h.oid
       JOIN ours o ON o.name = c.relname
        AND o.sort = CASE c.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' END)
--- Views look at functions and functions answer in rows of the view record, so that one comes after them. Within a
--- sort they go together, since they need each other.
+-- Views call functions, and functions answer in rows of the view `record`, so that view comes after them. One statement
+-- drops all other views, since they may depend on each other; and so for all functions, and for all tables.
 SELECT 1 AS turn, 'DROP VIEW ' || string_agg(r.name, ', ') AS statement
   FROM relation r WHERE r.sort = 'view' AND r.relname <> 'record' HAVING count(*) > 0
 UNION ALL

@@ -1,10 +1,10 @@
--- What this role may call in a schema: known without any right on it. $1 is the schema's name.
+-- What this role may call in the schema whose name is $1. No right on the schema is needed to ask.
 SELECT current_user::text                                       AS role,
        coalesce(o.rolname::text, '')                            AS owner,
        coalesce(pg_has_role(o.oid, 'USAGE'), false)             AS is_owner,
        coalesce(has_schema_privilege(n.oid, 'USAGE'), false)    AS is_usable,
        ARRAY(SELECT DISTINCT p.proname::text FROM pg_proc p WHERE p.pronamespace = n.oid) AS functions,
-       -- Of two functions with one name, both.
+       -- A name counts only if the role may call every function that has it.
        ARRAY(SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = n.oid
               GROUP BY p.proname HAVING bool_and(has_function_privilege(p.oid, 'EXECUTE'))) AS may,
        -- Those of the roles named after the schema that are there, and those whose rights this role has.

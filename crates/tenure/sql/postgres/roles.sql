@@ -1,4 +1,4 @@
--- Roles for those who work, enqueue and read. They belong to the whole server.
+-- Roles for workers, enqueuers and readers. A role belongs to the whole server, not to one database.
 DO $$
 DECLARE
     role text;
@@ -9,7 +9,7 @@ BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', role);
             END IF;
         EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            -- Somebody made it at this moment, for another database.
+            -- Another session has made the role at this moment.
             NULL;
         END;
     END LOOP;

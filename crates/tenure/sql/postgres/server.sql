@@ -1,6 +1,6 @@
--- What the server is, asked once after every connect: before anything is trusted to it.
--- The last column is the mark that this connection gave itself when it was opened. A pooler that
--- lends us somebody else's session cannot have it.
+-- What the server is. The library asks this after every connect, before it uses the session. The last column is the
+-- mark that the library gave the session when it opened the connection. If a pooler has lent us another client's
+-- session, that session does not have our mark.
 SELECT current_setting('server_version_num')::int4          AS version_number,
        current_setting('server_version')                    AS version,
        current_setting('server_encoding')                   AS encoding,

@@ -1,8 +1,9 @@
--- What is due and nobody has taken, by queue and kind: the first jobs of each lane, since a lane is (queue, tenant,
--- kind), and of those whose time has come but that no claim has promoted yet. Bounded, whatever the backlog is.
+-- How many jobs are due and not claimed, by queue and kind. It counts the first :each jobs of each of the first :lanes
+-- lanes (a lane is a number for queue, tenant and kind), and the first :lanes waiting jobs whose time has come but that
+-- no claim has made ready yet. So the cost is bounded, whatever the backlog is.
 --
--- :lanes  how many lanes are looked at
--- :each   how many jobs of a lane are counted
+-- :lanes  how many lanes are looked at, and how many waiting jobs
+-- :each   how many ready jobs of a lane are counted
 -- :now    the time
 WITH RECURSIVE lanes (lane, n) AS (
     SELECT min(lane), 1 FROM tenure_jobs WHERE state = 0 /* ready */

@@ -87,8 +87,8 @@ impl<T> Enqueue<T> {
         self.with(|job| Ok(job.max_attempts(at_least_one("max_attempts", attempts)?)))
     }
 
-    /// How many crashes it may have (its lease was over or its worker vanished): at this one it is
-    /// buried.
+    /// After how many crashes the job is buried. An attempt has crashed if its lease was over or
+    /// its worker vanished.
     pub fn max_crashes(self, crashes: u16) -> Enqueue<T> {
         self.with(|job| Ok(job.max_crashes(at_least_one("max_crashes", crashes)?)))
     }

@@ -30,7 +30,7 @@ pub enum JobError {
     /// It was cancelled.
     #[error("job {job} was cancelled")]
     Cancelled { job: JobId },
-    /// The store does not know it, or no longer: it ended, and its retention is over.
+    /// The store does not have the job: there was none, or it ended and its retention is over.
     #[error("job {job} is not in the store any more; its queue may keep ended jobs too short")]
     NotFound { job: JobId },
     /// It succeeded, but its result is not of the type that this program expects.
@@ -89,7 +89,7 @@ impl<T: DeserializeOwned> Handle<T> {
     pub async fn wait(&self) -> Result<T, JobError> {
         let job = self.id;
         let mut pause = Duration::from_millis(5);
-        // Registered before the first check, so that an end between a check and a rest is not
+        // Registered before the first check: otherwise an end between a check and a rest would be
         // missed.
         let waiting = self.tenure.0.waiters.wait_for(job);
         loop {

@@ -1,5 +1,5 @@
-//! The same for a program that has no [`crate::Tenure`] and no handler: it passes jobs, fences and
-//! the schema's name as values.
+//! The functions of [`crate::postgres`] for a program that has no [`crate::Tenure`] and no handler.
+//! It passes jobs, fences and the schema's name as values.
 //!
 //! Each function is one statement, in whatever transaction the client is in.
 
@@ -84,10 +84,10 @@ pub async fn enqueue(
     rows.and_then(|rows| lists.answers(&rows)).map_err(|cause| failure(cause, None))
 }
 
-/// Completes an attempt, together with everything else in this transaction, or fails with
-/// [`Error::Stale`], and then the transaction can only be rolled back. From here on the job is
-/// locked until you commit. A transaction that is sent again after it was committed fails with
-/// [`Error::AlreadyDone`].
+/// Completes an attempt, together with everything else in this transaction: from here on the job is
+/// locked until you commit. If the token is stale, the call fails with [`Error::Stale`], and the
+/// transaction can only be rolled back. If a transaction is sent again after it was committed, the
+/// call fails with [`Error::AlreadyDone`].
 pub async fn complete(
     client: &impl GenericClient,
     schema: &str,
@@ -100,8 +100,8 @@ pub async fn complete(
 }
 
 /// Lets this transaction commit only if the job is still held: for writes in the middle of a job.
-/// It checks at once, and again at COMMIT, which then fails with a [`refusal`]. Until then nothing
-/// is locked, and the lease may be renewed.
+/// The check is made at once, and again at COMMIT, which fails with a [`refusal`] if the job was
+/// lost meanwhile. Until then nothing is locked, and the lease may be renewed.
 pub async fn fence(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
     call(client, schema, "SELECT tenure.fence($1, $2)", fence, &[]).await
 }
@@ -112,8 +112,9 @@ pub async fn hold(client: &impl GenericClient, schema: &str, fence: Fence) -> Re
     call(client, schema, "SELECT tenure.hold($1, $2)", fence, &[]).await
 }
 
-/// Writes the line in the job's timeline that a refusal has rolled back with everything else. Call
-/// it in a new transaction, or in none. Returns whether there was something to refuse.
+/// Writes a refusal into the job's timeline, after the line that the refused call wrote was rolled
+/// back with its transaction. Call it in a new transaction, or in none. Returns whether the token
+/// is stale; if not, nothing is written.
 pub async fn refused(
     client: &impl GenericClient,
     schema: &str,
@@ -175,7 +176,7 @@ fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
     }
 }
 
-/// Parses the detail of a refusal: the reason's name, then what the job holds instead.
+/// Parses the detail of a refusal: the reason's name, then the job's token or its state.
 fn understand(detail: &str, shown: Fence) -> Refusal {
     let (word, rest) = detail.split_once(':').unwrap_or_default();
     let reasons = [Reason::TokenMismatch, Reason::AlreadySettled, Reason::LeaseExpired];

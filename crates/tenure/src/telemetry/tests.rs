@@ -201,8 +201,8 @@ impl Subscriber for Recorder {
     fn exit(&self, _: &Id) {}
 }
 
-/// The text that stands for a value: numbers are strings in JSON if they may be large, and lists
-/// are joined for `tracing`.
+/// A value as one text: in JSON, numbers that may be large are strings, and `tracing` gets a list
+/// joined by commas.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -215,7 +215,8 @@ fn text(value: &Value) -> String {
 fn tracing_gets_every_field_that_json_has_and_the_line_for_people_and_nothing_is_made_for_nothing()
 {
     for level in [Level::Debug, Level::Info, Level::Warn] {
-        // Before a subscriber of this process has raised the level.
+        // No subscriber of this process has raised the level yet: it is off, and only observers
+        // count.
         assert!(!Observer::default().hears(level) && Observer::new(|_| ()).hears(level));
     }
     let recorder = Recorder::default();

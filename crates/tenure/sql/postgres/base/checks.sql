@@ -1,6 +1,7 @@
 -- Refuses arguments that make no sense.
 
--- TN003: what was asked makes no sense. The field's name travels beside the words, for programs.
+-- Raises TN003: an argument makes no sense. The error's COLUMN has the argument's name, so that programs need not parse
+-- the message.
 CREATE OR REPLACE FUNCTION tenure.invalid(field text, problem text, hint text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -9,13 +10,14 @@ BEGIN
         DETAIL = 'Nothing was done.', HINT = hint;
 END $$;
 
--- Every name that is given, or TN003 for the first that is none.
+-- Raises TN003 if one of the names is not valid, and quotes it in the message.
 CREATE OR REPLACE FUNCTION tenure.check_names(field text, names text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
-    -- OFFSET 0 keeps the condition from moving inside, where it would be asked of each name before they are distinct.
+    -- OFFSET 0 keeps the planner from moving the condition into the subquery. There it would test every name of the
+    -- list, not each different name once.
     SELECT n.name INTO bad FROM (SELECT DISTINCT u.name FROM unnest(names) u(name) OFFSET 0) n
      WHERE n.name !~ '^[a-z0-9][a-z0-9_.:-]{0,62}$'
         OR n.name IS NULL LIMIT 1;
@@ -43,7 +45,8 @@ BEGIN
     END IF;
 END $$;
 
--- A grace, or TN003. One that is longer than any lease is as good as that.
+-- Answers the grace, but at most end_of_time(), so that the caller's `t - grace` cannot overflow. Raises TN003 if the
+-- grace is NULL or negative.
 CREATE OR REPLACE FUNCTION tenure.check_grace(grace_ms bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN

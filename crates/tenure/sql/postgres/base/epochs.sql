@@ -1,28 +1,31 @@
 -- Epochs.
 --
--- A restored or promoted database has forgotten tokens and ids that were issued after the state it went back to. If they
--- were issued again, a worker from before would pass the fence, and an outside system would take a new payment for an old
--- one. So the database compares where it is with where it was, and where that differs a new epoch has begun.
+-- A restored or promoted database has forgotten tokens and ids that were issued after the state it went back to. If
+-- they were issued again, a worker from before would pass the fence, and an outside system would take a new payment for
+-- an old one. So the database stores where it is (see whereabouts). When it is somewhere else, a new epoch has begun.
 
--- The WAL timeline, from the name of the segment that is written now. (pg_control_checkpoint() knows it too, but lags after
--- a promotion.) In a function that is not inlined, so that a server which does not tell it can do without.
+-- The WAL timeline, from the name of the segment that is written now. (pg_control_checkpoint() knows it too, but lags
+-- after a promotion.) This is PL/pgSQL, which the planner does not inline: so on a server that refuses to tell the
+-- timeline, a query fails only if it really calls this function.
 CREATE OR REPLACE FUNCTION tenure.wal_timeline() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
 END $$;
 
--- The same for the server's system identifier.
+-- The server's system identifier, in a function of its own for the same reason.
 CREATE OR REPLACE FUNCTION tenure.system_id() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN (pg_control_system()).system_identifier;
 END $$;
 
--- Where the database is, by three numbers: the WAL timeline (a promotion or a recovery to a point in time begins another),
--- the server's system identifier, and the OID of the table of jobs (a dump may be restored into the same server). A managed
--- server may refuse to tell the first two: then they are 0, and the others decide. This function catches that refusal. It
--- runs when the schema is installed and when an epoch begins; claims do not ask again for what the server refused to tell.
+-- Where the database is, by three numbers: the WAL timeline, the server's system identifier, and the OIDs of the
+-- database and of its table of jobs, in one number. A promotion or a recovery to a point in time begins another
+-- timeline. A dump that is restored into the same server has another table. A managed server may refuse to tell the
+-- first two numbers: this function catches the refusal and answers 0, and the others decide. It runs when the schema is
+-- installed, when an epoch begins, and when a query finds one that is not stored yet. Claims do not ask again for what
+-- the server refused to tell.
 CREATE OR REPLACE FUNCTION tenure.whereabouts(OUT wal_timeline bigint, OUT system bigint, OUT jobs_table bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -39,7 +42,8 @@ BEGIN
     END;
 END $$;
 
--- Which table, in which database: a dump has another table, a copy of the database another database.
+-- The OIDs of the database and of its table of jobs, in one number. A restored dump has another table, and a copy of
+-- the whole database is another database.
 CREATE OR REPLACE FUNCTION tenure.place_of_jobs() RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -47,8 +51,9 @@ BEGIN
            | 'tenure.jobs'::regclass::oid::bigint;
 END $$;
 
--- Whether that is where it is. On one line of a query, because every claim and every enqueue asks. In this order: a dump from
--- another server may remember what this one does not tell.
+-- Whether the database is where these three stored numbers say. This is one SQL expression, which the planner inlines,
+-- because every claim and every enqueue asks. The place of the table comes first: if it differs, the other two are not
+-- asked for. A dump from another server may have stored numbers that this server refuses to tell, with an error.
 CREATE OR REPLACE FUNCTION tenure.is_here(wal_timeline bigint, system bigint, jobs_table bigint) RETURNS boolean
 LANGUAGE sql VOLATILE AS
 $$ SELECT CASE WHEN jobs_table <> tenure.place_of_jobs() THEN false
@@ -56,15 +61,15 @@ $$ SELECT CASE WHEN jobs_table <> tenure.place_of_jobs() THEN false
                WHEN wal_timeline = 0 THEN true
                ELSE wal_timeline = tenure.wal_timeline() END $$;
 
--- The epoch after this one: larger, and one that a second restore of the same old state does not come to again. So it
--- carries the time, in tens of minutes since 2026. The library has the same rule in lease.rs.
+-- The epoch after this one. It carries the time, in tens of minutes since 2026, so that a second restore of the same
+-- old state, at least ten minutes later, comes to another epoch. The library has the same rule in lease.rs.
 CREATE OR REPLACE FUNCTION tenure.raised(epoch bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(greatest(epoch + 1, (at - 1767225600000) / 600000), 8388607) $$;
 
--- Where the numbers of an epoch that begins in this life of this server begin. Two replicas that are promoted within ten minutes,
--- and two restores of one dump, come to the same epoch without knowing of each other; so each begins it elsewhere. It is a number
--- below 2^39 that depends on the server's start and on the table. With a test clock it is 0.
+-- If an epoch begins now, its numbers begin at this offset, which is below 2^39 and depends on the server's start and
+-- on the table. Two replicas that are promoted within ten minutes, or two restores of one dump, come to the same epoch
+-- without knowing of each other; the offset keeps their numbers apart. With a test clock it is 0.
 CREATE OR REPLACE FUNCTION tenure.salt() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -74,16 +79,16 @@ BEGIN
     RETURN hashtextextended(extract(epoch FROM pg_postmaster_start_time()) || ' ' || tenure.place_of_jobs(), 0) & 549755813887;
 END $$;
 
--- What tokens and ids are above, as it is written down, if the database is where that was written; else no row. The server
--- writes it into the statement that asks.
+-- The stored floor: all tokens and ids of this epoch are above it. No row if the database is not where it was when the
+-- floor was stored. The planner inlines this function into the query that calls it.
 CREATE OR REPLACE FUNCTION tenure.floor_here() RETURNS TABLE (floor bigint)
 LANGUAGE sql STABLE AS
 $$ SELECT m.floor FROM tenure.meta m
     WHERE m.wal_timeline IS NULL OR tenure.is_here(m.wal_timeline, m.system, m.jobs_table) $$;
 
--- What tokens and ids are above now: the epoch that they are issued in, in the high bits, and where its numbers begin, whether or
--- not it is written down yet. It writes nothing, so that enqueueing in anybody's transaction touches no row that others need. A
--- standby issues nothing and cannot tell where it is.
+-- The floor that holds now, whether or not it is stored yet: the epoch in the high bits, and where the epoch's numbers
+-- begin. It writes nothing, so that an enqueue in a user's transaction locks no row that others need. A standby issues
+-- nothing and cannot tell where it is, so there the stored floor is the answer.
 CREATE OR REPLACE FUNCTION tenure.floor_of_now(p_at bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -100,8 +105,8 @@ BEGIN
     RETURN tenure.floor_of_now(p_at) >> 40;
 END $$;
 
--- The same, written down if it is new, with the reason. It never waits: if another session is writing it down, or this
--- transaction's snapshot is too old to, the number is used all the same.
+-- The floor that holds now. If it is new, it is stored, with the reason. This never waits: if another session is
+-- storing it, or if this transaction's snapshot is too old to store it, the floor is used without being stored here.
 CREATE OR REPLACE FUNCTION tenure.floor_kept(p_at bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -114,7 +119,7 @@ BEGIN
     BEGIN
         PERFORM 1 FROM tenure.meta m FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            -- Again, now that no other session can: it may have been written down since.
+            -- Compute the floor again under the lock: another session may have stored a new one since.
             e := tenure.floor_of_now(p_at);
             PERFORM tenure.begin_epoch(e >> 40, p_at, tenure.moved_from()) FROM tenure.meta m WHERE m.epoch < e >> 40;
         END IF;
@@ -124,7 +129,7 @@ BEGIN
     RETURN e;
 END $$;
 
--- What tells that the database is not where it was, in words; NULL if it is.
+-- What differs between where the database was and where it is, in words; NULL if nothing does.
 CREATE OR REPLACE FUNCTION tenure.moved_from() RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -145,8 +150,8 @@ BEGIN
     INSERT INTO tenure.epochs (epoch, at, reason) VALUES (p_epoch, p_at, p_reason) ON CONFLICT (epoch) DO NOTHING;
 END $$;
 
--- How far the server has come: the installation, its epoch, and up to where the write-ahead log is on disk. NULL if the server
--- does not tell. A crash of the server loses nothing of what this tells, so it never goes back by itself.
+-- How far the server has come: the installation, its epoch, and up to where the write-ahead log is on disk. NULL if the
+-- server does not tell. What is on disk survives a crash of the server, so this never goes back by itself.
 CREATE OR REPLACE FUNCTION tenure.progress_of_server() RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -154,9 +159,10 @@ BEGIN
              WHERE m.wal_timeline > 0);
 END $$;
 
--- The workers are witnesses: a server that has not come as far as one of them has seen it was put back, by a snapshot of its
--- disk for example, though its timeline and its system identifier are the same. Then a new epoch begins, and the answer is true.
--- Each epoch that begins so carries the time, so callers that show what is not true begin one in ten minutes at most.
+-- Workers remember how far the server had come when they last asked (progress_of_server), and pass that in p_seen. If
+-- the server has not come that far, it was put back, for example by a snapshot of its disk, though its timeline and its
+-- system identifier are the same. Then a new epoch begins, and the answer is true. An epoch that begins here carries
+-- the time, so callers that pass invented values can begin one in ten minutes at most.
 CREATE OR REPLACE FUNCTION tenure.witnessed(p_seen text, t bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -173,7 +179,8 @@ BEGIN
     IF (seen_lsn > is_lsn) IS NOT TRUE THEN
         RETURN false;
     END IF;
-    -- If the database notices by itself that it is elsewhere, its epoch is above the one that was seen.
+    -- If the database notices by itself that it is elsewhere, this begins an epoch above the one that the worker has
+    -- seen.
     PERFORM tenure.floor_kept(t);
     seen_epoch := split_part(p_seen, ' ', 2)::bigint;
     PERFORM 1 FROM tenure.meta m

@@ -1,11 +1,11 @@
 -- What was installed, and what its promises rest on.
 --
--- Functions that people or workers call are SECURITY DEFINER with a fixed search_path, so that a
--- role needs EXECUTE and no right on any table. The helpers in this directory run inside those and
--- are called from nowhere else.
+-- Functions that people or workers call are SECURITY DEFINER with a fixed search_path, so that a role needs EXECUTE and
+-- no right on any table. Most other functions of this directory are helpers, which run only inside those.
 
--- Makes a composite type, or leaves it if it has these columns already. One that has others is dropped after our functions that
--- use it; all of them are made again by the files that follow. Where an object of somebody else's uses it, this fails.
+-- Makes a composite type, unless it exists with just these columns. If it has other columns, this drops our functions
+-- that use it, and then the type; the files that follow make all these functions again. Fails if an object of the
+-- user's depends on the type.
 CREATE OR REPLACE FUNCTION tenure.put_type(p_name text, p_columns text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -41,18 +41,19 @@ $$ SELECT m.version, m.name, m.checksum, m.min_client, m.applied_at FROM tenure.
     WHERE m.functions IS NOT NULL
     ORDER BY 1 $$;
 
--- What answers for a token, an outcome or a job must be on disk when it is acknowledged: if a crash of the server forgot it, the
--- same token would go to another worker. So a function that promises something raises synchronous_commit for its transaction
--- where the session or its role says off, unless the installation has said off. It never lowers it: local and all that is above
--- wait for this server's disk. Each function asks for the setting itself, since that is much cheaper than this call.
+-- Makes the COMMIT of this transaction wait for the disk, unless the installation has turned that off. Every function
+-- calls it whose answer promises a token, an outcome or a job: if a crash of the server lost a commit that was
+-- acknowledged, the server could give the same token to another worker. Call it only if synchronous_commit is off: it
+-- always sets on, which would lower remote_apply. The caller's check also costs much less than this call.
 CREATE OR REPLACE FUNCTION tenure.be_durable() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true) FROM tenure.meta m WHERE m.durability = 'on';
 END $$;
 
--- What the promises of this installation rest on: what it has said about commits, and whether a commit of this session is on
--- disk before it is acknowledged; and by what it would notice that the database has gone back in time.
+-- What the promises of this installation rest on: its setting for commits, and whether a commit of this session is on
+-- disk before it is acknowledged; and whether the server tells the two numbers (see whereabouts) that show that the
+-- database has gone back in time.
 CREATE OR REPLACE FUNCTION tenure.terms(OUT durability text, OUT is_synced boolean, OUT tells_timeline boolean, OUT tells_system boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$ SELECT m.durability,

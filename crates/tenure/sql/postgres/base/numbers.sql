@@ -12,18 +12,18 @@ LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT (suspect::int::bigint << 61)
         | (tenure.prefix(queue, 20) << 41) | (tenure.prefix(tenant, 26) << 15) | tenure.prefix(kind, 15) $$;
 
--- Whether so many crashes make a job a suspect: from its second crash on. The first may be anybody's fault, and then the
--- jobs of a lost machine run again at once. A job with few crashes to lose is a suspect after its first. The library has the
--- same rule in lifecycle.rs.
+-- Whether so many crashes make a job a suspect: with max_crashes above 3, from the second crash on. The first crash may
+-- not be the job's fault, so the jobs of a lost machine run again at once, side by side. With max_crashes of 3 or less
+-- a job is a suspect after its first crash. The library has the same rule in lifecycle.rs.
 CREATE OR REPLACE FUNCTION tenure.makes_suspect(crashes int, max_crashes int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT crashes >= CASE WHEN max_crashes > 3 THEN 2 ELSE 1 END $$;
 
--- Whether a job that stands in this lane is one.
+-- Whether a job that stands in this lane is a suspect.
 CREATE OR REPLACE FUNCTION tenure.is_suspect(lane bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT lane & 2305843009213693952 <> 0 $$;
 
--- For how long a crash counts at the least, in milliseconds: the count goes when a handler returns by itself and the last
--- crash is as old as this.
+-- For how long a crash counts at the least, in milliseconds. A job's count is reset when a handler returns by itself
+-- and the job's last crash is at least this old.
 CREATE OR REPLACE FUNCTION tenure.crash_memory() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 3600000::bigint $$;
 

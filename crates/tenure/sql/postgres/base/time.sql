@@ -1,7 +1,7 @@
 -- Time: the clock, breaks in it that kept workers from renewing, and the delay before the next try.
 
--- Milliseconds since 1970 UTC: the server's clock, or the test clock. Each call reads it once into a
--- variable: a volatile function in a predicate is evaluated for each row and bounds no index. Never
+-- Milliseconds since 1970 UTC: the server's clock, or the test clock. Each call of a verb reads it once into a
+-- variable, because a volatile function in a condition runs for every row and cannot bound an index scan. It is never
 -- the transaction's own time, which stands still while the transaction is open.
 CREATE OR REPLACE FUNCTION tenure.clock_ms() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
@@ -19,10 +19,11 @@ CREATE OR REPLACE FUNCTION tenure.later(start bigint, length bigint) RETURNS big
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT least(start + least(length, tenure.end_of_time()), tenure.end_of_time()) $$;
 
--- Since when the server has been running without a break, as far as sessions and leases are concerned: its start; its last
--- recovery from a crash of one backend, which ends all sessions under the same start, but then the statistics are discarded,
--- and the time of that is for everybody to read; or the last time that the database was found to be elsewhere, as after a
--- promotion. A test clock has a start of its own, which counts as never broken if no test has set it.
+-- Since when the server has been running without a break in its sessions: the latest of three times. The first is its
+-- start. The second is its last recovery from the crash of one backend, which ends all sessions but keeps the start
+-- time; the recovery discards the statistics, and every role may read when that was. The third is when the database was
+-- last found to be elsewhere, as after a promotion. With a test clock it is the start that the test has set, or 0 for
+-- none.
 CREATE OR REPLACE FUNCTION tenure.started_ms() RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -32,7 +33,7 @@ BEGIN
                              (SELECT e.at FROM tenure.epochs e ORDER BY e.epoch DESC LIMIT 1)));
 END $$;
 
--- The same for leases. Each source that lies in the future is left out by itself: the clock was set back since.
+-- The same for leases at the time t. A source that lies after t is ignored: the clock was set back since then.
 CREATE OR REPLACE FUNCTION tenure.steady_since(t bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -47,9 +48,10 @@ BEGIN
              WHERE s.at <= t);
 END $$;
 
--- What kept all workers from renewing, as far as it was noted: since when the server has been running (started), the end of the
--- last break in the pulse (broke), and of the break before it (broke_before); 0 for none. One in the future is from before
--- the clock was set back.
+-- The stored breaks, in which no worker could renew a lease: since when the server has been running (started), the end
+-- of the last gap in the pulse (broke), and the end of the gap before it (broke_before); 0 for none. The pulse is the
+-- time at which a worker last looked at the store for all workers (see tenure.beat). A time after t was stored before
+-- the clock was set back, and counts as none.
 CREATE OR REPLACE FUNCTION tenure.noted_breaks(t bigint, OUT started bigint, OUT broke bigint, OUT broke_before bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -58,9 +60,9 @@ BEGIN
     broke_before := (SELECT CASE WHEN b.last_value <= t THEN b.last_value ELSE 0 END FROM tenure.broke_before b);
 END $$;
 
--- The same, and a pulse that is too old while leases are out means that a break ends now. With p_note it is noted, so that the
--- next caller does not begin another one, and each lease is pardoned by one break only. Callers ask only when a lease looks
--- over.
+-- The stored breaks. In addition, a pulse that is too old while jobs are running means that a break ends now. With
+-- p_note this break is stored, so that the next caller does not begin another one, and each lease is extended by one
+-- break only. Callers ask only when a lease looks over.
 CREATE OR REPLACE FUNCTION tenure.last_breaks(t bigint, p_note boolean DEFAULT true,
     OUT started bigint, OUT broke bigint, OUT broke_before bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -70,7 +72,8 @@ DECLARE
 BEGIN
     SELECT n.started, n.broke, n.broke_before INTO started, broke, broke_before FROM tenure.noted_breaks(t) n;
     IF pulse > 0 AND greatest(pulse, broke) < t - stall_ms
-       -- A store without leases has no pulse. Leases that were granted a moment ago tell of no stall.
+       -- While no job is running, the pulse does not advance. So an old pulse means a stall only if a lease was granted
+       -- before then.
        AND EXISTS (SELECT 1 FROM tenure.jobs r WHERE r.state = 2 /* running */ AND r.leased_at < t - stall_ms) THEN
         broke_before := broke;
         broke := t;
@@ -80,9 +83,10 @@ BEGIN
     END IF;
 END $$;
 
--- Until when a lease is not over, whatever it says. One that was granted before the server's start, or before the last
--- break in the pulse, gets its whole length from then on, but not beyond the job's maximal runtime: its holder could not
--- renew it meanwhile. One that was granted before the break before has had its pardon.
+-- Until when a break extends a lease, beyond the end that the lease itself has; the lowest number if no break does. A
+-- lease that was granted before the server's start, or before the end of the last gap in the pulse, gets its whole
+-- length again from then on, but not beyond the job's maximal runtime: its holder could not renew it during the break.
+-- A gap extends only leases that were granted after the gap before it; the others were extended by that one.
 CREATE OR REPLACE FUNCTION tenure.pardoned_until(leased_at bigint, lease_ms bigint, began bigint, max_runtime bigint,
     started bigint, broke bigint, broke_before bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
@@ -92,8 +96,8 @@ $$ SELECT CASE
                            CASE WHEN leased_at >= broke_before AND leased_at < broke THEN broke END) + lease_ms,
                   began + least(max_runtime, tenure.end_of_time())) END $$;
 
--- A number from before the calendar begins is shown as its first day, so that one such job does not
--- make a whole view fail.
+-- Milliseconds since 1970 as a timestamp. A number before PostgreSQL's calendar begins is shown as its first day, so
+-- that one such job does not make a whole view fail.
 CREATE OR REPLACE FUNCTION tenure.at(ms bigint) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT timestamptz 'epoch'
@@ -104,8 +108,8 @@ CREATE OR REPLACE FUNCTION tenure.now() RETURNS timestamptz
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
 $$ SELECT tenure.at(tenure.clock_ms()) $$;
 
--- The policy's delay in milliseconds after so many failures, before any chance. The library decides
--- the same in lifecycle.rs, and one table of cases holds both to it.
+-- The policy's delay in milliseconds after so many failures, before any randomness. The library decides the same in
+-- lifecycle.rs, and one table of test cases checks both.
 CREATE OR REPLACE FUNCTION tenure.base_delay(retry json, failures int) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
@@ -122,6 +126,6 @@ BEGIN
         -- Doubled 64 times, anything is longer than every cap.
         ELSE least((rule ->> 'base_ms')::numeric * 2::numeric ^ least(step, 64), (rule ->> 'cap_ms')::numeric)
     END;
-    -- Not cut to the end of time yet: half of it may still be chance.
+    -- Not limited to the end of time here: retry_delay may still take off up to half of it.
     RETURN least(delay, 9223372036854775807)::bigint;
 END $$;

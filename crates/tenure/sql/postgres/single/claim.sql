@@ -15,13 +15,14 @@ BEGIN
     SELECT c.job, c.token, c.kind, c.queue, c.tenant, c.args, c.attempt, tenure.at(c.lease_until)
       FROM tenure.settle_and_claim('{}', '{}', '{}', '{}', '{}', '{}', claim.worker, claim.queues, claim.kinds, claim.n,
                tenure.ms('lease', claim.lease),
-               -- A place on the ring by chance, so that callers without a memory are fair all the same.
+               -- A random place on the ring: this caller keeps no cursor, and from a fixed place claims would not be
+               -- fair.
                floor(random() * (1::bigint << 46))::bigint) c
      WHERE c.what = 'claimed' ORDER BY c.place;
 END $$;
 
--- Extends a lease and answers until when it holds, or raises TN001. A job that this or another open
--- transaction holds locked cannot be taken by anybody; then the answer is what holds now.
+-- Extends a lease and answers until when it holds, or raises TN001. If another open transaction has the job locked, no
+-- worker can take the job; then the lease is not extended, and the answer is until when it holds as it is.
 CREATE OR REPLACE FUNCTION tenure.renew(job bigint, token bigint, lease interval DEFAULT '30 seconds') RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -37,7 +38,7 @@ BEGIN
          WHERE j.id = renew.job
            AND j.token = renew.token AND j.state + 0 = 2 /* running */;
         IF NOT FOUND THEN
-            -- Whoever had it locked has settled it since.
+            -- The transaction that had the job locked has settled it since.
             PERFORM tenure.stale(renew.job, renew.token, 'renew');
         END IF;
     END IF;
@@ -45,7 +46,7 @@ BEGIN
 END $$;
 
 -- Notes which part of the whole is done, from 0 to 1, and in a few words what is being done; or raises TN001. Answers
--- whether it was noted: not while another open transaction holds the job locked, for which it does not wait.
+-- whether it was noted: false if another open transaction has the job locked, because this call does not wait for it.
 CREATE OR REPLACE FUNCTION tenure.progress(job bigint, token bigint, fraction double precision, note text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -64,8 +65,8 @@ BEGIN
     RETURN answer = 'noted';
 END $$;
 
--- A part of the whole in thousandths. The library counts the same in job/progress.rs, and one table of cases holds both
--- to it.
+-- A part of the whole in thousandths. The library counts the same in job/progress.rs, and one table of test cases
+-- checks both.
 CREATE OR REPLACE FUNCTION tenure.permille(fraction double precision) RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN fraction = 'NaN' THEN 0 ELSE floor(least(greatest(fraction, 0), 1) * 1000 + 0.5) END::smallint $$;

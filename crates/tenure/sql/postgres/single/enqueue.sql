@@ -40,8 +40,9 @@ BEGIN
     RETURN job;
 END $$;
 
--- The fingerprint of a request under a key: SHA-256 over the kind, a NUL and the canonical args. It is the
--- library's own, so that a request may be repeated from another language; and it refuses what the library refuses.
+-- The fingerprint of a request under a key: SHA-256 over the kind, a NUL and the canonical args. The library computes
+-- the same one, so that a request may be repeated from another language; and this refuses the args that the library
+-- refuses.
 CREATE OR REPLACE FUNCTION tenure.fingerprint(kind text, args json) RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -92,7 +93,7 @@ BEGIN
         PERFORM tenure.invalid(field, 'cannot be stored as JSON: ' || SQLERRM,
             E'Leave out \\u0000, halves of surrogate pairs, and numbers beyond all measure.');
     END;
-    -- A look at each level costs a pass, so it is taken only where there are enough brackets to be too deep.
+    -- Measuring the depth costs a pass for each level, so it is done only if there are enough brackets to be too deep.
     IF size - length(translate(value::text, '[{', '')) > 127 AND tenure.depth(value, 128) > 127 THEN
         PERFORM tenure.invalid(field, 'cannot be stored as JSON: nested more than 127 deep', 'Make it flatter.');
     END IF;

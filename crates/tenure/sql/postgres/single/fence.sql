@@ -1,8 +1,8 @@
 -- For a user's own transaction: prove at its COMMIT that the job is still held, without keeping renewals out
 -- while it is open.
 
--- Asks for the proof, and refuses at once what is stale already. With strict => true a lease that is over is
--- refused as well, even if no worker has taken the job yet: the check before a call to the outside.
+-- Asks for the proof at COMMIT, and refuses a stale token at once. With strict => true it also refuses a lease that is
+-- over, even if no worker has taken the job yet: use that before a call to an outside system.
 CREATE OR REPLACE FUNCTION tenure.fence(job bigint, token bigint, strict boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -24,8 +24,8 @@ BEGIN
     INSERT INTO tenure.fences (job_id, token) VALUES (job, token);
 END $$;
 
--- At COMMIT: if the row is gone, a settlement in this transaction has proved the fence; else the job must be
--- running under the token. The lock makes a takeover wait until the COMMIT is through.
+-- At COMMIT: if the row is gone, a settlement in this transaction has proved the fence; else the job must be running
+-- under the token. The lock keeps the job from being taken until the COMMIT is through.
 CREATE OR REPLACE FUNCTION tenure.check_fence() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -50,7 +50,7 @@ DO $$ BEGIN
     END IF;
 END $$;
 
--- A settlement proves the fences of its own transaction. The functions that settle call it, and only where there are some.
+-- A settlement proves the fences of its own transaction. The functions that settle call this only if there are fences.
 CREATE OR REPLACE FUNCTION tenure.prove_fences(p_jobs bigint[], p_tokens bigint[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -59,9 +59,9 @@ BEGIN
      WHERE f.job_id = s.id AND f.token = s.token;
 END $$;
 
--- Locks the job for the rest of the transaction, and answers until when the lease holds. Call it first in a
--- REPEATABLE READ transaction, where a renewal in between would otherwise make the settlement fail with
--- 40001, which means: try again, never: stale.
+-- Locks the job for the rest of the transaction, and answers until when the lease holds. Call it first in a transaction
+-- at REPEATABLE READ or above. Otherwise a renewal after the transaction's snapshot makes the settlement fail with
+-- 40001, which means that the transaction may run again, and never that the token is stale.
 CREATE OR REPLACE FUNCTION tenure.hold(job bigint, token bigint) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -78,8 +78,8 @@ BEGIN
     RETURN tenure.at(until);
 END $$;
 
--- Leaves a refusal in the timeline, after TN001 has rolled its own record back. Only what is stale can be
--- refused; the answer tells whether there was something to write.
+-- Writes a refusal into the timeline, for a caller whose transaction TN001 has rolled back, and the line with it.
+-- Writes nothing if the token is not stale; the answer tells whether it was.
 CREATE OR REPLACE FUNCTION tenure.refused(job bigint, token bigint, verb text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,6 +1,6 @@
--- Effects and steps for people and other languages. Each raises TN001 where the set form answers stale, and TN003 for what
--- the ledger does not allow. Call them in transactions of their own: an intent counts from its COMMIT on, so that must
--- come before the call to the outside.
+-- Effects and steps for people and other languages. Each raises TN001 where tenure.ledger_many answers stale or
+-- not_found, and TN003 for what the ledger does not allow. Call them in transactions of their own: an intent counts
+-- from its COMMIT on, so that must come before the call to the outside.
 
 -- One entry, or an error.
 CREATE OR REPLACE FUNCTION tenure.ledger_entry(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json, p_note text,
@@ -27,7 +27,8 @@ BEGIN
 END $$;
 
 -- The key that outside systems deduplicate by: the same for every attempt of this effect of this job, and unique in the
--- world, because the installation is random and the job's id tells the epoch it is from.
+-- world, because it contains the installation's random id and, in the job's id, the epoch in which the job was
+-- enqueued.
 CREATE OR REPLACE FUNCTION tenure.effect_key(p_job bigint, p_effect text) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
@@ -35,8 +36,9 @@ BEGIN
     RETURN (SELECT format('%s/%s/%s/%s', replace(m.installation::text, '-', ''), p_job >> 40, p_job, p_effect) FROM tenure.meta m);
 END $$;
 
--- I am about to do it. Answers opened: go on, under this key; committed: it has happened, and this came back; in_doubt:
--- an earlier attempt may have done it, and the store cannot know.
+-- Writes the intent of an effect, before the call to the outside. Answers opened: make the call, under this key;
+-- committed: it has happened, with this result; in_doubt: an earlier attempt may have made the call, and the store
+-- cannot know.
 CREATE OR REPLACE FUNCTION tenure.effect_open(job bigint, token bigint, effect text)
 RETURNS TABLE (answer text, result json, key text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -46,7 +48,8 @@ BEGIN
     SELECT e.answer, e.result INTO answer, result
       FROM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_open', effect_open.effect, NULL, NULL) e;
     IF answer = 'decided' THEN
-        -- A client in SQL goes on with what it is given: from here on the person who decided cannot correct it.
+        -- A person has decided about this effect, and a client in SQL goes on with the result at once. So record that:
+        -- from here on the person cannot correct the decision.
         PERFORM tenure.ledger_entry(effect_open.job, effect_open.token, 'effect_resolve', effect_open.effect, result, NULL);
         answer := 'committed';
     END IF;
@@ -54,17 +57,17 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- It happened, and this came back.
+-- The call was made, and this came back.
 CREATE OR REPLACE FUNCTION tenure.effect_commit(job bigint, token bigint, effect text, result json) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ BEGIN PERFORM tenure.ledger_entry(job, token, 'effect_commit', effect, result, NULL); END $$;
 
--- It did not happen; it may be opened again.
+-- The call had no effect; the effect may be opened again.
 CREATE OR REPLACE FUNCTION tenure.effect_fail(job bigint, token bigint, effect text, error text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ BEGIN PERFORM tenure.ledger_entry(job, token, 'effect_fail', effect, NULL, error); END $$;
 
--- Of two ways to take what is in doubt exactly one, or TN003.
+-- Raises TN003 unless exactly one of the two decisions about an effect in doubt is given.
 CREATE OR REPLACE FUNCTION tenure.check_resolution(committed json, resend boolean) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -75,8 +78,8 @@ BEGIN
     END IF;
 END $$;
 
--- It was in doubt, and the job's holder knows how it is to be taken: it happened and this came back, or it is sent
--- again under the same key.
+-- Resolves an effect in doubt, for a holder that knows what happened: the call was made and `committed` came back, or
+-- the effect is to be sent again under the same key.
 CREATE OR REPLACE FUNCTION tenure.effect_settle(job bigint, token bigint, effect text, committed json DEFAULT NULL,
     resend boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -86,8 +89,8 @@ BEGIN
             tenure.ledger_entry(job, token, 'effect_resolve', effect, committed, NULL);
 END $$;
 
--- A person's decision about an effect in doubt, for a job that is not running. A parked job with no other doubt is queued again.
--- Answers the job's state afterwards.
+-- A person's decision about an effect in doubt, for a job that is not running. If the job is parked and no other effect
+-- of it is in doubt, it is queued again. Answers the job's state afterwards.
 CREATE OR REPLACE FUNCTION tenure.effect_resolve(job bigint, effect text, committed json DEFAULT NULL,
     resend boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -125,7 +128,7 @@ CREATE OR REPLACE FUNCTION tenure.step_get(job bigint, token bigint, step text) 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ BEGIN RETURN (SELECT e.result FROM tenure.ledger_entry(job, token, 'step_get', step, NULL, NULL) e); END $$;
 
--- Remembers what a step came to, and answers it. What is remembered already stays, and is the answer.
+-- Remembers the result of a step, and answers it. A result that is remembered already stays, and is the answer.
 CREATE OR REPLACE FUNCTION tenure.step_put(job bigint, token bigint, step text, result json) RETURNS json
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ BEGIN RETURN (SELECT e.result FROM tenure.ledger_entry(job, token, 'step_put', step, result, NULL) e); END $$;

@@ -1,6 +1,6 @@
--- The ends of an attempt, for people and other languages: each raises TN001 where the set form answers
--- stale, so that it takes the writes of its own transaction down with it. Each may be repeated: what was done
--- before raises TN004.
+-- The ends of an attempt, for people and other languages. Each raises TN001 where tenure.settle_many answers stale or
+-- not_found, so that the other writes of its transaction are rolled back too. Each may be repeated: if an earlier
+-- transaction has done the same already, it raises TN004.
 
 -- TN001: the job is not the caller's.
 CREATE OR REPLACE FUNCTION tenure.stale(job bigint, shown bigint, verb text) RETURNS void
@@ -21,10 +21,10 @@ BEGIN
                       coalesce(job::text, 'NULL'), coalesce(shown::text, 'NULL'), verb);
 END $$;
 
--- One settlement, or TN001. What an earlier transaction has settled raises TN004: it was done before. If a repetition were
--- accepted, everything that this transaction writes, before or after, would be committed once more beside a
--- settlement that was made without it. So after a COMMIT whose answer was lost, TN004 tells that it went through. Within the
--- transaction that settled, a repetition is accepted.
+-- One settlement, or TN001. Raises TN004 if an earlier transaction has made this settlement already: if the repetition
+-- were accepted, the other writes of this transaction would be committed a second time. So if the answer to a COMMIT
+-- was lost and the transaction is sent again, TN004 tells that the COMMIT went through. Within the transaction that
+-- settled, a repetition is accepted.
 CREATE OR REPLACE FUNCTION tenure.settle(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text, p_result json)
 RETURNS text
 LANGUAGE plpgsql
@@ -83,8 +83,8 @@ BEGIN
     PERFORM tenure.settle(job, token, 'complete', 0, NULL, result);
 END $$;
 
--- It failed: another try if there is one left, after retry_in or the job's own delay. Answers what the job
--- became: queued or dead.
+-- It failed: another try if there is one left, after retry_in or, without that, the delay of the job's policy. Answers
+-- what the job became: queued or dead.
 CREATE OR REPLACE FUNCTION tenure.fail(job bigint, token bigint, error text, retry_in interval DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -98,8 +98,8 @@ BEGIN
     RETURN tenure.settle(job, token, 'retry', coalesce(pause, 0), error, NULL);
 END $$;
 
--- The delay before the next try. Only the exponential policy has chance in it, 32 bits of it: half of the
--- delay is certain, so that a thousand jobs that failed together do not come back together.
+-- The delay before the next try. Only the exponential policy is randomised, by the 32 bits of jitter: half of its delay
+-- is fixed and half is random, so that a thousand jobs that failed together do not come back together.
 CREATE OR REPLACE FUNCTION tenure.retry_delay(retry json, failures int, jitter bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE
 AS $$

@@ -17,7 +17,8 @@ SELECT l.seq, l.job_id AS job, tenure.at(l.at) AS at, l.verb, l.refused, l.token
        tenure.at(l.began) AS began, tenure.state_name(l.became) AS became, l.note, l.earlier
   FROM tenure.timeline l;
 
--- What jobs did to the outside, and whether it may have happened without anybody knowing.
+-- The effects of jobs, and whether each is in doubt: it may have happened, but its outcome was never written, and the
+-- attempt that wrote its intent does not hold the job any more.
 CREATE OR REPLACE VIEW tenure.effect AS
 SELECT l.job_id AS job, l.effect, ('{open,committed,failed,resend}'::text[])[l.state + 1] AS state,
        l.state = 0 /* open */ AND NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = l.job_id AND j.token = l.token AND j.state + 0 = 2 /* running */)

@@ -1,7 +1,7 @@
--- Holds what is stored against what must be true of it: of p_limit jobs, live and ended together, from p_from on. A row
--- for each thing that is wrong, and one without a rule that says how many jobs were looked at and where to go on. The
--- last window reaches to the end, so that what is left of jobs that are gone is found there too. It reads its
--- window and no more, by primary keys. STABLE, so that all of it sees one moment: jobs move between the tables.
+-- Checks p_limit jobs, live and ended together, from the id p_from on: whether what is stored is as it must be. Answers
+-- a row for each violation, and at the end one row without a rule: how many jobs it checked, and where to go on. The
+-- last window has no upper end, so that rows left behind by deleted jobs are found there too. It reads its window and
+-- no more, by primary keys. It is STABLE, so that all its statements see one snapshot: jobs move between the tables.
 CREATE OR REPLACE FUNCTION tenure.check(p_from bigint, p_limit int)
 RETURNS TABLE (job bigint, rule text, what text, looked int, next bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -28,11 +28,11 @@ BEGIN
     looked := cardinality(ids);
 
     RETURN QUERY SELECT w.job, w.rule, w.what, NULL::int, NULL::bigint FROM (
-        -- Every job is there once.
+        -- A job is in one of the two tables, not in both.
         SELECT j.id AS job, 'i9' AS rule, 'it is both owed and ended' AS what
           FROM tenure.jobs j JOIN tenure.done d ON d.id = j.id WHERE j.id BETWEEN low AND high
         UNION ALL
-        -- Nothing is left of one that is gone.
+        -- No row is left of a job that was deleted.
         SELECT DISTINCT l.job_id, 'i9', 'its ' || l.place || ' is there, but the job is not'
           FROM (SELECT p.job_id, 'payload' AS place FROM tenure.payloads p WHERE p.job_id BETWEEN low AND high
                 UNION ALL SELECT p.job_id, 'timeline' FROM tenure.timeline p WHERE p.job_id BETWEEN low AND high
@@ -45,8 +45,9 @@ BEGIN
                 UNION ALL SELECT d.id FROM tenure.done d WHERE d.id BETWEEN low AND high AND d.args IS NULL) r
          WHERE NOT EXISTS (SELECT 1 FROM tenure.payloads p WHERE p.job_id = r.id)
         UNION ALL
-        -- Succeeded means completed, by the last claim. What is written under an older token comes later at times: a
-        -- person's word, and a worker's return.
+        -- A succeeded job was completed by its last claim: a worker held it, and nothing else happened under its token
+        -- or a later one. `resume` and `return` do not count: they are written under an older token, sometimes later
+        -- (an operator's resume, a worker that came back).
         SELECT d.id, 'i3', 'it succeeded under token ' || d.token || ', but '
                || coalesce((SELECT l.verb || ' happened under token ' || l.token FROM tenure.timeline l
                              WHERE l.job_id = d.id AND l.token >= d.token AND NOT l.refused
@@ -84,8 +85,9 @@ BEGIN
           JOIN tenure.keys k ON k.tenant = r.tenant AND k.scope = 0 AND k.key = r.key
          WHERE k.job_id < r.id
         UNION ALL
-        -- A job stands in the lane that its names give: in another one it would not be found, or by the wrong ones. Whether
-        -- a suspect's handler has come back is told by the lane alone.
+        -- A job stands in the lane that its queue, tenant and kind give: in another lane claims would not find it, or
+        -- the wrong claims would. The suspect bit is read from the lane itself: a job with enough crashes is no suspect
+        -- once its handler has returned, and only the lane tells that.
         SELECT j.id, 'lane', 'it stands in lane ' || j.lane || ', but its names and crashes give ' || r.lane
           FROM tenure.jobs j
          CROSS JOIN LATERAL (SELECT tenure.lane(j.queue, j.tenant, j.kind, tenure.is_suspect(j.lane)

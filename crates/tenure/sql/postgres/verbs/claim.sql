@@ -1,10 +1,10 @@
 -- Leases due jobs: settle, fold, promote, lapse, ring, walk, pick, admit, take, answer.
 --
--- Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the ring of
--- groups that have work for it, beginning after the last one that its worker was served from, and takes
--- an equal share from each. It never waits for a row: it skips rows that another transaction has locked.
--- One function does all of it. What it asks for at every call is in few statements, and a step that is
--- seldom needed is a function that is called only then (docs/decisions/0022).
+-- Ready jobs stand in lanes, and the lanes of one (queue, tenant) are a group. A claim walks the ring of groups that
+-- have work for it, beginning after the last one that its worker was served from, and takes an equal share from each.
+-- It never waits for a row: it skips rows that another transaction has locked. One function does all of it. What every
+-- call needs is in few statements; a step that is seldom needed is a function that is called only then
+-- (docs/decisions/0022).
 
 -- The rows of an answer, told apart by `what`: 'lapsed' for each job that was taken back on the way,
 -- 'claimed' for each that was leased, in the order of `place`, and one 'next' with where the next claim
@@ -23,9 +23,10 @@ SELECT tenure.put_type('marks',
     'waiting_from bigint, waiting_until bigint, running_from bigint, running_until bigint, ready_until bigint, '
     'lanes bigint[], priorities smallint[], run_at bigint[], ids bigint[]');
 
--- Refuses a claim in a transaction that has written something. If that were rolled back, the tokens would go back with it and
--- be issued again, while the caller has begun to work under them. p_in_transaction says that the caller knows: it begins no job
--- before its COMMIT is answered. In a database with a test clock nothing is refused, since a proof never commits.
+-- Refuses a claim in a transaction that has written something. If that transaction were rolled back, the tokens of the
+-- claim would be issued again, while the caller has begun to work under them. With p_in_transaction the caller promises
+-- that it begins no job before its COMMIT is answered. In a database with a test clock nothing is refused: there the
+-- drill's explorer calls everything inside transactions that it rolls back.
 CREATE OR REPLACE FUNCTION tenure.check_alone(p_in_transaction boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -112,7 +113,7 @@ BEGIN
         answer := NULL;
     END IF;
 
-    -- fold: jobs are let in whose condition has come true.
+    -- fold: make jobs ready whose condition has come true (no job has a condition: see tenure.fold).
     t := tenure.clock_ms();
     seen := tenure.fold(p_n, t);
 
@@ -145,7 +146,7 @@ BEGIN
      CROSS JOIN tenure.suspects_of(p_worker, t) s;
     e := coalesce(e, tenure.floor_kept(t));
 
-    -- promote: waiting jobs whose time has come become ready, in the queues asked for, and not many more than are asked for.
+    -- promote: make waiting jobs ready whose time has come, in the queues asked for, up to tenure.promote_limit.
     seen := 0;
     IF due IS NOT NULL THEN
         most := tenure.promote_limit(p_n, cardinality(due));
@@ -156,7 +157,7 @@ BEGIN
         known := tenure.mark_waiting(known, dead, t);
     END IF;
 
-    -- lapse: leases that are over are taken back, so that nothing else need be running for progress.
+    -- lapse: take jobs back whose leases are over, so that they go on even if no sweeper runs.
     seen := 0;
     IF over THEN
         RETURN QUERY SELECT l.* FROM tenure.lapse_over(known.running_from, late, lapse_limit, t, e) l;
@@ -168,7 +169,7 @@ BEGIN
         known := tenure.mark_running(known, dead, late, t);
     END IF;
 
-    -- ring: the stretches that are left to walk, until there is no room. What is read on the way down to a lane is not in vain.
+    -- ring: walk the stretches that are left, while there is room. Pages read on the way to a lane are not in vain.
     ranges := whole;
     WHILE room > 0 AND to_pass > 0 AND cardinality(ranges) > 0 LOOP
         -- walk: to the next groups that have something.
@@ -253,25 +254,25 @@ BEGIN
         p_lease_ms, p_cursor, p_marks, p_grace_ms, p_in_transaction, p_round, p_request) c;
 END $$;
 
--- Lets jobs in that wait for what has come true since, up to p_limit, before the claim looks; answers how many. No job waits
--- for anything but its time yet.
+-- Makes up to p_limit jobs ready that waited for a condition which has come true, and answers how many. A claim calls
+-- this first. No job has a condition, so this does nothing.
 CREATE OR REPLACE FUNCTION tenure.fold(p_limit int, t bigint) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 0 $$;
 
--- Those of the picked jobs that may be taken. There are no limits yet, and all may.
+-- Leaves out picked jobs that a limit forbids to take. There are no limits, so it leaves out none.
 CREATE OR REPLACE FUNCTION tenure.admit(picked tenure.picked) RETURNS tenure.picked
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT picked $$;
 
--- Whether a worker holds no suspect (alone), and whether it may take one (allowed): not beside one that has not run for a
--- minute, nor beside one that the next crash would bury.
+-- Whether a worker holds no suspect (alone), and whether it may take one (allowed): not while it holds one that began
+-- less than a minute ago, or one that the next crash would bury.
 CREATE OR REPLACE FUNCTION tenure.suspects_of(p_worker text, t bigint) RETURNS TABLE (alone boolean, allowed boolean)
 LANGUAGE sql STABLE AS
 $$ SELECT count(*) = 0, coalesce(bool_and(r.started_at <= t - 60000 AND r.crashes + 1 < r.max_crashes), true)
      FROM tenure.jobs r
     WHERE r.state = 2 /* running */ AND r.lane & 2305843009213693952 <> 0 AND r.worker = p_worker $$;
 
--- How many jobs of each of so many queues become ready in a claim of so many jobs: ten times as many as are claimed, but
--- 100 to 1,000 in all.
+-- How many waiting jobs of each of p_queues queues become ready in a claim of p_n jobs. Over all queues that is ten
+-- times p_n, but at least 100 and at most 1,000.
 CREATE OR REPLACE FUNCTION tenure.promote_limit(p_n int, p_queues int) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT (least(greatest(10 * p_n, 100), 1000) + p_queues - 1) / p_queues $$;
@@ -284,8 +285,8 @@ AS $$
 DECLARE
     promoted int;
 BEGIN
-    -- Looked for once, whatever the plan: a subquery that is run again skips what was updated meanwhile, and
-    -- its limit no longer holds.
+    -- MATERIALIZED makes the planner run this once, whatever the plan is. If it ran again, it would skip what was
+    -- updated meanwhile, and so exceed its limit.
     WITH due AS MATERIALIZED (
         SELECT d.id, d.spot FROM unnest(p_queues) q(queue) CROSS JOIN LATERAL (
             SELECT w.id, w.ctid AS spot FROM tenure.jobs w
@@ -336,10 +337,11 @@ END $$;
 CREATE OR REPLACE FUNCTION tenure.group_of(lane bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT (lane & ~2305843009213693952) >> 15 $$;
 
--- The next groups of the ring that have ready jobs of a kind asked for, and the lanes they stand in, each with the place of its
--- group: a skip-scan, one index probe for each lane. p_ranges has the first and the last group of each stretch. Suspects have
--- lanes of their own, further up. It ends with the group in which it has passed p_to_pass lanes of other kinds by. last is where
--- it ended: the number of the stretch, then 46 bits of the group; NULL for the end of the ring.
+-- The next groups of the ring that have ready jobs of a kind asked for, and their lanes, each with the place of its
+-- group. It reads by a skip-scan: one index probe for each lane. p_ranges has the first and the last group of each
+-- stretch. Suspects have lanes of their own, with higher numbers. The walk ends early with the group in which it has
+-- passed by p_to_pass lanes of other kinds. last is where it ended: the number of the stretch, then 46 bits of the
+-- group; NULL for the end of the ring.
 CREATE OR REPLACE FUNCTION tenure.walk(p_ranges bigint[], p_kinds bigint[], p_suspects boolean, p_limit int, p_to_pass int,
     known tenure.marks, OUT lanes bigint[], OUT places int[], OUT groups int, OUT last bigint, OUT passed int)
 LANGUAGE plpgsql
@@ -370,7 +372,7 @@ BEGIN
                                     CASE WHEN k.served THEN w.lane >> 15 ELSE w.group_ END AS group_,
                                     w.found + (k.served AND w.lane >> 15 IS DISTINCT FROM w.group_)::int AS found,
                                     w.passed_by + (w.lane IS NOT NULL AND NOT k.served)::int AS passed_by) n
-         -- Where enough is found or passed by, only the lanes of the same group are left to be known.
+         -- Once enough groups are found, or enough lanes passed by, look only for the other lanes of the last group.
          CROSS JOIN LATERAL (SELECT CASE WHEN w.lane IS NULL THEN (p_ranges[2 * n.stretch - 1] << 15) + w.side
                                          ELSE w.lane + 1 END AS low,
                                     CASE WHEN n.found < p_limit AND n.passed_by < p_to_pass
@@ -404,9 +406,9 @@ BEGIN
       FROM counted c WHERE c.passed_by - c.others < p_to_pass;
 END $$;
 
--- The first jobs of each group, its lanes merged by priority and age, a share from each, with one
--- suspect at most in all; p_rich has the places of the groups, NULL for all. Names are compared, since lanes may collide. What it
--- answers is locked.
+-- The first jobs of each group, locked: a share from each, with the lanes of a group merged by priority and age, and
+-- with one suspect at most in all. p_rich has the places of the groups to take from, NULL for all. Names are compared
+-- too, since different names may have the same lane.
 CREATE OR REPLACE FUNCTION tenure.pick(p_lanes bigint[], p_places int[], p_rich int[], p_queues text[], p_kinds text[],
     p_share int, p_room int, p_suspects boolean, p_alone boolean, known tenure.marks,
     OUT jobs bigint[], OUT spots tid[], OUT givers int[], OUT with_suspect boolean)
@@ -441,7 +443,8 @@ BEGIN
         SELECT c.place, c.suspect, c.spot, c.id, c.priority, c.run_at, c.alike,
                row_number() OVER (PARTITION BY c.place ORDER BY c.priority, c.run_at, c.id) AS rank
           FROM counted c WHERE NOT c.suspect OR c.alike = 1),
-    -- The first group on the ring whose share has a suspect in it keeps it; the others do without.
+    -- At most one suspect is taken: the first group on the ring that has one in its share keeps it, and the others do
+    -- without.
     keeper AS (SELECT min(r.place) AS place FROM ranked r WHERE r.suspect AND r.rank <= p_share),
     picked AS (
         SELECT r.spot, r.id, r.place, r.suspect, r.priority, r.run_at FROM ranked r, keeper k
@@ -456,13 +459,14 @@ END $$;
 
 -- ── marks ─────────────────────────────────────────────────────────────────────────────────────────
 --
--- Index entries of jobs that are gone stay in front of those of living jobs until a vacuum removes them, which it cannot do
--- while an old transaction is open. Every claim reads past them. A mark says where to begin instead. The caller keeps it and
--- passes it to its next claim. A claim makes a mark when it has read more than 10,000 entries in vain; each page counts as ten.
--- A mark is used for a time in proportion to them, so that scans from the beginning take a twentieth of the time. A job that
--- comes in before a mark waits that long at most. Then one claim begins at the beginning. If that again reads more than 10,000
--- in vain and ends with room left, the old marks of its queues, kinds and suspects are used once more. Without marks, order
--- is exact.
+-- Index entries of jobs that are gone stay in front of those of living jobs until a vacuum removes them, which it
+-- cannot do while an old transaction is open. Every claim reads past them. A mark says where to begin instead. The
+-- caller keeps it and passes it to its next claim. A claim makes a mark when it has read more than 10,000 entries in
+-- vain; each page counts as ten. How long a mark is used is in proportion to that number, so that scans from the
+-- beginning take a twentieth of the time. A job that enters the index before a mark waits that long at most. Then one
+-- claim begins at the beginning. If that claim again reads more than 10,000 entries in vain and has room left at its
+-- end, the old marks of its queues, kinds and suspects are used once more. Without marks, jobs are claimed in exact
+-- order.
 
 -- How much of an index this transaction has read, in entries, dead ones included. A page counts as ten: entries that the index
 -- knows to be dead are passed without being counted.
@@ -504,7 +508,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- Begins waiting jobs at this moment: of the queues that were asked for, all that were due are ready now, or locked.
+-- Sets the mark of waiting jobs to this moment: in the queues that were asked for, all jobs that were due are ready
+-- now, or locked.
 CREATE OR REPLACE FUNCTION tenure.mark_waiting(known tenure.marks, dead bigint, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -513,8 +518,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- Begins leases at `late` (now, less the caller's grace), or at the first lease that is over and was not taken back: a break in
--- time has extended it, or its row is locked.
+-- Sets the mark of leases to `late` (now, less the caller's grace), or to the first lease that is over and was not
+-- taken back, because a break in time has extended it or its row is locked.
 CREATE OR REPLACE FUNCTION tenure.mark_running(known tenure.marks, dead bigint, late bigint, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -525,9 +530,10 @@ BEGIN
     RETURN known;
 END $$;
 
--- Begins each lane after the last job that was taken from it: those before it are taken, dead, locked, or of names that this
--- claim did not ask for. Marks in use stay in use. Marks whose time is over are used once more where the claim has seen all there
--- is: in the groups of p_whole, of these kinds, and suspects if they were looked for.
+-- Sets the mark of each lane to the last job that was taken from it: those before it are taken, gone, locked, or of
+-- names that this claim did not ask for. Marks in use stay in use. Marks whose time is over are used once more where
+-- the claim has seen all there is: in the groups of p_whole, of these kinds, and for suspects if the claim could take
+-- one.
 CREATE OR REPLACE FUNCTION tenure.mark_ready(known tenure.marks, p_jobs bigint[], p_whole bigint[], p_kinds bigint[],
     p_suspects boolean, dead bigint, t bigint) RETURNS tenure.marks
 LANGUAGE plpgsql AS $$
@@ -557,8 +563,8 @@ BEGIN
     RETURN known;
 END $$;
 
--- The lanes that have ready jobs, as tenure.walk finds them, but passing by what lies before the marks. p_side is added to
--- each lane: that of suspects.
+-- The lanes that have ready jobs, as tenure.walk finds them, but without reading what lies before the marks. p_side is
+-- added to each lane number: 0, or the bit of the suspects' lanes.
 CREATE OR REPLACE FUNCTION tenure.walk_past_marks(p_ranges bigint[], p_side bigint, p_kinds bigint[], p_limit int, p_to_pass int,
     known tenure.marks)
 RETURNS bigint[]
@@ -595,7 +601,7 @@ BEGIN
             ELSE
                 low := found_ + 1;
             END IF;
-            -- Where enough is found or passed by, only the lanes of the same group are left to be known.
+            -- Once enough groups are found, or enough lanes passed by, look only for the other lanes of the last group.
             IF (groups >= p_limit OR to_pass <= 0) AND found_ >> 15 <> lanes[cardinality(lanes)] >> 15 THEN
                 RETURN lanes;
             END IF;

@@ -1,14 +1,14 @@
--- Stores jobs, all or none, and answers each in the order given: created, existing or conflict. A list
--- that is NULL stands for its default in every place. Args are plain JSON of up to p_args_limit bytes; those above
--- 2 KiB are kept apart. What a function decides by, beyond what most jobs have, is in p_options; what no function
--- reads is in p_extras.
+-- Stores jobs, all or none, and answers each in the order given: created, existing or conflict. A list that is NULL
+-- stands for its default in every place. Args are plain JSON of up to p_args_limit bytes; those above 2 KiB go into
+-- tenure.payloads. p_options has the values that some function decides by and that most jobs do not have. p_extras has
+-- the values that no function decides by.
 --
 -- Keys are taken in their order, after all that can be read without a lock has been read, so that two
 -- batches never wait for each other in a circle. A key whose winner rolls back is free again: the next
 -- request waits for it and then stores its own job.
 
--- What may be asked for a job beyond its kind, args, queue, tenant and key; NULL for the usual. Of run_at and delay_ms at
--- most one is given, or the job is due at once.
+-- What may be asked for a job beyond its kind, args, queue, tenant and key; NULL for the usual. The job is due at
+-- run_at; without that after delay_ms; without either at once.
 SELECT tenure.put_type('job_options', 'priority smallint, run_at bigint, delay_ms bigint, max_attempts integer, '
     'max_crashes integer, retry json, max_runtime_ms bigint, key_window_ms bigint, parent bigint');
 
@@ -59,7 +59,8 @@ BEGIN
                AS u(id, kind, args, queue, tenant, key, extras,
                     priority, run_at, delay_ms, max_attempts, max_crashes, retry, max_runtime, key_window, parent)
          WHERE u.id IS NOT NULL),
-    -- Hashing three names costs more than storing a job, and most batches are of one kind.
+    -- One lane for each different (queue, tenant, kind): hashing three names costs more than storing a job, and most
+    -- batches are of one kind.
     place AS MATERIALIZED (
         SELECT d.queue, d.tenant, d.kind, tenure.lane(d.queue, d.tenant, d.kind, false) AS lane
           FROM (SELECT DISTINCT i.queue, i.tenant, i.kind FROM incoming i) d),
@@ -85,9 +86,9 @@ BEGIN
     END IF;
 END $$;
 
--- Who gets a key. The answer has for each job of the batch an id if it is to be created, and a verdict,
--- with the id of the job that has its key if there is one. Within a batch the first of equal keys is
--- the winner; a key that is remembered for no time at all wins nothing.
+-- Decides which jobs of a batch get their keys. The answer has for each job an id if it is to be created, and a
+-- verdict, with the id of the job that has its key if there is one. Of equal keys in a batch the first wins. A key with
+-- a window of 0 is not remembered, so it wins nothing: later jobs of the batch with the same key are created too.
 CREATE OR REPLACE FUNCTION tenure.take_keys(p_tenants text[], p_keys text[], p_windows_ms bigint[],
     p_fingerprints bytea[], t bigint, e bigint, OUT ids bigint[], OUT verdicts text[])
 LANGUAGE plpgsql
@@ -101,7 +102,8 @@ DECLARE
     taken  int;
 BEGIN
     LOOP
-        -- Who has the keys now, and who of this batch comes first. No lock is taken for what is only read.
+        -- Find the jobs that have the keys already, and the place in this batch that comes first with each key. No lock
+        -- is taken for what is only read.
         SELECT array_agg(k.job_id ORDER BY a.n), array_agg(k.fingerprint ORDER BY a.n),
                array_agg(CASE WHEN a.key IS NOT NULL THEN a.first END ORDER BY a.n)
           INTO owners, marks, firsts
@@ -110,7 +112,7 @@ BEGIN
                           FROM unnest(p_tenants, p_keys, p_windows_ms) WITH ORDINALITY v(tenant, key, ms, n)) u
                 WINDOW earlier AS (PARTITION BY u.tenant, u.key ORDER BY u.n
                                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) a
-          -- One by one, so that no plan comes to walk all keys instead.
+          -- Each key is looked up by itself, so that no plan comes to read all keys instead.
           LEFT JOIN LATERAL (
             SELECT k.job_id, k.fingerprint FROM tenure.keys k
              WHERE k.tenant = a.tenant AND k.scope = 0 AND k.key = a.key AND k.expires_at > t LIMIT 1) k ON true;
@@ -119,7 +121,8 @@ BEGIN
         SELECT array_agg(CASE WHEN o.owner IS NULL AND o.first IS NULL THEN e + nextval('tenure.job_id') END ORDER BY o.n)
           INTO ids FROM unnest(owners, firsts) WITH ORDINALITY o(owner, first, n);
 
-        -- Of several creators of one key the last is remembered: those before it were remembered for no time.
+        -- If several jobs of this batch are created under one key, the last one is remembered: the windows of the
+        -- others are 0.
         WITH taker AS MATERIALIZED (
             SELECT DISTINCT ON (u.tenant, u.key) u.tenant, u.key, u.fingerprint, u.id, u.expires_at
               FROM (SELECT coalesce(v.tenant, '') COLLATE "C" AS tenant, v.key COLLATE "C" AS key, v.fingerprint, v.id,
@@ -137,8 +140,9 @@ BEGIN
             RETURNING 1)
         SELECT (SELECT count(*) FROM taker), (SELECT count(*) FROM took) INTO takers, taken;
         EXIT WHEN takers = taken;
-        -- Somebody was quicker with one of the keys. Ask again, and take only what is still free: fewer keys
-        -- than now, all of them ours already, so that this call waits for no other transaction out of order.
+        -- Another transaction has taken one of the keys meanwhile. Read again, and take only the keys that are still
+        -- free. Those are fewer than before, and this transaction has inserted all of them already, so that it waits
+        -- for no other transaction out of order.
         DELETE FROM tenure.keys k USING unnest(p_tenants, p_keys, ids) o(tenant, key, id)
          WHERE k.tenant = coalesce(o.tenant, '') AND k.scope = 0 AND k.key = o.key AND k.job_id = o.id;
     END LOOP;
@@ -153,7 +157,7 @@ BEGIN
       FROM unnest(ids, owners, marks, firsts, p_fingerprints) WITH ORDINALITY o(id, owner, mark, first, fingerprint, n);
 END $$;
 
--- What is asked for each job, or TN003 for what makes no sense. Names that are not known are left out.
+-- The options of each job as a row; raises TN003 for a value that makes no sense. Fields of other names are ignored.
 CREATE OR REPLACE FUNCTION tenure.read_options(p_options json[]) RETURNS tenure.job_options[]
 LANGUAGE plpgsql
 AS $$
@@ -187,7 +191,7 @@ BEGIN
     RETURN options;
 END $$;
 
--- A policy that the library could read, or TN003.
+-- Raises TN003 unless the library could read this retry policy.
 CREATE OR REPLACE FUNCTION tenure.check_retry(retry json) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -198,7 +202,8 @@ BEGIN
     END IF;
 END $$;
 
--- What travels with jobs and no function reads, or TN003: a trace of up to 512 printable ASCII characters, and up to 16 tags.
+-- Checks the extras, which no function decides by, and raises TN003 for what is not allowed: a trace has up to 512
+-- printable ASCII characters, a job has up to 16 tags, and its extras have up to 4 KiB in all.
 CREATE OR REPLACE FUNCTION tenure.check_extras(p_extras json[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -218,7 +223,7 @@ BEGIN
         json_array_elements_text(coalesce(x -> 'tags', '[]')) w(tag)));
 END $$;
 
--- What args and keys of new jobs must be like. The library has checked its own; others come here too.
+-- Checks the args and keys of new jobs. The library has checked its own already; other clients call this function too.
 CREATE OR REPLACE FUNCTION tenure.check_new(p_args json[], p_args_limit int, p_keys text[], p_fingerprints bytea[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -241,9 +246,9 @@ BEGIN
     END IF;
 END $$;
 
--- Refuses what the library would refuse of these values; NULL is none. A look into each value costs more than most calls, so
--- only what may be wrong is looked into: what is too large, has an escape that may stand for no character, or has brackets
--- enough to be nested too deeply.
+-- Refuses the values that the library would refuse; NULL is no value. To parse each value would cost more than most
+-- calls. So only these are parsed: values that are too large, that have an escape which may stand for no character, or
+-- that have enough brackets to be nested too deeply.
 CREATE OR REPLACE FUNCTION tenure.check_jsons(field text, p_values json[], byte_limit int) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -254,7 +259,7 @@ BEGIN
             AND octet_length(u.value::text) - octet_length(replace(replace(u.value::text, '[', ''), '{', '')) > 127;
 END $$;
 
--- The same for what attempts came to, where most are short or none. An installation may keep up to 16 MiB of each.
+-- The same for results, most of which are short or NULL. The limit here is 16 MiB each, since programs set their own.
 CREATE OR REPLACE FUNCTION tenure.check_results(p_results json[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -266,7 +271,7 @@ BEGIN
     END IF;
 END $$;
 
--- Words of up to 8,192 characters each.
+-- Notes, each cut to 8,192 characters.
 CREATE OR REPLACE FUNCTION tenure.shortened(p_notes text[]) RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE
 AS $$

@@ -2,12 +2,14 @@
 
 -- ── one look for all workers ──────────────────────────────────────────────────────────────────────
 
--- Advances the pulse, if it is time and leases are out, and answers whether this call did (leads): then the caller looks for
--- what is over and for lost workers, for all of them. Announces the queues in which a waiting job's time has come since this
--- was last looked at, so that workers may look seldom by themselves; their claims make it ready. Nothing here takes a lock
--- or waits for the disk: a pulse that is lost with a server is older, which is on the safe side, and an announcement is a
--- hint. Answers also whether leases are out, and how many workers have made themselves known, up to 1,000.
--- seen tells how far the server has come. The caller hands it in with its next call, as p_seen: see tenure.witnessed.
+-- Advances the pulse (the time of the last look for all workers), if half a second has passed and jobs are running.
+-- Answers whether this call did (leads): then its caller looks for leases that are over and for lost workers, for all
+-- workers. Announces the queues in which waiting jobs have become due since the last announcement, so that workers may
+-- look seldom by themselves; their claims make the jobs ready. All this takes no lock and does not wait for the disk: a
+-- pulse that is lost with a server is only older, which is on the safe side, and an announcement is a hint. Answers
+-- also whether jobs are running, and how many workers are registered, up to 1,000. seen tells how far the server has
+-- come. The caller passes it with its next call, as p_seen. If it shows that the server was put back, the call only
+-- begins a new epoch, for which it does lock and wait: see tenure.witnessed.
 CREATE OR REPLACE FUNCTION tenure.beat(p_seen text DEFAULT NULL, OUT leads boolean, OUT leases_are_out boolean, OUT workers int,
     OUT seen text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -16,7 +18,7 @@ AS $$
 DECLARE
     pulse_ms CONSTANT bigint := 500;
     t     bigint := tenure.clock_ms();
-    -- One in the future is from before the clock was set back.
+    -- A pulse in the future was written before the clock was set back; it does not count.
     early boolean := (SELECT t - p.last_value BETWEEN 0 AND pulse_ms - 1 FROM tenure.pulse p);
     told  bigint := (SELECT CASE WHEN a.last_value <= t THEN a.last_value ELSE 0 END FROM tenure.announced a);
     due   text[];
@@ -26,7 +28,7 @@ BEGIN
     workers := (SELECT count(*) FROM (SELECT 1 FROM tenure.workers w LIMIT 1000) known);
     seen := tenure.progress_of_server();
     IF p_seen IS NOT NULL AND tenure.witnessed(p_seen, t) THEN
-        -- What follows would make this commit not wait for the disk.
+        -- A new epoch has begun, so this commit must wait for the disk. What follows would turn that off.
         RETURN;
     END IF;
     IF NOT early AND leases_are_out THEN
@@ -50,9 +52,9 @@ END $$;
 
 -- ── leases that are over ──────────────────────────────────────────────────────────────────────────
 
--- Longest over first, by p_grace_ms at the least: a caller that runs late (its machine was suspended) passes a grace,
--- since others may have stood still with it. It is a look without locks; what it finds is checked again before anything
--- is written.
+-- Jobs whose leases have been over for p_grace_ms at the least, the longest first. A caller that runs late (its machine
+-- was suspended) passes a grace, since other workers may have been suspended with it. This reads without locks; what it
+-- finds is checked again before anything is written.
 CREATE OR REPLACE FUNCTION tenure.overdue(p_limit int, p_grace_ms bigint DEFAULT 0) RETURNS TABLE (job bigint, token bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -74,7 +76,7 @@ BEGIN
                   ORDER BY j.lease_until, j.id LIMIT p_limit;
 END $$;
 
--- A job that was taken back: whose it was, what it became, and what events say of it.
+-- A job that was taken back: the worker that held it, what it became, and the fields that events need.
 SELECT tenure.put_type('lapse_row', 'job bigint, token bigint, worker text, became smallint, kind text, queue text, '
     'tenant text, attempt integer, extras json');
 
@@ -140,9 +142,9 @@ BEGIN
     RETURN tenure.lapse_row_of(was, tenure.take_back(was, 'lapse', t, e));
 END $$;
 
--- Takes a job that the caller has locked from its holder, and answers what it became. After its first crash it keeps its
--- place in the queue; from the second on it backs off, without chance, so that the library and this agree; and it is
--- buried when crashes or attempts are used up.
+-- Takes a job from its holder, and answers what it became. The caller has locked the job. After its first crash the job
+-- keeps its place in the queue. From the second on it waits as its policy says, without randomness, so that the library
+-- and this agree. It is buried when its crashes or its attempts are used up.
 CREATE OR REPLACE FUNCTION tenure.take_back(was tenure.jobs, p_verb text, t bigint, e bigint, OUT became smallint)
 LANGUAGE plpgsql
 AS $$
@@ -168,7 +170,8 @@ BEGIN
         became := 0 /* ready */;
         PERFORM tenure.put_back(was.id, false, due, tenure.next_token(was.token, e), was.attempt, was.crashes + 1,
             t, tenure.makes_suspect(was.crashes + 1, was.max_crashes), NULL, t);
-        -- A worker whose lease alone was over may come back, until the lease would have been over once more.
+        -- Only the lease was over, so the worker may be alive. It may come back until the lease would have been over
+        -- once more.
         IF p_verb = 'lapse' AND (was.started_at + was.max_runtime <= t) IS NOT TRUE THEN
             UPDATE tenure.jobs j SET returns_until = t + was.lease_ms WHERE j.id = was.id;
         END IF;
@@ -178,19 +181,21 @@ END $$;
 
 -- ── workers whose process is gone ─────────────────────────────────────────────────────────────────
 --
--- A worker's session holds an advisory lock, which the server frees when the session ends, and so when the process dies.
--- But a freed lock is not always a dead process: an administrator ends a session under a living client, a restart ends
--- them all. So it counts only if it was taken in this life of the server and has been seen free twice, with
--- time between to take it again: the guard gap of the installation. A worker whose connections are cut for longer than
--- that loses its jobs, whatever its lease. Fencing keeps every mistake here safe, and a crash that was none is taken back.
+-- A worker's session holds an advisory lock, which the server frees when the session ends, and so when the process
+-- dies. But a freed lock is not always a dead process: an administrator ends a session under a living client, a restart
+-- ends them all. So a free lock counts only if it was taken since the server's last start or recovery, and has been
+-- seen free twice, with time between to take it again: the guard gap of the installation. A worker whose connections
+-- are cut for longer than that loses its jobs, whatever its lease. The fence keeps every such mistake safe, and a crash
+-- that was none is taken back.
 
--- The lock of a worker. The schema is part of it, since several may share a database.
+-- The number of a worker's lock. The schema is part of it, since several installations may share a database.
 CREATE OR REPLACE FUNCTION tenure.guard_key(worker text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE AS
 $$ SELECT ('x' || encode(substring(sha256(convert_to(left('tenure.', -1) || ' ' || worker, 'UTF8')) FROM 1 FOR 8), 'hex'))::bit(64)::bigint $$;
 
--- All locks of workers that some session holds. A look at the server's table of locks, and not a try at each: that would
--- be in the way of a worker that is taking its lock, and it would succeed in the very session that has it.
+-- All advisory locks of this database that a session holds, by number. This reads the server's table of locks instead
+-- of trying to take each lock: a try would get in the way of a worker that is taking its lock, and it would succeed in
+-- the very session that holds it.
 CREATE OR REPLACE FUNCTION tenure.held_locks() RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -199,8 +204,8 @@ BEGIN
                AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
 END $$;
 
--- Takes the lock of a worker for this session, if it has not got it yet, and answers whether it has. For a moment it waits:
--- the server may not have noticed yet that the session before this one has ended.
+-- Takes the lock of a worker for this session, if the session has not got it yet, and answers whether it has it now.
+-- Waits for up to 200 ms: the server may not have noticed yet that the worker's earlier session has ended.
 CREATE OR REPLACE FUNCTION tenure.guard(p_worker text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
 AS $$
@@ -214,7 +219,8 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- Whether this very session has the lock. Asked in a statement of its own: through a pooler it may be another session.
+-- Whether this very session has the lock. The library asks in a statement of its own: behind a pooler, that may run in
+-- another session than the statement that took the lock.
 CREATE OR REPLACE FUNCTION tenure.is_guarding(p_worker text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -226,8 +232,8 @@ BEGIN
                       AND (l.classid::bigint << 32) | l.objid::bigint = tenure.guard_key(p_worker));
 END $$;
 
--- Makes a worker known, after it has taken its lock, or could not. Each time counts as another taking, so that what was
--- seen of the lock before says nothing any more.
+-- Makes a worker known, after it has taken its lock or failed to (p_guarded). Each call counts as another taking, so
+-- that what was seen of the lock before no longer counts.
 CREATE OR REPLACE FUNCTION tenure.register(p_worker text, p_queues text[], p_kinds text[], p_guarded boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -259,8 +265,9 @@ BEGIN
     END IF;
 END $$;
 
--- Looks at the locks of all workers, and takes back up to p_limit jobs of those that are gone, whatever their leases say.
--- One look is not enough to tell. It never waits: a job that an open transaction has locked is left for the next call.
+-- Looks at the locks of all workers, and takes back up to p_limit jobs of those that are gone, whatever their leases
+-- say. One call cannot tell: a lock must have been seen free by two, the guard gap apart. This never waits: a job that
+-- an open transaction has locked is left for the next call.
 CREATE OR REPLACE FUNCTION tenure.vanished(p_limit int) RETURNS SETOF tenure.lapse_row
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -278,13 +285,13 @@ BEGIN
     PERFORM tenure.check_batch(p_limit);
     t := tenure.clock_ms();
     s := tenure.started_ms();
-    -- After a break workers come back one by one, and their locks with them.
+    -- After a break in the pulse, workers reconnect one by one, and take their locks again as they do.
     IF (SELECT l.broke FROM tenure.last_breaks(t, false) l) > t - 10000 THEN
         gap_ms := greatest(gap_ms, 5000);
     END IF;
     locks := tenure.held_locks();
-    -- Few need a second look: those whose lock is free, and those whose lock was seen free and is not. Nothing is written for the
-    -- others, who are as they should be.
+    -- Only these workers need work: those whose lock is free, and those whose lock was seen free and is held again.
+    -- Nothing is written for the others.
     FOR seen IN
         WITH looked AS MATERIALIZED (
             SELECT w.worker, w.takings, w.free_since, w.guarded, w.under,
@@ -313,7 +320,7 @@ BEGIN
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
     e := tenure.floor_kept(t);
-    -- One walk over what is running, however many are gone.
+    -- One pass over the running jobs, however many workers are gone.
     FOR was IN
         SELECT j.* FROM tenure.jobs j
          WHERE j.state = 2 /* running */ AND j.worker = ANY (gone)

@@ -1,11 +1,13 @@
--- What took effect, once per (job, effect), and what steps came to. The holder of a job writes it, and only the holder:
--- the intent before the call to the outside, the outcome after it. An intent that another attempt has left without an
--- outcome is in doubt, and says so instead of running again.
+-- What took effect, once per (job, effect), and what steps came to. The holder of a job writes it: the intent before
+-- the call to the outside, the outcome after it. Besides the holder, only a person's decision writes it
+-- (resolve_effect). If an earlier attempt has left an intent without an outcome, the effect is in doubt, and is not
+-- opened again.
 --
--- Answers, by entry: opened (go on and do it), committed (with what came back), decided (the same by a person's word, with
--- which an attempt goes on by effect_resolve with the same result), in_doubt (whose token, since when),
--- recorded, remembered (what the step came to), unknown, no (with where the effect stands instead, or NULL), stale
--- (with the job's token and state) or not_found. The library decides the same in ledger.rs.
+-- Answers, by entry: opened (make the call), committed (with what came back), decided (the same, decided by a person;
+-- the attempt goes on with it by effect_resolve with the same result), in_doubt (the token that opened it, and since
+-- when), recorded, remembered (what the step came to), unknown (no result of the step is remembered), not_allowed (with
+-- where the effect stands instead, or NULL), stale (with the job's token and state) or not_found. The library decides
+-- the same in ledger.rs.
 CREATE OR REPLACE FUNCTION tenure.ledger_many(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_names text[],
     p_results json[], p_notes text[])
 RETURNS TABLE (n int, verdict text, result json, token bigint, since bigint, standing smallint, state smallint)
@@ -31,7 +33,8 @@ BEGIN
         SELECT u.id, u.token, u.verb, u.name, u.result, u.note, u.n::int AS n
           FROM unnest(p_jobs, p_tokens, p_verbs, p_names, p_results, p_notes) WITH ORDINALITY
                u(id, token, verb, name, result, note, n)
-         -- What is refused leaves lines, which are waited for like locks: they too in one order.
+         -- A refusal inserts a line into the timeline, and another transaction that inserts the same line waits for
+         -- that, as for a lock. So all batches insert in the same order.
          ORDER BY u.id, u.n <> ALL (held), CASE WHEN u.n <> ALL (held) THEN u.token END,
                   CASE WHEN u.n <> ALL (held) THEN u.verb COLLATE "C" END, u.n
     LOOP
@@ -82,7 +85,7 @@ BEGIN
     END IF;
 
     IF p_verb = 'effect_open' THEN
-        -- Written first and looked at afterwards: it is the table's key that keeps a second intent out.
+        -- Insert first and look afterwards: the table's primary key keeps a second intent out.
         INSERT INTO tenure.ledger (job_id, effect, token, state, opened_at) VALUES (p_job, p_name, p_token, 0 /* open */, t)
         ON CONFLICT (job_id, effect) DO NOTHING;
         IF FOUND THEN
@@ -97,7 +100,7 @@ BEGIN
             UPDATE tenure.ledger l SET state = 0 /* open */, token = p_token, opened_at = t, ended_at = NULL, note = NULL
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'opened';
-        -- The same attempt asks again: its first answer was lost on the way.
+        -- The same attempt opens the effect again: the answer to its first call was lost.
         WHEN p_verb = 'effect_open' AND found_.state = 0 /* open */ AND ours THEN
             verdict := 'opened';
         WHEN p_verb = 'effect_open' AND found_.state = 0 /* open */ THEN
@@ -112,7 +115,7 @@ BEGIN
             UPDATE tenure.ledger l SET token = p_token, ended_at = t
              WHERE l.job_id = p_job AND l.effect = p_name;
             verdict := 'recorded';
-        -- Whoever wrote the intent may say how it ended, and committed is final.
+        -- The attempt that wrote the intent may record how it ended. Once committed, that is final.
         WHEN p_verb = 'effect_commit' AND found_.state IN (0 /* open */, 2 /* failed */) AND ours THEN
             UPDATE tenure.ledger l SET state = 1 /* committed */, result = p_result, note = NULL, ended_at = t
              WHERE l.job_id = p_job AND l.effect = p_name;
@@ -136,14 +139,16 @@ BEGIN
     END CASE;
 END $$;
 
--- Whether a person decided it, and no attempt has gone on with that: then the person may still say something else. A note
--- beside what is committed or to be sent again tells that a person decided so.
+-- Whether a person decided this, and no attempt has gone on with the decision: then the person may still correct it. If
+-- an effect that is committed or to be sent again has a note, a person decided so; its token is 0 until an attempt goes
+-- on.
 CREATE OR REPLACE FUNCTION tenure.can_be_corrected(p_effect tenure.ledger) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT coalesce(p_effect.state IN (1 /* committed */, 3 /* resend */) AND p_effect.note IS NOT NULL AND p_effect.token = 0, false) $$;
 
--- Whether this very attempt has written this outcome before: then a repetition is told so, however late. What is a
--- permission, to open and to send again, is not repeated to an attempt that has ended.
+-- Whether this very attempt has written this outcome before: then the repeated call is answered `recorded`, however
+-- late. The two answers that allow the attempt to make the call, to effect_open and to effect_resolve without a result,
+-- are not repeated to an attempt that has ended.
 CREATE OR REPLACE FUNCTION tenure.ledger_heard(p_job bigint, p_token bigint, p_verb text, p_name text, p_result json)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -178,10 +183,10 @@ BEGIN
     verdict := CASE WHEN token IS NULL THEN 'not_found' ELSE 'stale' END;
 END $$;
 
--- A person's decision about an effect in doubt, for a job that is not running: it happened, and p_result came back; or, where
--- that is NULL, it is to be sent again. It can be corrected until an attempt has gone on with it. A parked job with no other
--- doubt is queued again. Answers applied with the job's state,
--- not_in_doubt with where the effect stands, running, succeeded, no_such_effect or not_found.
+-- A person's decision about an effect in doubt, for a job that is not running: it happened, and p_result came back; or,
+-- if that is NULL, it is to be sent again. It can be corrected until an attempt has gone on with it. If the job is
+-- parked and no other effect of it is in doubt, it is queued again. Answers applied with the job's state, not_in_doubt
+-- with where the effect stands, running, succeeded, no_such_effect or not_found.
 CREATE OR REPLACE FUNCTION tenure.resolve_effect(p_job bigint, p_effect text, p_result json,
     OUT verdict text, OUT state smallint, OUT standing smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -196,7 +201,7 @@ DECLARE
 BEGIN
     PERFORM tenure.check_names('effect', ARRAY[p_effect]);
     IF current_setting('synchronous_commit') = 'off' THEN PERFORM tenure.be_durable(); END IF;
-    -- Locked, so that no worker claims it and no other decision is applied meanwhile.
+    -- find locks the job, so that no worker claims it and no other decision is applied meanwhile.
     SELECT f.live, f.ended, f.state INTO hit FROM tenure.find(p_job) f;
     was := hit.live;
     state := hit.state;
@@ -214,7 +219,7 @@ BEGIN
     ELSIF state = 2 /* running */ THEN
         verdict := 'running';
     ELSIF state = 4 /* succeeded */ AND decided = 3 /* resend */ THEN
-        -- Nobody would ever send it.
+        -- No attempt would ever send it.
         verdict := 'succeeded';
     ELSE
         verdict := 'applied';
@@ -230,8 +235,8 @@ BEGIN
     END IF;
 END $$;
 
--- A page of effects, those of the newest jobs first; only those in doubt, or all. What is in doubt is looked for among
--- the intents without an outcome, which have an index of their own: they are few among many.
+-- A page of effects, those of the newest jobs first: only those in doubt, or all. Effects in doubt are read from the
+-- index of intents without an outcome: they are few among many.
 CREATE OR REPLACE FUNCTION tenure.effects_page(p_in_doubt boolean, p_job bigint, p_before bigint, p_limit int)
 RETURNS TABLE (job bigint, effect text, standing smallint, token bigint, opened_at bigint, ended_at bigint, result json,
                note text, in_doubt boolean, state smallint, kind text, tenant text)

@@ -37,8 +37,8 @@ BEGIN
                    FROM tenure.timeline l WHERE l.job_id = p_job ORDER BY l.seq;
 END $$;
 
--- What a worker holds, for after a claim whose answer was lost; with p_request only what that claim got. A claim that was sent may
--- still arrive, so the same question may have another answer a moment later.
+-- The jobs that a worker holds; with p_request only those of that claim. A worker asks this when the answer to a claim
+-- was lost. The claim itself may arrive later, so the same question may have another answer a moment later.
 CREATE OR REPLACE FUNCTION tenure.held(p_worker text, p_request bigint DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -47,7 +47,7 @@ BEGIN
                   WHERE r.state = 2 /* running */ AND r.worker = p_worker AND (p_request IS NULL OR r.request = p_request) ORDER BY r.id;
 END $$;
 
--- A page of jobs, newest first. Queued (1) is ready or waiting.
+-- A page of jobs, newest first. p_state 1 (queued) means ready or waiting.
 CREATE OR REPLACE FUNCTION tenure.page(p_state smallint, p_queue text, p_tenant text, p_kind text, p_before bigint,
     p_limit int, p_tag text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS SETOF tenure.record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -69,7 +69,7 @@ BEGIN
              ORDER BY j.id DESC LIMIT p_limit);
     END IF;
     IF p_state = 5 /* dead */ THEN
-        -- Dead jobs have an index of their own: they are looked for among millions that succeeded.
+        -- Dead jobs have an index of their own, so that they are found among millions that succeeded.
         ids := ids || ARRAY(
             SELECT d.id FROM tenure.done d
              WHERE d.id < p_before
@@ -95,8 +95,8 @@ BEGIN
     RETURN QUERY SELECT r.* FROM tenure.record r WHERE r.id = ANY (ids) ORDER BY r.id DESC LIMIT p_limit;
 END $$;
 
--- All queues at a glance: a line for each queue and tenant that has jobs. A job that is due is ready to a
--- person, whether or not a claim has promoted it yet.
+-- All queues at a glance: a line for each queue and tenant that has jobs. A job that is due counts as ready, whether or
+-- not a claim has made it ready yet.
 CREATE OR REPLACE FUNCTION tenure.overview()
 RETURNS TABLE (at bigint, queue text, tenant text, ready bigint, waiting bigint, running bigint, parked bigint, dead bigint,
                oldest_wait_ms bigint, succeeded_last_minute bigint, died_last_minute bigint)
@@ -172,8 +172,9 @@ BEGIN
                    FROM tenure.workers w ORDER BY w.worker;
 END $$;
 
--- Which installation this is, its epoch now, and how it came to that: a row for each raise, oldest first, among them one
--- that was noticed and is not written down yet; or one row without a raise.
+-- Which installation this is, its epoch now, and how it came to that: a row for each time that the epoch was raised,
+-- oldest first. The last of them may be noticed only now, and not stored yet. If the epoch was never raised, there is
+-- one row, with NULL for the raise.
 CREATE OR REPLACE FUNCTION tenure.identity()
 RETURNS TABLE (installation text, epoch bigint, raised_to bigint, at bigint, reason text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -4,8 +4,8 @@
 -- circle. Answers carry the place in the list that was given: applied, refused with the state that forbids it,
 -- or not_found.
 
--- A job that an operator wants to change, locked where it is. It may be moved between the tables while it is
--- waited for, so both are looked at, and the first once more.
+-- Locks a job that an operator wants to change, in the table where it is. While this waits for the lock, the job may be
+-- moved to the other table, so it looks in both tables twice.
 CREATE OR REPLACE FUNCTION tenure.find(p_job bigint, OUT live tenure.jobs, OUT ended tenure.done, OUT state smallint)
 LANGUAGE plpgsql
 AS $$
@@ -55,8 +55,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Queues dead or cancelled jobs again, with their counts reset and a token above every earlier one. With
--- a token it is repeatable: only the job as it was seen is queued again.
+-- Queues dead or cancelled jobs again, with their counts reset and a token above every earlier one. With a token the
+-- call may be repeated: it queues the job only if the job is still as the caller saw it.
 CREATE OR REPLACE FUNCTION tenure.requeue_many(p_jobs bigint[], p_if_tokens bigint[])
 RETURNS TABLE (n int, verdict text, state smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -198,8 +198,8 @@ BEGIN
     END IF;
 END $$;
 
--- Says that the database may have gone back in time where it cannot notice by itself, and answers the new epoch. What it
--- has noticed by itself is written down first.
+-- Begins a new epoch, and answers it: for an operator who knows that the database may have gone back in time where it
+-- cannot notice that by itself. An epoch that the database has noticed by itself is stored first.
 CREATE OR REPLACE FUNCTION tenure.raise_epoch(p_reason text, OUT epoch bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -215,7 +215,8 @@ BEGIN
     PERFORM tenure.begin_epoch(epoch, t, p_reason);
 END $$;
 
--- Says for the whole installation whether commits wait for the disk ('on'), or do as each session says ('off').
+-- Sets for the whole installation whether commits wait for the disk ('on'), or do as each session's synchronous_commit
+-- says ('off').
 CREATE OR REPLACE FUNCTION tenure.set_durability(p_durability text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -228,8 +229,8 @@ BEGIN
     UPDATE tenure.meta m SET durability = p_durability WHERE m.durability <> p_durability;
 END $$;
 
--- Says for the whole installation how long a worker's lock must have been free before its process counts as gone, and
--- answers what was said before.
+-- Sets for the whole installation how long a worker's lock must have been free before its process counts as gone, and
+-- answers what was set before.
 CREATE OR REPLACE FUNCTION tenure.set_guard_gap(p_gap_ms bigint, OUT was bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -243,9 +244,10 @@ BEGIN
     UPDATE tenure.meta m SET guard_gap = p_gap_ms WHERE m.guard_gap <> p_gap_ms;
 END $$;
 
--- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the
--- oldest first, and up to as many expired keys; and workers that cannot be looked at and have not been heard of for a
--- day. Locked rows are skipped, and an effect in doubt keeps its job.
+-- Deletes up to p_limit ended jobs that have been kept long enough, queue by queue, state by state, the oldest first,
+-- and up to as many expired keys. Deletes also workers that last registered a day ago or earlier, if their locks tell
+-- nothing: they have none, or took it before the server's last start. Locked rows are skipped, and an effect in doubt
+-- keeps its job.
 CREATE OR REPLACE FUNCTION tenure.prune(p_limit int, OUT jobs int, OUT keys int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,6 +1,7 @@
--- Notes how far jobs have come: fenced, in place of what was noted before. It touches neither the lease nor the token, and
--- it never waits for a row: one that an open transaction holds is answered busy, and nothing is noted. Of several reports
--- of one job the last counts. What is out of bounds is brought into them, since nothing depends on it.
+-- Notes how far jobs have come: fenced, in place of what was noted before. It touches neither the lease nor the token.
+-- It never waits for a row: if another open transaction has the job locked, the verdict is `busy`, and nothing is
+-- noted. Of several reports of one job the last counts. A value that is out of bounds is moved to the bound, since
+-- nothing depends on it.
 CREATE OR REPLACE FUNCTION tenure.progress_many(p_jobs bigint[], p_tokens bigint[], p_permille smallint[], p_notes text[])
 RETURNS TABLE (n int, verdict text, token bigint, state smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -39,7 +40,8 @@ BEGIN
     t := tenure.clock_ms();
     FOR shown IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
-         -- Refusals leave lines, which are waited for like locks: they come in one order for all batches.
+         -- A refusal inserts a line into the timeline, and another transaction that inserts the same line waits for
+         -- that, as for a lock. So all batches insert in the same order.
          WHERE noted IS NULL OR u.n <> ALL (noted) ORDER BY u.id, u.token, u.n
     LOOP
         n := shown.n;
@@ -55,7 +57,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- A text of at most so many bytes, cut between characters, and saying so: as the library does it in job.rs.
+-- A text of at most so many bytes, cut between characters, and with ' …' where it was cut. The library does the same in
+-- job.rs.
 CREATE OR REPLACE FUNCTION tenure.shorten(words text, most int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE

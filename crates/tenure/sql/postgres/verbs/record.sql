@@ -22,10 +22,10 @@ CREATE OR REPLACE FUNCTION tenure.state_name(state smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT ('{queued,queued,running,parked,succeeded,dead,cancelled}'::text[])[state + 1] $$;
 
--- A line of the timeline, unless the same call has left one before. Of one verb the last 20 stay, those of the highest
--- tokens: only they are asked for again. A worker's return is looked up for as long as the line that tells of its crash is
--- there, and is written later, so more of those stay. Refusals all stay: they are written without the job's lock, and
--- dropping some would have to wait for others.
+-- Writes a line of the timeline, unless the same call has written it before. A job keeps the last 20 lines of each
+-- verb, those of the highest tokens, because only they are looked up again. A worker's return is looked up for as long
+-- as the line of its crash is there, and is written later than that line, so 60 of them stay. Refusals all stay: they
+-- are written without the job's lock, and dropping some would have to wait for other transactions.
 CREATE OR REPLACE FUNCTION tenure.note(p_job bigint, p_at bigint, p_verb text, p_refused boolean, p_token bigint,
     p_attempt int, p_worker text, p_began bigint, p_became smallint, p_note text) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -54,8 +54,8 @@ BEGIN
     ON CONFLICT (job_id, token, verb, refused) DO NOTHING;
 END $$;
 
--- What a job is now, wherever it is: for those who did not pass the fence. Live first and then ended,
--- and live again: in between it may have been moved either way.
+-- The token and state that a job has now, for the answer to a caller that did not pass the fence. It looks among the
+-- live jobs, then the ended ones, and then the live ones again: meanwhile the job may have been moved either way.
 CREATE OR REPLACE FUNCTION tenure.current(p_job bigint, OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -68,9 +68,10 @@ BEGIN
     END IF;
 END $$;
 
--- Makes a refusal visible, once per job, token and verb, and answers what the job is; no row if there is no such job.
--- Its line names the attempt and the worker that had the token: by the line that ended the attempt, or by the job that it
--- completed. If neither is kept, the attempt is 0. A call without a token leaves no line.
+-- Writes a refusal into the timeline, once per job, token and verb, and answers the job's token and state; NULL if
+-- there is no such job. The line names the attempt and the worker that had the refused token. They are known from the
+-- line that ended that attempt, or from the job if the attempt completed it; if neither is kept, the attempt is 0. A
+-- call without a token leaves no line.
 CREATE OR REPLACE FUNCTION tenure.refuse(p_job bigint, p_shown bigint, p_verb text, p_at bigint,
     OUT token bigint, OUT state smallint)
 LANGUAGE plpgsql AS $$
@@ -92,9 +93,9 @@ BEGIN
     END IF;
 END $$;
 
--- A worker that was thought to be gone has presented its token again: the crash does not count, once. One whose lease was over may
--- come back too, within a lease's length and while the job waits for its next attempt. It never waits: a renewal comes by
--- here, and what is locked now keeps its crash.
+-- Takes a crash back, once: a worker that was thought to be gone has presented its token again. A worker whose lease
+-- was over may come back too, but only within one more lease's length and while the job waits for its next attempt.
+-- This never waits for a lock, since renewals call it; if the job is locked now, its crash stays.
 CREATE OR REPLACE FUNCTION tenure.take_crash_back(p_job bigint, p_shown bigint, p_at bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -104,14 +105,15 @@ DECLARE
 BEGIN
     IF tenure.heard(p_job, p_shown, 'vanish') IS NULL THEN
         lapsed := true;
-        -- Asked before the row is locked: it may be another worker's by now, whom an open transaction must not delay.
+        -- Checked before the row is locked: the job may be another worker's by now, and this transaction may stay open
+        -- for long. Its lock must not delay that worker.
         IF NOT EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = p_job AND j.returns_until >= p_at)
            OR tenure.heard(p_job, p_shown, 'lapse') IS NULL THEN
             RETURN;
         END IF;
     END IF;
-    -- A requeue begins to count anew, and so may a handler's return so long after the crash. After a lapse, nothing else
-    -- may have happened to the job.
+    -- The crash is not among those counted now if the count has begun anew since: by a requeue, or by a handler that
+    -- returned long enough after the crash. After a lapse, nothing at all may have happened to the job since.
     IF EXISTS (SELECT 1 FROM tenure.timeline l
                 WHERE l.job_id = p_job AND l.token > p_shown AND NOT l.refused
                   AND (lapsed OR l.verb = 'requeue'
@@ -123,7 +125,8 @@ BEGIN
     END IF;
     SELECT j.state, j.returns_until, greatest(j.crashes - 1, 0) AS crashes INTO was
       FROM tenure.jobs j WHERE j.id = p_job FOR NO KEY UPDATE SKIP LOCKED;
-    -- Asked under the lock: two calls with the token take one crash back.
+    -- Look for an earlier 'return' only now that the row is locked. Otherwise two calls with the same token could both
+    -- find none, and take two crashes back instead of one.
     IF FOUND AND (NOT lapsed OR was.returns_until >= p_at) AND tenure.heard(p_job, p_shown, 'return') IS NULL THEN
         UPDATE tenure.jobs j
            SET crashes = was.crashes,
@@ -140,9 +143,9 @@ BEGIN
     END IF;
 END $$;
 
--- Whether a line about this job will not outlive it. An ended job is kept from being deleted until the line is
--- committed, and so is a live one whose queue forgets at once; what is being deleted at this moment gets no line.
--- It never waits: a renewal comes by here.
+-- Whether a line about this job may be written, because it will not outlive the job. This locks an ended job against
+-- deletion until the line is committed, and also a live job whose queue deletes jobs as they succeed. A job that is
+-- being deleted at this moment gets no line. It never waits for a lock, since renewals call it.
 CREATE OR REPLACE FUNCTION tenure.is_kept(p_job bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -156,7 +159,7 @@ BEGIN
     RETURN EXISTS (SELECT 1 FROM tenure.jobs j WHERE j.id = p_job);
 END $$;
 
--- What this verb under this token made of the job, if it was heard before; else NULL.
+-- What this verb under this token made of the job, if it was applied before; else NULL.
 CREATE OR REPLACE FUNCTION tenure.heard(p_job bigint, p_token bigint, p_verb text) RETURNS smallint
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,6 +1,6 @@
--- Extends leases: fenced, never shorter than they were, never beyond the maximal runtime. It does not
--- touch the token, and it never waits for a row: one that an open transaction holds is answered busy,
--- neither extended nor stale. Since claim and lapse skip it too, no worker can take it meanwhile.
+-- Extends leases: fenced, never shorter than they were, never beyond the maximal runtime. It does not touch the token.
+-- It never waits for a row: if another open transaction has the job locked, the verdict is `busy`, and the lease is
+-- neither extended nor stale. Claim and lapse skip locked rows too, so no worker can take the job meanwhile.
 CREATE OR REPLACE FUNCTION tenure.renew_many(p_jobs bigint[], p_tokens bigint[], p_lease_ms bigint)
 RETURNS TABLE (n int, verdict text, lease_until bigint, token bigint, state smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -38,7 +38,8 @@ BEGIN
 
     FOR shown IN
         SELECT u.id, u.token, u.n::int AS n FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n)
-         -- Refusals leave lines, which are waited for like locks: they come in one order for all batches.
+         -- A refusal inserts a line into the timeline, and another transaction that inserts the same line waits for
+         -- that, as for a lock. So all batches insert in the same order.
          WHERE held IS NULL OR u.n <> ALL (held) ORDER BY u.id, u.token, u.n
     LOOP
         n := shown.n;

@@ -24,8 +24,9 @@ BEGIN
     END IF;
 END $$;
 
--- Checks a batch of settlements, locks its jobs, and completes those that are to be completed. Answers the places in the
--- batch of those that were, and the time of it all. The rest is for tenure.settle_others.
+-- Checks a batch of settlements, locks its jobs, and applies its completions; none if a job is in the batch twice.
+-- Answers the places in the batch of the completions that were applied, and the time of all settlements of the batch.
+-- The rest is for tenure.settle_others.
 CREATE OR REPLACE FUNCTION tenure.settle_completions(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], OUT applied int[], OUT t bigint)
 LANGUAGE plpgsql
@@ -35,7 +36,8 @@ DECLARE
     size      int := cardinality(p_jobs);
     distinct_ boolean := true;   -- no job is there twice
     plain     boolean;           -- and all are completions
-    -- A snapshot that is older than the job's last effect would leave it behind. Then the job is left to pruning.
+    -- At REPEATABLE READ and above the snapshot may be older than the job's last effect, and would leave that behind
+    -- when the job is deleted. Then the job is kept, and pruning deletes it later.
     forgets   boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
     forgotten bigint[];          -- jobs whose queue deletes them as they succeed
 BEGIN
@@ -47,8 +49,9 @@ BEGIN
         SELECT count(DISTINCT u.id) = size, bool_and(u.verb = 'complete') INTO distinct_, plain
           FROM unnest(p_jobs, p_verbs) u(id, verb);
     END IF;
-    -- Refusals leave lines in the timeline, and a line is waited for like a lock. In the order of jobs there is no circle; but
-    -- those of one job come in the order of the batch, so batches with a job in them more than once come one by one.
+    -- A refusal inserts a line into the timeline, and another transaction that inserts the same line waits for that, as
+    -- for a lock. Batches insert in the order of jobs, so they do not wait in a circle. But lines of one job come in
+    -- the order of the batch. So batches that have a job more than once run one at a time.
     IF NOT distinct_ THEN
         PERFORM pg_advisory_xact_lock('tenure.jobs'::regclass::oid::int, 1);
     END IF;
@@ -72,7 +75,7 @@ BEGIN
          WHERE j.id = ANY (ARRAY[s.id])
            AND j.token = s.token AND j.state + 0 = 2 /* running */
         RETURNING s.n, s.result, j.id, j AS was,
-                  -- A job with an effect in doubt is kept all the same.
+                  -- A job with an effect in doubt is kept, even in a queue that deletes succeeded jobs at once.
                   forgets AND j.queue IN (SELECT q.queue FROM tenure.queues q WHERE q.keep_ms = 0)
                   AND NOT EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.job_id = j.id AND l.state = 0 /* open */) AS goes),
     kept AS (
@@ -82,24 +85,24 @@ BEGIN
          WHERE NOT e.goes)
     SELECT coalesce(array_agg(e.n), '{}'), array_agg(e.id) FILTER (WHERE e.goes) INTO applied, forgotten FROM ended e;
     IF forgotten IS NOT NULL THEN
-        -- The jobs are locked by now, so that nothing is opened for them any more. What was opened since the statement above
-        -- began must not go with its job.
+        -- The jobs are locked now, so that no effect can be opened for them any more. But one may have been opened
+        -- since the statement above took its snapshot, and it must not go with its job.
         IF EXISTS (SELECT 1 FROM tenure.ledger l WHERE l.state = 0 /* open */ AND l.job_id = ANY (forgotten)) THEN
             RAISE EXCEPTION 'an effect was opened at the moment at which its job was completed'
                 USING ERRCODE = 'serialization_failure', HINT = 'Send it again.';
         END IF;
         PERFORM tenure.forget(forgotten);
     END IF;
-    -- Only what was settled here proves a fence: a stale settlement, which is a mere value to its caller, must
-    -- not open the way for the writes beside it.
+    -- Only a settlement that was applied proves a fence. A stale one is only a verdict, which the caller may ignore;
+    -- then the fence must still keep the caller's own writes from being committed.
     IF current_setting('tenure_session.fenced', true) = 'yes' THEN
         PERFORM tenure.prove_fences(array_agg(u.id), array_agg(u.token))
            FROM unnest(p_jobs, p_tokens) WITH ORDINALITY u(id, token, n) WHERE u.n = ANY (applied);
     END IF;
 END $$;
 
--- Settles what tenure.settle_completions has left, one after the other: what is no completion, and what did not pass the
--- fence.
+-- Settles what tenure.settle_completions has left, one after the other: what is no completion, what did not pass the
+-- fence, and everything in a batch that has a job twice.
 CREATE OR REPLACE FUNCTION tenure.settle_others(p_jobs bigint[], p_tokens bigint[], p_verbs text[], p_after_ms bigint[],
     p_notes text[], p_results json[], p_applied int[], t bigint)
 RETURNS TABLE (n int, verdict text, became smallint, token bigint, state smallint)
@@ -130,8 +133,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- One settlement: settled, repeated (applied when it was first sent), stale or not_found. What becomes of the
--- job is decided in lifecycle.rs for SQLite and here for PostgreSQL; one table of cases holds both to it.
+-- One settlement: settled, repeated (applied when it was first sent), stale or not_found. What becomes of the job is
+-- decided in lifecycle.rs for SQLite and here for PostgreSQL; one table of test cases checks both.
 CREATE OR REPLACE FUNCTION tenure.settle_one(p_job bigint, p_token bigint, p_verb text, p_after_ms bigint, p_note text,
     p_result json, t bigint, e bigint, forgetful text[],
     OUT verdict text, OUT became smallint, OUT token bigint, OUT state smallint)
@@ -165,8 +168,9 @@ BEGIN
     verdict := 'settled';
     -- Waiting is not failing: these give their attempt back.
     tries := CASE WHEN p_verb IN ('snooze', 'release', 'park') THEN greatest(was.attempt - 1, 0) ELSE was.attempt END;
-    -- A handler that comes back by itself is no suspect. Its crashes count on, until the last is an hour old: else a job
-    -- that returns and kills in turns would never be buried. A release is the worker's word.
+    -- A job whose handler has returned by itself is no suspect. But its crashes count until the last one is an hour
+    -- old: otherwise a job that returns and kills its worker in turns would never be buried. A release changes neither,
+    -- because the worker decides it and not the handler.
     suspect := p_verb = 'release' AND tenure.is_suspect(was.lane);
     crashes := CASE WHEN p_verb = 'release' OR was.crashed_at > t - tenure.crash_memory() THEN was.crashes ELSE 0 END;
     crashed_at := CASE WHEN crashes > 0 THEN was.crashed_at END;

@@ -1,5 +1,5 @@
--- What must be true of everything that is stored, looked at for the jobs of one window. Each statement answers with the
--- job that it is not true of, and with words.
+-- Checks the jobs of one window: whether what is stored is as it must be. Each statement answers a row for each
+-- violation: the job, and what is wrong, in words.
 
 -- The jobs of the window, and the first one after it.
 -- :window
@@ -10,13 +10,13 @@ SELECT id
  ORDER BY id
  LIMIT :limit
 
--- Every job is there once.
+-- A job is in one of the two tables, not in both.
 -- :twice
 SELECT j.id, 'it is both owed and ended'
   FROM tenure_jobs j JOIN tenure_done d ON d.id = j.id
  WHERE j.id BETWEEN :first AND :last
 
--- Nothing is left of one that is gone.
+-- No row is left of a job that was deleted.
 -- :orphans
 SELECT o.id, 'its ' || o.what || ' is there, but the job is not'
   FROM (SELECT job_id AS id, 'payload' AS what FROM tenure_payloads WHERE job_id BETWEEN :first AND :last
@@ -84,6 +84,6 @@ SELECT r.id, 'its number or its token ' || r.token || ' is from an epoch that ha
         UNION ALL SELECT id, token FROM tenure_done WHERE id BETWEEN :first AND :last) r
  WHERE r.token >> 40 > :epoch OR r.id >> 40 > :epoch
 
--- The lanes of live jobs, to be held against those that their names and crashes give.
+-- The lanes of live jobs. The caller compares them with the lanes that the jobs' names and crashes give.
 -- :lanes
 SELECT id, lane, queue, tenant, kind, crashes, max_crashes FROM tenure_jobs WHERE id BETWEEN :first AND :last

@@ -1,9 +1,9 @@
 -- Leases due jobs: promote, lapse, walk the ring, take. The walk itself is in claim.rs; each step
 -- here is one index probe.
 
--- Whether there is something to promote or to lapse. It is read without the write lock, and so is
--- the ring: an empty claim writes nothing, or processes that share the file would wake each other for
--- ever.
+-- Whether there is something to promote or to lapse. This is read without the write lock, and so is the ring, because
+-- an empty claim must write nothing: a write wakes the other processes that share the file, and their empty claims
+-- would wake this one, for ever.
 -- :probe
 SELECT EXISTS (SELECT 1
                  FROM json_each(:queues) q
@@ -12,7 +12,7 @@ SELECT EXISTS (SELECT 1
                  FROM tenure_jobs
                 WHERE state = 2 /* running */ AND {over})
 
--- Whether a lease is over, but for breaks.
+-- Whether a lease is over, if breaks in time are ignored.
 -- :looks_over
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */ AND lease_until <= :over)
 
@@ -32,22 +32,23 @@ UPDATE tenure_jobs
                ORDER BY run_at, id
                LIMIT :limit)
 
--- The epoch of tokens and ids, since when time has run evenly, the pulse, and its last breaks.
+-- What is stored once for the whole store: the epoch of tokens and ids, since when the clock has run without a break,
+-- the pulse, the ends of its last two gaps, and the guard gap.
 -- :meta
 SELECT epoch, steady_since, pulse, broke, broke_before, guard_gap FROM tenure_meta
 
 -- :paused
 SELECT queue FROM tenure_queues WHERE paused_at IS NOT NULL
 
--- What this worker holds that may be about to kill it, or be killed: NULL for nothing, true if there is a suspect that has
--- not run for long, or that the next crash would bury.
+-- Whether this worker holds suspects: NULL if it holds none; true if one of them began after :suspicious_since, or
+-- would be buried by its next crash; else false.
 -- :holds_suspect
 SELECT max(started_at > :suspicious_since OR crashes + 1 >= max_crashes)
   FROM tenure_jobs
  WHERE state = 2 /* running */ AND lane & 2305843009213693952 <> 0
    AND worker = :worker
 
--- The next lane with ready work. Lanes between the bounds are stepped over, not read.
+-- The next lane with a ready job, from :from on and below :to: one index probe, however many lanes are empty.
 -- :next_lane
 SELECT lane
   FROM tenure_jobs
@@ -84,13 +85,14 @@ UPDATE tenure_jobs
 -- :taken
 SELECT {live} FROM tenure_jobs WHERE id = :job
 
--- How long a worker that found too little may wait.
+-- When the next waiting job of these queues is due: so long a worker may wait that found too few jobs.
 -- :next_due
 SELECT min((SELECT run_at FROM tenure_jobs WHERE state = 1 /* waiting */ AND queue = q.value ORDER BY run_at LIMIT 1))
   FROM json_each(:queues) q
 
--- What a worker holds, for after a claim whose answer was lost; with :request only what that claim got.
+-- The jobs that a worker holds; with :request only those of that claim. A worker asks this when the answer to a claim
+-- was lost.
 -- :held
--- (+id: sorted afterwards, so that running jobs are found by their index.)
+-- (`+id` makes SQLite sort afterwards, so that it finds running jobs by their index.)
 SELECT {live} FROM tenure_jobs WHERE state = 2 /* running */ AND worker = :worker AND (:request IS NULL OR request = :request)
  ORDER BY +id

@@ -1,6 +1,7 @@
 -- Stores jobs. The caller holds the write lock, so that what it reads stays true until it commits.
 
--- How many jobs there were, over all epochs, and one: the next id is the epoch's first and this.
+-- The count of all jobs ever stored, over all epochs, plus one. The id of the next job is this number plus the epoch in
+-- the high bits.
 -- :next_id
 SELECT next_id FROM tenure_meta
 

@@ -1,10 +1,11 @@
 -- Takes jobs back from holders whose lease is over, or whose process is gone.
 --
--- A lease that was granted before time broke, because the machine slept or its clock was set, gets its whole length
--- from then on: those who hold leases stood still too.
+-- The machine may sleep, or its clock may be set forward. A lease that was granted before that gets its whole length
+-- again from then on, but not beyond the job's maximal runtime: its holder could not renew it in time. The same holds,
+-- once, after the workers' pulse stood still. The rule is the section `over` of record.sql.
 
--- Longest over first. It is a look, without the write lock; what it finds is checked again before
--- anything is written.
+-- The jobs whose leases are over, the longest first. This is read without the write lock; what it finds is checked
+-- again before anything is written.
 -- :overdue
 SELECT id, token
   FROM tenure_jobs
@@ -32,7 +33,8 @@ SELECT {live}
 -- :workers
 SELECT worker, queues, kinds, guarded, under, takings, taken_at, free_since FROM tenure_workers ORDER BY worker
 
--- The locks to look at, and whether a free one would tell: not one that was taken before time broke.
+-- The locks of all workers. The last column is whether a free lock would mean that the worker is gone: only if the
+-- worker could take its lock at all, and took it after the last break of the clock.
 -- :guards
 SELECT worker, free_since,
        guarded AND under = :since
@@ -46,7 +48,7 @@ ON CONFLICT (worker) DO UPDATE
    SET queues = excluded.queues, kinds = excluded.kinds, guarded = excluded.guarded, under = excluded.under,
        takings = takings + 1, taken_at = excluded.taken_at, free_since = NULL
 
--- There was a break in time, but the lock is still held: it counts from now on.
+-- The clock had a break, but the worker still holds its lock: from now on the lock counts again.
 -- :keep_guard
 UPDATE tenure_workers
    SET under = :since, takings = takings + 1, taken_at = :now, free_since = NULL
@@ -55,12 +57,13 @@ UPDATE tenure_workers
 -- :retire
 DELETE FROM tenure_workers WHERE worker = :worker
 
--- A look at a worker's lock: since when it was free.
+-- Records since when a worker's lock has been seen free; NULL if it is held.
 -- :looked
 UPDATE tenure_workers SET free_since = :free_since WHERE worker = :worker
 
--- Whether a requeue has begun to count anew since an attempt, or a handler's return so long after its crash that it may
--- have; or, for :any, whether anything has happened since.
+-- Whether the count of crashes has begun anew since the attempt under this token: by a requeue, or by a handler that
+-- returned by itself :memory or more after the attempt's crash. With :any: whether anything has happened to the job
+-- since.
 -- :counted_anew
 SELECT EXISTS (SELECT 1
                  FROM tenure_timeline l
@@ -79,7 +82,8 @@ UPDATE tenure_jobs SET crashes = :crashes, crashed_at = :crashed_at, lane = :lan
 -- :may_return
 UPDATE tenure_jobs SET returns_until = :until WHERE id = :job
 
--- What a worker asks before it looks for all: whether leases are out, and how many workers are known, up to 1,000.
+-- What a worker asks before it looks for all workers: whether jobs are running, and how many workers are registered, up
+-- to 1,000.
 -- :pulse_of
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */),
        (SELECT count(*) FROM (SELECT 1 FROM tenure_workers LIMIT 1000))
@@ -87,7 +91,7 @@ SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */),
 -- :advance_pulse
 UPDATE tenure_meta SET pulse = :now
 
--- Whether a lease is out that was granted before :then: only then a pulse that is too old tells of a stall.
+-- Whether a running job's lease was granted before :then. Only then does a pulse that is too old mean a stall.
 -- :leased_before
 SELECT EXISTS (SELECT 1 FROM tenure_jobs WHERE state = 2 /* running */ AND leased_at < :then)
 
@@ -98,6 +102,7 @@ UPDATE tenure_meta SET broke = :broke, broke_before = :broke_before
 -- :break_time
 UPDATE tenure_meta SET steady_since = :now WHERE steady_since NOT BETWEEN :now - 5000 AND :now
 
--- Workers that cannot be looked at, after they have not been heard of for long.
+-- Forgets workers that registered at :old or earlier, if their locks tell nothing: they have none, or took it before
+-- the last break of the clock.
 -- :forget_workers
 DELETE FROM tenure_workers WHERE taken_at <= :old AND NOT (guarded AND under = :since)

@@ -1,4 +1,5 @@
--- What took effect and what is remembered: written only by a job's holder, under the write lock.
+-- Effects and steps. A job's holder writes them, under the write lock. Besides the holder, only a person's decision
+-- about an effect in doubt is written here.
 
 -- Whether this token owns the running job. Here, and nowhere else, it is decided who may write to the ledger.
 -- :holds
@@ -7,7 +8,7 @@ SELECT 1
  WHERE id = :job
    AND token = :token AND state = 2 /* running */
 
--- The intent, unless there is one already: that there is one row per (job, effect) is what keeps an effect from
+-- Writes the intent, unless there is one already. There is one row per (job, effect), and that keeps an effect from
 -- happening twice.
 -- :open
 INSERT INTO tenure_ledger (job_id, effect, state, token, opened_at)
@@ -49,7 +50,7 @@ SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, 
  ORDER BY l.job_id DESC, l.effect
  LIMIT :limit
 
--- Those whose intent has no outcome, and whose writer does not hold the job any more.
+-- The effects in doubt: the intent has no outcome, and the attempt that wrote it does not hold the job any more.
 -- :effects_in_doubt
 SELECT l.job_id, l.effect, l.state, l.token, l.opened_at, l.ended_at, l.result, l.note,
        1, coalesce(j.state, d.state), coalesce(j.kind, d.kind), coalesce(j.tenant, d.tenant)

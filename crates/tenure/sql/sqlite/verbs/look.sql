@@ -12,7 +12,7 @@ SELECT job_id, at, verb, refused, token, attempt, worker, began, became, note, e
  WHERE job_id = :job
  ORDER BY seq
 
--- A page of live jobs, newest first. Queued is ready or waiting.
+-- A page of live jobs, newest first. :state 1 (queued) means ready or waiting.
 -- :jobs_live
 SELECT {live}
   FROM tenure_jobs
@@ -39,7 +39,7 @@ SELECT {ended}
  ORDER BY id DESC
  LIMIT :limit
 
--- Dead jobs have an index of their own: they are looked for among millions that succeeded.
+-- Dead jobs have an index of their own, so that they are found among millions that succeeded.
 -- :jobs_dead
 SELECT {ended}
   FROM tenure_done
@@ -53,7 +53,7 @@ SELECT {ended}
  ORDER BY id DESC
  LIMIT :limit
 
--- A job that is due is ready to a person, whether or not a claim has promoted it yet.
+-- A job that is due counts as ready, whether or not a claim has made it ready yet.
 -- :overview_live
 SELECT queue, tenant, iif(state = 1 /* waiting */ AND run_at <= :now, 0, state) AS seen, count(*), min(run_at)
   FROM tenure_jobs

@@ -6,7 +6,7 @@ SELECT {live} FROM tenure_jobs WHERE id = :job
 -- :ended
 SELECT {ended} FROM tenure_done WHERE id = :job
 
--- An ended job is owed again, with its counts reset and a token above every earlier one.
+-- Queues an ended job again, with its counts reset and a token above every earlier one.
 -- :requeue
 INSERT INTO tenure_jobs (id, state, lane, priority, run_at, token, attempt, max_attempts, crashes, max_crashes,
                          queue, tenant, kind, args, retry, max_runtime, key, extras, parent, limit_key,

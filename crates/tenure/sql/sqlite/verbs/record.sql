@@ -13,9 +13,10 @@ priority, run_at, token, attempt, max_attempts, crashes, max_crashes, retry, max
 enqueued_at, worker, started_at, NULL, NULL, NULL, finished_at, result, reason, NULL, NULL,
 NULL, 0, NULL, NULL
 
--- Whether a running job's lease has been over since :over. One that was granted before time broke (:since), or before the
--- last break in the pulse (:broke), gets its whole length from then on, but not beyond the job's maximal runtime: its
--- holder could not renew it meanwhile. One that was granted before the break before (:broke_before) has had its pardon.
+-- Whether a running job's lease has been over since :over. If it was granted before the last break of the clock
+-- (:since), or before the end of the last gap in the pulse (:broke), it gets its whole length again from then on, but
+-- not beyond the job's maximal runtime: its holder could not renew it during the break. A gap extends only leases that
+-- were granted after the gap before it (:broke_before); the others were extended by that one.
 -- :over
 lease_until <= :over
    AND (leased_at >= :since AND (leased_at >= :broke OR leased_at < :broke_before)

@@ -5,7 +5,7 @@
 SELECT {live}
 {holds}
 
--- Back to the queue or aside. Settling, lapsing and resuming end here.
+-- Puts a job back into the queue, or parks it. Settling, lapsing and resuming use this.
 -- :put_back
 UPDATE tenure_jobs
    SET state = :state,
@@ -19,7 +19,7 @@ UPDATE tenure_jobs
        worker = NULL, request = NULL, started_at = NULL, leased_at = NULL, lease_ms = NULL, lease_until = NULL
  WHERE id = :job
 
--- Over. Settling, lapsing and cancelling end here.
+-- Ends a job. Settling, lapsing and cancelling use this.
 -- :end
 {as_ended}
   FROM tenure_jobs
@@ -33,7 +33,7 @@ UPDATE tenure_jobs
 -- :remove
 DELETE FROM tenure_jobs WHERE id = :job
 
--- What a job is now, wherever it is: for those who did not pass the fence.
+-- The token and state that a job has now, for the answer to a caller that did not pass the fence.
 -- :current
 SELECT token, state FROM tenure_jobs WHERE id = :job
 UNION ALL
@@ -51,14 +51,14 @@ SELECT attempt, worker
 -- :completed_by
 SELECT attempt, worker FROM tenure_done WHERE id = :job AND token = :token
 
--- What a settlement under this token made of the job, if it was heard before.
+-- What this verb under this token made of the job, if it was applied before.
 -- :heard
 SELECT became
   FROM tenure_timeline
  WHERE job_id = :job AND token = :token AND verb = :verb AND refused = 0
 
--- The last line of this verb that stays when one more is written, and how many were dropped so far. The highest tokens
--- stay: only they are asked for again.
+-- When one more line of this verb is written, this line and those with lower tokens are deleted: only the highest
+-- tokens are looked up again. Also, how many lines of the verb were deleted before.
 -- :last_kept
 SELECT token, (SELECT max(n.earlier) FROM tenure_timeline n WHERE n.job_id = :job AND n.verb = :verb AND n.refused = 0)
   FROM tenure_timeline

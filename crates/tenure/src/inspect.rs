@@ -59,9 +59,14 @@ impl TimelineEntry {
         if verb == Verb::Return { 3 * KEPT } else { KEPT }
     }
 
-    /// The name of the event: the verb, or `stale_write_blocked`.
+    /// The name of the event: the verb, or `stale_write_blocked` for a refused call. A follow-up job
+    /// that was refused is `follow_refused`: its caller held the job.
     pub fn event(&self) -> &'static str {
-        if self.refused { "stale_write_blocked" } else { self.verb.name() }
+        match self.verb {
+            verb if !self.refused => verb.name(),
+            Verb::Follow => "follow_refused",
+            _ => "stale_write_blocked",
+        }
     }
 }
 

@@ -333,6 +333,7 @@ promises! { "settle":
         assert_eq!(w.dump().jobs.len(), 2);
         let line = w.timeline(id).remove(0);
         let note = format!("next not enqueued: job {owner} has its key for another request");
+        assert_eq!(line.event(), "follow_refused");
         assert_eq!((line.verb, line.refused, line.note), (Verb::Follow, true, Some(note)));
     }
 

@@ -23,7 +23,7 @@ pub struct Progress {
 
 impl Progress {
     /// 1,000 permille: everything is done.
-    const WHOLE: u16 = 1_000;
+    pub(crate) const WHOLE: u16 = 1_000;
 
     /// The fraction that is done, and a few words on what is being done. NaN counts as 0, and a
     /// value outside 0 to 1 is clamped.

@@ -90,7 +90,8 @@ impl Sweeper {
         }
         if self.again.is_some_and(|again| now >= again) {
             self.again = None;
-            let _ = self.look(store);
+            let seen = self.look(store);
+            self.note(seen.as_ref().err());
         }
         if now >= self.next_prune() {
             let full = store.prune(BATCH_LIMIT);
@@ -104,7 +105,8 @@ impl Sweeper {
                 // Lost workers that held no jobs must be forgotten too. While no job is running it
                 // is no worker's turn to look for all, so nothing else would find them.
                 self.again.get_or_insert(now + GUARD_GAP);
-                let _ = self.look(store);
+                let seen = self.look(store);
+                self.note(seen.as_ref().err());
             }
         }
         let next = self.look.min(self.next_prune());

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use anyhow::Result;
 use tenure::engine::inspect::{JobDetail, TimelineEntry};
 use tenure::engine::job::{JobId, JobRecord, State};
+use tenure::engine::lifecycle::Verb;
 use tenure::{Timestamp, WorkerId, json};
 
 use super::changes;
@@ -207,7 +208,7 @@ fn noted<'a>(entry: &'a TimelineEntry, timeline: &'a [TimelineEntry]) -> Cow<'a,
 /// The note of an entry; for a refusal also the verb, and its token.
 fn told(entry: &TimelineEntry) -> Cow<'_, str> {
     let note = entry.note.as_deref().unwrap_or_default();
-    if entry.refused {
+    if entry.refused && entry.verb != Verb::Follow {
         format!("{} with token {}: {note}", entry.verb, entry.token).into()
     } else {
         note.into()
@@ -234,7 +235,7 @@ mod tests {
     use tenure::Token;
     use tenure::engine::job::{Json, Name, NewJob};
     use tenure::engine::ledger::{Act, Entry};
-    use tenure::engine::lifecycle::{Outcome, Verb};
+    use tenure::engine::lifecycle::Outcome;
     use tenure::engine::store::{Claim, Look, Settlement, Store, Work};
 
     use super::*;

@@ -17,7 +17,8 @@ impl Context {
     /// Asks the store whether this worker still holds the job, and renews the lease to its full
     /// length: for use right before an action that cannot be undone and has no key. It also fails
     /// if this worker could not renew the lease in time, even if no other worker has taken the job
-    /// meanwhile.
+    /// meanwhile. While an open transaction has the job's row locked, such as one of the handler's
+    /// own after `hold`, the lease keeps the length that it has.
     ///
     /// ```
     /// # use serde::{Deserialize, Serialize};
@@ -104,16 +105,19 @@ impl Context {
         if self.is_cancelled() {
             return Err(stopped());
         }
+        let progress = Progress::new(fraction, note.as_ref());
         {
             let now = Moment::now();
             let mut told = self.0.progress_told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.is_some_and(|told| now.since(told) < PAUSE) && fraction < 1.0 {
+            if told.is_some_and(|told| now.since(told) < PAUSE)
+                && progress.permille() < Progress::WHOLE
+            {
                 return Ok(());
             }
             *told = Some(now);
         }
         let fence = self.fence();
-        let report = Report { fence, progress: Progress::new(fraction, note.as_ref()) };
+        let report = Report { fence, progress };
         let answers = self
             .insist(|| {
                 let report = report.clone();

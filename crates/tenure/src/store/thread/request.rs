@@ -53,6 +53,15 @@ impl Request {
         }
     }
 
+    /// Whether the store applies it once, even if it is sent twice.
+    pub(super) fn may_be_repeated(&self) -> bool {
+        match self {
+            Request::Enqueue(jobs, _) => jobs.iter().all(|job| job.key.is_some()),
+            Request::Ledger(..) => true,
+            Request::Call(_) => false,
+        }
+    }
+
     /// Serves the request in a call of its own. If it waited for a lock and did not get it, so that
     /// nothing was done, returns the request with the error.
     pub(super) fn alone(self, engine: &mut Engine) -> Option<(Request, Error)> {

@@ -129,9 +129,11 @@ fn ledger(
 
 /// Handles requests whose common call failed.
 fn separate(engine: &mut Engine, requests: Vec<Request>, error: &Error) -> Unanswered {
-    // Perhaps the store refuses only one of these requests, and nothing was done. Send each alone,
-    // so that the others do not get the error of that one.
-    if !error.is_transient() && requests.len() > 1 {
+    // Perhaps the store refuses only one of these requests. Send each alone, so that the others do
+    // not get the error of that one. After an error that leaves open whether the call was applied,
+    // only requests that may be repeated are sent again: other jobs would be stored twice.
+    let may_repeat = || error.did_nothing() || requests.iter().all(Request::may_be_repeated);
+    if !error.is_transient() && requests.len() > 1 && may_repeat() {
         return requests.into_iter().filter_map(|request| request.alone(engine)).collect();
     }
     let each = requests.into_iter().map(|request| (request, error.for_another()));

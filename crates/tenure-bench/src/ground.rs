@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail};
 use postgres::{Client, NoTls};
 use tempfile::TempDir;
 use tenure::engine::clock::unique;
-use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::postgres::{
+    Migrations, Postgres, PostgresOptions, Roles, ServerAddress,
+};
 use tenure::engine::store::sqlite::Sqlite;
 use tenure::{Address, Error};
 use tenure_cluster::{Binaries, Cluster, Settings};
@@ -144,7 +146,10 @@ impl Ground {
         let site = self.site();
         match &self.kind {
             Kind::Directory(_) => {
-                Sqlite::open(Path::new(&site.url), &tenure::engine::store::Options::default())?;
+                Sqlite::open(
+                    Path::new(&site.url),
+                    &tenure::engine::store::StoreOptions::default(),
+                )?;
             }
             Kind::Database { .. } => {
                 Migrations::connect(&ServerAddress::parse(&site.url)?)?.up(Roles::Leave)?;
@@ -225,7 +230,7 @@ impl Ground {
         match &self.kind {
             Kind::Directory(_) => {
                 let file = Path::new(&site.url);
-                let facts = Sqlite::open(file, &tenure::engine::store::Options::default())?;
+                let facts = Sqlite::open(file, &tenure::engine::store::StoreOptions::default())?;
                 let facts = facts.facts()?;
                 let synced = if facts.is_synced { "FULL" } else { "not FULL" };
                 let durability =
@@ -234,7 +239,7 @@ impl Ground {
             }
             Kind::Database { cluster, .. } => {
                 let address = ServerAddress::parse(&site.url)?;
-                let mut store = Postgres::open(&address, &Options::default())?;
+                let mut store = Postgres::open(&address, &PostgresOptions::default())?;
                 // Packagers append a name of their own to the version.
                 let version = store.facts().version.split_whitespace().next();
                 let version = version.unwrap_or_default().to_owned();

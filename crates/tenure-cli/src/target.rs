@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use tenure::Address;
-use tenure::engine::inspect::Due;
+use tenure::engine::inspect::DueJobs;
 use tenure::engine::store::Store;
 use tenure::engine::store::migrate::Status;
 use tenure::engine::store::postgres::{Brought, Contents, Durability, Newer, Roles, ServerAddress};
@@ -126,7 +126,7 @@ impl Target {
     }
 
     /// What is due, by queue and kind; none if this role may not read it.
-    pub(crate) fn due(&self) -> Result<Option<Vec<Due>>> {
+    pub(crate) fn due(&self) -> Result<Option<Vec<DueJobs>>> {
         match self {
             Target::File(file) => file::due(file),
             Target::Server(address) => server::due(address),

@@ -8,11 +8,11 @@ mod shell;
 use std::time::Duration;
 
 use shell::Shell;
-use tenure::engine::store::postgres::{Holder, Options, Postgres, ServerAddress};
+use tenure::engine::store::postgres::{Holder, Postgres, PostgresOptions, ServerAddress};
 
 fn open(url: &str) -> (Postgres, ServerAddress) {
     let address = ServerAddress::parse(url).unwrap();
-    (Postgres::open(&address, &Options::default()).unwrap(), address)
+    (Postgres::open(&address, &PostgresOptions::default()).unwrap(), address)
 }
 
 #[test]

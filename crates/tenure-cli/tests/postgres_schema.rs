@@ -8,7 +8,7 @@ mod shell;
 use serde_json::json;
 use shell::{Ran, Shell, claim, settle_next};
 use tenure::engine::lifecycle::Outcome;
-use tenure::engine::store::postgres::{Options, Postgres, ServerAddress};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions, ServerAddress};
 
 const INSTALLATION: &str = "SELECT installation FROM tenure.meta";
 
@@ -83,7 +83,8 @@ fn each_role_may_do_its_own_work_and_no_more() {
 
     assert_eq!(at(&shell, &enqueuer, &["enqueue", "k"]).stdout, "1\n");
     let mut store =
-        Postgres::open(&ServerAddress::parse(&worker).unwrap(), &Options::default()).unwrap();
+        Postgres::open(&ServerAddress::parse(&worker).unwrap(), &PostgresOptions::default())
+            .unwrap();
     settle_next(&mut store, Outcome::Bury { reason: "no".into() });
     for args in [&["jobs", "show", "1"][..], &["stats"], &["dead", "list"], &["queues", "list"]] {
         assert_eq!(at(&shell, &reader, args).code, 0, "{args:?}");

@@ -3,7 +3,7 @@
 use tenure::Limits;
 use tenure::drill::Explorable;
 use tenure::engine::clock::{Clock, Timestamp};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Result, postgres};
 
 use crate::model::Model;
@@ -49,7 +49,7 @@ impl Engine {
     /// An empty store. A file is made in a new directory below `directory`.
     pub fn fresh(self, directory: &std::path::Path) -> Result<(Box<dyn Explorable>, Clock)> {
         let clock = Clock::manual(START);
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let store: Box<dyn Explorable> = match self {
             Engine::Model => Box::new(Model::new(clock.clone(), options.limits)),
             Engine::SqliteInMemory => Box::new(Sqlite::in_memory(&options)?),
@@ -58,11 +58,13 @@ impl Engine {
                 Box::new(Sqlite::open(directory.join(file), &options)?)
             }
             Engine::Postgres => {
-                Box::new(servers::fresh("tenure", &clock, &postgres::Options::default())?)
+                Box::new(servers::fresh("tenure", &clock, &postgres::PostgresOptions::default())?)
             }
-            Engine::PostgresRenamed => {
-                Box::new(servers::fresh(OTHER_SCHEMA, &clock, &postgres::Options::default())?)
-            }
+            Engine::PostgresRenamed => Box::new(servers::fresh(
+                OTHER_SCHEMA,
+                &clock,
+                &postgres::PostgresOptions::default(),
+            )?),
         };
         Ok((store, clock))
     }

@@ -21,7 +21,7 @@ use tenure::engine::clock::{Clock, Timestamp, millis};
 use tenure::engine::inspect::{QueueSettings, Raise, TimelineEntry};
 use tenure::engine::job::{JobId, JobRecord, Limits, Name, NewJob, RetryPolicy, State, Tenant};
 use tenure::engine::lease::{Fence, Stale, WorkerId, first_of};
-use tenure::engine::ledger::{Effect, Step};
+use tenure::engine::ledger::{EffectRecord, Step};
 use tenure::engine::lifecycle::{Outcome, Verb};
 use tenure::engine::store::{
     Attempt, Claim, Claimed, Cursor, Enqueued, GROUP_LIMIT, GUARD_GAP, LAPSE_LIMIT, PASS_LIMIT,
@@ -49,7 +49,7 @@ pub struct Model {
     timeline: Vec<TimelineEntry>,
     keys: BTreeMap<(Tenant, String), KeyRecord>,
     queues: BTreeMap<Name, QueueSettings>,
-    ledger: BTreeMap<(JobId, Name), Effect>,
+    ledger: BTreeMap<(JobId, Name), EffectRecord>,
     steps: BTreeMap<(JobId, Name), Step>,
     workers: BTreeMap<WorkerId, WorkerRecord>,
     /// The workers whose lock is held.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::engine::store::{Look, Result};
 
 use tenure::Filter;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 
 /// A process that enqueues as fast as it can, and what it has reported so far.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ pub fn contend(program: &Path, file: &Path, kills: usize, patience: usize) -> Re
 }
 
 fn all_ids(file: &Path) -> Result<BTreeSet<i64>> {
-    let mut store = Sqlite::open(file, &Options::default())?;
+    let mut store = Sqlite::open(file, &StoreOptions::default())?;
     let mut filter = Filter::default();
     let mut ids = BTreeSet::new();
     loop {

@@ -12,8 +12,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use postgres::{Client, NoTls};
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::engine::clock::Clock;
-use tenure::engine::store::migrate::Standing;
-use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::migrate::MigrationState;
+use tenure::engine::store::postgres::{
+    Migrations, Postgres, PostgresOptions, Roles, ServerAddress,
+};
 use tenure::engine::store::{Error, Result};
 
 use crate::engines::START;
@@ -115,7 +117,7 @@ fn plain(url: &str, database: Option<&str>) -> String {
 
 /// An empty store in this thread's own database, in a schema of this name. There may be one at a
 /// time for each name and thread.
-pub fn fresh(schema: &str, clock: &Clock, options: &Options) -> Result<Postgres> {
+pub fn fresh(schema: &str, clock: &Clock, options: &PostgresOptions) -> Result<Postgres> {
     let address = ServerAddress::parse(&address(&database(), schema))?;
     if is_bloated(schema) {
         drop_schema(schema);
@@ -141,7 +143,7 @@ pub(crate) const MUTANT: &str = "mutant";
 /// An empty store whose functions are patched, in a schema of its own.
 pub fn patched(patches: &[Patch], clock: &Clock) -> Result<Postgres> {
     let address = install_mutant(patches)?;
-    Postgres::with_test_clock(&address, &Options::default(), clock.clone())
+    Postgres::with_test_clock(&address, &PostgresOptions::default(), clock.clone())
 }
 
 /// Installs patched functions into a schema of their own, replacing what was there.
@@ -172,7 +174,7 @@ fn drop_schema(schema: &str) {
 /// Brings the schema to this binary's version, whatever an earlier one left there.
 fn install(address: &ServerAddress, schema: &str) -> Result<()> {
     let mut migrations = Migrations::connect(address)?;
-    let applied = |standing: &Standing| matches!(standing, Standing::Applied(_));
+    let applied = |standing: &MigrationState| matches!(standing, MigrationState::Applied(_));
     if !migrations.status()?.iter().all(|step| applied(&step.standing)) {
         drop_schema(schema);
         migrations.up(Roles::Leave)?;

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tenure::engine::clock::monotonic;
 use tenure::engine::inspect::{EffectFilter, EffectView, Wrong};
 use tenure::engine::job::{JobId, Json, Name, NewJob, State};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Enqueued, Store};
 use tenure::{Address, Job, Token};
 
@@ -261,7 +261,7 @@ impl Bench {
     pub fn sqlite(program: &Path, directory: &Path) -> Bench {
         let file = directory.join("jobs.db");
         let place = file.to_str().expect("a name that can be written").to_owned();
-        let store = Box::new(Sqlite::open(&file, &Options::default()).expect("a new file"));
+        let store = Box::new(Sqlite::open(&file, &StoreOptions::default()).expect("a new file"));
         Bench { place, store, directory: directory.to_owned(), program: Program::itself(program) }
     }
 

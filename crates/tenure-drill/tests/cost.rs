@@ -18,7 +18,7 @@ use tenure::WorkerId;
 use tenure::engine::clock::Clock;
 use tenure::engine::job::{Json, Name, NewJob, Tenant};
 use tenure::engine::lifecycle::Outcome;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Settlement, Work};
 use tenure_drill::engines::START;
 
@@ -46,7 +46,8 @@ fn ask(kind: &str, n: usize) -> Claim {
 /// A store with 400 ready jobs of four tenants.
 fn store() -> Sqlite {
     let mut store =
-        Sqlite::in_memory(&Options { clock: Clock::manual(START), ..Options::default() }).unwrap();
+        Sqlite::in_memory(&StoreOptions { clock: Clock::manual(START), ..StoreOptions::default() })
+            .unwrap();
     for n in 0..400 {
         let tenant = Tenant::check(format!("t{}", n % 4)).unwrap();
         store.enqueue(&[job("work").tenant(tenant)]).unwrap();
@@ -189,7 +190,7 @@ const BATCH: usize = 100;
 
 /// A store in a file, on which the calls of the test have been made before.
 fn warm(directory: &Path) -> Sqlite {
-    let mut store = Sqlite::open(directory.join("jobs.db"), &Options::default()).unwrap();
+    let mut store = Sqlite::open(directory.join("jobs.db"), &StoreOptions::default()).unwrap();
     let mut held = Vec::new();
     for _ in 0..6 {
         store.enqueue(&vec![job("work"); BATCH]).unwrap();

@@ -17,7 +17,9 @@ use tenure::WorkerId;
 use tenure::engine::clock::Clock;
 use tenure::engine::job::{Json, Name, NewJob};
 use tenure::engine::lifecycle::Outcome;
-use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::postgres::{
+    Migrations, Postgres, PostgresOptions, Roles, ServerAddress,
+};
 use tenure::engine::store::{Claim, Settlement, Work};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::engines::START;
@@ -25,7 +27,7 @@ use tenure_drill::servers;
 
 /// A session that has claimed from empty tables until its plans were cached.
 fn warmed() -> Client {
-    drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).unwrap());
+    drop(servers::fresh("tenure", &Clock::manual(START), &PostgresOptions::default()).unwrap());
     let mut client = servers::connect(&servers::database());
     // Emptied as if new, and without autovacuum: statistics and vacuuming would only help.
     client
@@ -324,7 +326,7 @@ impl Counter {
 
     fn connect(&self) -> Postgres {
         let address = ServerAddress::parse(&self.cluster.url()).unwrap();
-        Postgres::open(&address, &Options::default()).unwrap()
+        Postgres::open(&address, &PostgresOptions::default()).unwrap()
     }
 
     fn numbers<const N: usize>(&self, sql: &str) -> [i64; N] {

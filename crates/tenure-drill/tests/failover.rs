@@ -11,7 +11,7 @@ use tenure::engine::job::{JobId, Json, Name, NewJob};
 use tenure::engine::lease::{Fence, WorkerId};
 use tenure::engine::lifecycle::Outcome;
 use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Enqueued, Look, Settled, Settlement, Store, Work};
 use tenure_cluster::{Binaries, Cluster, Settings};
 
@@ -86,7 +86,7 @@ fn live(store: &mut dyn Store, copy: impl FnOnce()) -> Past {
 // ── SQLite ───────────────────────────────────────────────────────────────────────────────────────
 
 fn open(file: &Path) -> Sqlite {
-    Sqlite::open(file, &Options::default()).unwrap()
+    Sqlite::open(file, &StoreOptions::default()).unwrap()
 }
 
 /// A consistent copy of the database file alone, as `sqlite3 jobs.db ".backup copy.db"` makes it.
@@ -177,7 +177,8 @@ fn the_witness_is_never_ahead_of_the_file_whoever_writes() {
 
 fn connect(cluster: &Cluster, database: &str) -> Postgres {
     let url = cluster.url_as("tenure", database);
-    Postgres::open(&ServerAddress::parse(&url).unwrap(), &postgres::Options::default()).unwrap()
+    Postgres::open(&ServerAddress::parse(&url).unwrap(), &postgres::PostgresOptions::default())
+        .unwrap()
 }
 
 fn cluster() -> Cluster {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure::engine::clock::monotonic;
 use tenure::engine::job::{Json, Name, NewJob};
 use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Enqueued, Look, Store};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
 use tenure_drill::holders::{Holder, sweep};
@@ -31,7 +31,8 @@ fn put(store: &mut dyn Store, n: usize) {
 }
 
 fn connect(url: &str) -> Postgres {
-    Postgres::open(&ServerAddress::parse(url).unwrap(), &postgres::Options::default()).unwrap()
+    Postgres::open(&ServerAddress::parse(url).unwrap(), &postgres::PostgresOptions::default())
+        .unwrap()
 }
 
 fn cluster() -> Cluster {
@@ -68,7 +69,7 @@ fn kill_and_take_back(store: &mut dyn Store, place: &str, times: usize) -> Durat
 fn on_sqlite_a_killed_process_is_noticed_whatever_its_lease() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("jobs.db");
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    let mut store = Sqlite::open(&file, &StoreOptions::default()).unwrap();
     kill_and_take_back(&mut store, file.to_str().unwrap(), 5);
     assert!(store.workers().unwrap().is_empty(), "nothing is left of the dead");
     let guards =
@@ -91,7 +92,7 @@ fn on_postgresql_a_killed_process_is_noticed_whatever_its_lease() {
 fn a_stopped_process_loses_its_job_with_its_lease_and_is_refused_when_it_wakes() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("jobs.db");
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    let mut store = Sqlite::open(&file, &StoreOptions::default()).unwrap();
     put(&mut store, 1);
     let lease = Duration::from_secs(2);
     let sleeper = Holder::start(holder(), file.to_str().unwrap(), 1, lease);

@@ -31,7 +31,7 @@ fn cluster() -> Cluster {
 
 fn connect(cluster: &Cluster) -> Postgres {
     let address = ServerAddress::parse(&cluster.url()).unwrap();
-    Postgres::open(&address, &postgres::Options::default()).unwrap()
+    Postgres::open(&address, &postgres::PostgresOptions::default()).unwrap()
 }
 
 fn job(queue: &str) -> NewJob {

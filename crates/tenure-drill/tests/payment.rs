@@ -15,7 +15,7 @@ use tenure::engine::lease::{Fence, WorkerId};
 use tenure::engine::ledger::{Act, Answer, EffectKey, Entry, Resolution, effect_name};
 use tenure::engine::lifecycle::Outcome;
 use tenure::engine::store::postgres::{self, Migrations, Postgres, Roles, ServerAddress};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Resolved, Settled, Settlement, Store};
 use tenure_cluster::{Binaries, Cluster, Settings};
 use tenure_drill::holders::{Holder, sweep};
@@ -137,7 +137,7 @@ fn parked(store: &mut dyn Store, place: &str, directory: &Path) {
 fn on_sqlite_a_payment_is_made_once_whatever_dies() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("jobs.db");
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    let mut store = Sqlite::open(&file, &StoreOptions::default()).unwrap();
     sent_again(&mut store, file.to_str().unwrap(), directory.path());
     parked(&mut store, file.to_str().unwrap(), directory.path());
 }
@@ -148,7 +148,7 @@ fn on_postgresql_a_payment_is_made_once_whatever_dies() {
     let cluster = Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
     let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
-    let mut store = Postgres::open(&address, &postgres::Options::default()).unwrap();
+    let mut store = Postgres::open(&address, &postgres::PostgresOptions::default()).unwrap();
     sent_again(&mut store, &cluster.url(), directory.path());
     parked(&mut store, &cluster.url(), directory.path());
 }

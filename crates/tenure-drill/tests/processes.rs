@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::WorkerId;
 use tenure::engine::clock::monotonic;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Wake, Work};
 use tenure_drill::processes::{Writer, contend};
 
@@ -33,7 +33,7 @@ fn nothing_acknowledged_is_lost_when_writers_are_killed_and_nobody_starves() {
 fn a_wait_is_ended_by_another_processs_commit() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("jobs.db");
-    let mut store = Sqlite::open(&file, &Options::default()).unwrap();
+    let mut store = Sqlite::open(&file, &StoreOptions::default()).unwrap();
     let ask = Claim::new(WorkerId::unique(), 1, Duration::from_secs(30));
     assert!(store.claim(&ask).unwrap().attempts.is_empty());
     let mut other = Writer::start(writer(), &file);

@@ -213,7 +213,7 @@ fn workers_behind_a_transaction_pooler_do_every_job_once() {
         .up(Roles::Leave)
         .unwrap();
     let address = ServerAddress::parse(&pooler.url()).unwrap();
-    let open = || Postgres::open(&address, &postgres::Options::default()).unwrap();
+    let open = || Postgres::open(&address, &postgres::PostgresOptions::default()).unwrap();
     assert!(!open().facts().is_direct, "the pooler was noticed");
 
     let job =
@@ -312,7 +312,7 @@ fn nobody_who_lives_is_taken_for_gone_and_everybody_who_died_is_noticed() {
         Cluster::start(&Binaries::find_or_install().unwrap(), &Settings::new()).unwrap();
     let address = ServerAddress::parse(&cluster.url()).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
-    let open = || Postgres::open(&address, &postgres::Options::default()).unwrap();
+    let open = || Postgres::open(&address, &postgres::PostgresOptions::default()).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_tenure-drill-holder"));
     let job =
         NewJob::new(Name::check("kind", "work").unwrap(), Json::check("args", "{}", 10).unwrap());

@@ -14,9 +14,9 @@ use tenure::engine::job::{
 };
 use tenure::engine::lease::{Fence, Reason, Stale, Token};
 use tenure::engine::raw as own;
-use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions};
 use tenure::postgres::tokio_postgres::{self, Client, IsolationLevel, NoTls};
-use tenure::postgres::{Error, Refusal};
+use tenure::postgres::{CallError, Refusal};
 use tenure_drill::engines::{OTHER_SCHEMA, START};
 use tenure_drill::servers;
 use tenure_drill::sessions::Lab;
@@ -57,7 +57,7 @@ impl User {
     }
 
     /// Jobs and a row of the user's own, committed.
-    fn try_enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+    fn try_enqueue(&mut self, jobs: &[NewJob]) -> Result<Vec<Enqueued>, CallError> {
         self.runtime.block_on(async {
             let tx = self.client.transaction().await.unwrap();
             tx.execute(WRITE, &[]).await.unwrap();
@@ -68,7 +68,7 @@ impl User {
     }
 
     /// The job's completion and a row of the user's own, committed.
-    fn complete(&mut self, fence: Fence) -> Result<(), Error> {
+    fn complete(&mut self, fence: Fence) -> Result<(), CallError> {
         self.runtime.block_on(async {
             let tx = self.client.transaction().await.unwrap();
             tx.execute(WRITE, &[]).await.unwrap();
@@ -129,9 +129,9 @@ fn refusals(lab: &mut Lab) -> i64 {
     lab.number("SELECT count(*) FROM tenure.event WHERE refused")
 }
 
-fn stale(answer: Result<(), Error>) -> Stale {
+fn stale(answer: Result<(), CallError>) -> Stale {
     match answer {
-        Err(Error::Stale(stale)) => stale,
+        Err(CallError::Stale(stale)) => stale,
         other => panic!("{other:?}"),
     }
 }
@@ -193,7 +193,7 @@ fn a_transaction_that_is_sent_again_writes_nothing_twice() {
     let mut user = User::of(lab.database());
     user.complete(shown).unwrap();
     let again = user.complete(shown);
-    assert!(matches!(again, Err(Error::AlreadyDone(fence)) if fence == shown), "{again:?}");
+    assert!(matches!(again, Err(CallError::AlreadyDone(fence)) if fence == shown), "{again:?}");
     let words = again.unwrap_err().to_string();
     assert!(words.contains("has completed job 1 before"), "{words}");
     assert_eq!(counts(&mut lab), (1, 1));
@@ -223,7 +223,10 @@ fn every_call_tells_a_job_that_ended_from_one_that_is_gone() {
             own::hold(&user.client, SCHEMA, gone).await,
         ];
         for answer in gone_ {
-            assert!(matches!(answer, Err(Error::NotFound(fence)) if fence == gone), "{answer:?}");
+            assert!(
+                matches!(answer, Err(CallError::NotFound(fence)) if fence == gone),
+                "{answer:?}"
+            );
         }
     });
     assert!(!user.refused(gone), "there is nothing to leave a trace of");
@@ -326,7 +329,7 @@ fn all_options() -> Vec<NewJob> {
 #[test]
 fn every_option_arrives_as_it_does_through_the_port() {
     let (mut ours, mut theirs) = (Lab::new(), Lab::new());
-    let mut port = Postgres::open(&ours.address(), &Options::default()).unwrap();
+    let mut port = Postgres::open(&ours.address(), &PostgresOptions::default()).unwrap();
     let mut user = User::member(&theirs, "enqueuer");
     for _ in 0..2 {
         let (by_port, by_user) = (port.enqueue(&all_options()), user.enqueue(&all_options()));
@@ -342,7 +345,7 @@ fn every_option_arrives_as_it_does_through_the_port() {
 }
 
 fn records(lab: &Lab) -> Vec<JobRecord> {
-    let mut store = Postgres::open(&lab.address(), &Options::default()).unwrap();
+    let mut store = Postgres::open(&lab.address(), &PostgresOptions::default()).unwrap();
     store.jobs(&Filter::default(), 100).unwrap()
 }
 
@@ -366,14 +369,14 @@ fn what_makes_no_sense_is_refused_before_it_is_sent() {
     let mut lab = Lab::new();
     let mut user = User::of(lab.database());
     let too_many = user.try_enqueue(&vec![job(); 1_001]);
-    assert!(matches!(too_many, Err(Error::Invalid(_))), "{too_many:?}");
+    assert!(matches!(too_many, Err(CallError::Invalid(_))), "{too_many:?}");
     assert_eq!(user.enqueue(&[]), []);
     let fence = running(&mut lab);
     let injection = "tenure\".x; DROP TABLE public.effects; --";
     user.runtime.block_on(async {
         let small = Limits { args: 1, result: 1 };
         let large = own::enqueue(&user.client, SCHEMA, &[job()], &small).await;
-        assert!(matches!(large, Err(Error::Invalid(_))), "{large:?}");
+        assert!(matches!(large, Err(CallError::Invalid(_))), "{large:?}");
         for schema in ["", "pg_x", injection] {
             let answer = own::complete(&user.client, schema, fence, None).await;
             let words = answer.unwrap_err().to_string();
@@ -393,15 +396,15 @@ fn what_the_driver_says_is_kept() {
     let nobody = User::member(&lab, "nobody");
     let fence = Fence { job: JobId(1), token: Token(1) };
     let answer = nobody.runtime.block_on(own::hold(&nobody.client, SCHEMA, fence));
-    let Err(Error::Driver(cause)) = answer else { panic!("{answer:?}") };
+    let Err(CallError::Driver(cause)) = answer else { panic!("{answer:?}") };
     assert_eq!((cause.code().unwrap().code(), own::refusal(&cause)), ("42501", None));
-    assert!(Error::Driver(cause).to_string().contains("SQLSTATE 42501"));
+    assert!(CallError::Driver(cause).to_string().contains("SQLSTATE 42501"));
 }
 
 #[test]
 fn a_schema_of_another_name_serves_as_well() {
     let clock = Clock::manual(START);
-    let mut store = servers::fresh(OTHER_SCHEMA, &clock, &Options::default()).unwrap();
+    let mut store = servers::fresh(OTHER_SCHEMA, &clock, &PostgresOptions::default()).unwrap();
     let user = User::of(&servers::database());
     let fence = Fence { job: JobId(1), token: Token(1) };
     user.runtime.block_on(async {

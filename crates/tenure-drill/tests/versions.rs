@@ -12,7 +12,7 @@ use tenure::engine::clock::{Clock, unique};
 use tenure::engine::job::{Limits, State};
 use tenure::engine::lifecycle::Outcome;
 use tenure::engine::store::postgres::{Migrations, Postgres, Roles, ServerAddress};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Look, Settled, Settlement, Store};
 use tenure_drill::servers;
 
@@ -124,9 +124,11 @@ fn an_installation_of_an_earlier_release_becomes_what_a_new_one_is() {
         old.up();
         let (was, is) = (old.catalog(), new.catalog());
         assert_eq!((difference(&was, &is), difference(&is, &was)), (vec![], vec![]), "{file:?}");
-        let mut store =
-            Postgres::open(&old.address(), &tenure::engine::store::postgres::Options::default())
-                .unwrap();
+        let mut store = Postgres::open(
+            &old.address(),
+            &tenure::engine::store::postgres::PostgresOptions::default(),
+        )
+        .unwrap();
         assert_eq!(work_off(&mut store), 1, "its jobs are still there");
         assert!(store.check(None, 100).unwrap().wrong.is_empty());
     }
@@ -284,7 +286,7 @@ fn a_type_that_the_user_s_own_function_needs_is_not_taken_away() {
 #[test]
 fn a_file_of_an_earlier_release_becomes_what_a_new_one_is() {
     let directory = tempfile::tempdir().unwrap();
-    let options = Options { clock: Clock::system(), limits: Limits::default() };
+    let options = StoreOptions { clock: Clock::system(), limits: Limits::default() };
     let schema = |file: &Path| -> Vec<String> {
         let connection = rusqlite::Connection::open(file).unwrap();
         let mut lines = connection

@@ -22,7 +22,7 @@ pub use self::handle::{Handle, JobError};
 use crate::clock::Clock;
 use crate::inspect::{Identity, JobDetail};
 use crate::job::{BATCH_LIMIT, JobId, Limits, Name, NewJob, RetryPolicy};
-use crate::store::Options as StoreOptions;
+use crate::store::StoreOptions;
 use crate::store::place::Place;
 use crate::store::thread::Link;
 use crate::store::{Address, Changed, Enqueued, Error, Incomplete, Result, Store, Verdict};
@@ -113,27 +113,27 @@ pub(crate) struct Inner {
 /// # }
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct TenureOptions {
     store: StoreOptions,
     observer: Observer,
 }
 
-impl Options {
+impl TenureOptions {
     /// The largest sizes that the store accepts from this program.
-    pub fn limits(mut self, limits: Limits) -> Options {
+    pub fn limits(mut self, limits: Limits) -> TenureOptions {
         self.store.limits = limits;
         self
     }
 
     /// Calls this for each event, in addition to `tracing`. It can be called several times; all
     /// observers are called.
-    pub fn observe(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> Options {
+    pub fn observe(mut self, observe: impl Fn(&Event) + Send + Sync + 'static) -> TenureOptions {
         self.observer = self.observer.and(observe);
         self
     }
 
     /// The clock of a store on SQLite: for tests. PostgreSQL has a clock of its own.
-    pub fn clock(mut self, clock: Clock) -> Options {
+    pub fn clock(mut self, clock: Clock) -> TenureOptions {
         self.store.clock = clock;
         self
     }
@@ -144,7 +144,7 @@ impl Options {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        let Options { store: options, observer } = self;
+        let TenureOptions { store: options, observer } = self;
         let place = Arc::new(Place::new(&address.try_into()?, &options)?);
         let (there, how) = (Arc::clone(&place), options.clone());
         let open = Link::open(move || there.connect(&how), |engine| engine.store().identity());
@@ -168,8 +168,8 @@ impl Tenure {
     }
 
     /// Options for opening a store.
-    pub fn options() -> Options {
-        Options::default()
+    pub fn options() -> TenureOptions {
+        TenureOptions::default()
     }
 
     /// A job to enqueue. Set its options, and await it.

@@ -9,11 +9,12 @@
 //! use tenure::engine::job::{Json, Limits, Name, NewJob};
 //! use tenure::WorkerId;
 //! use tenure::engine::lifecycle::Outcome;
-//! use tenure::engine::store::sqlite::{Options, Sqlite};
+//! use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 //! use tenure::engine::store::{Claim, Settled, Settlement, Work};
 //!
 //! let clock = Clock::manual(Timestamp::from_millis(0));
-//! let mut store = Sqlite::in_memory(&Options { clock: clock.clone(), ..Options::default() })?;
+//! let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
+//! let mut store = Sqlite::in_memory(&options)?;
 //! let kind = Name::check("kind", "hello")?;
 //! store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", Limits::default().args)?)])?;
 //!

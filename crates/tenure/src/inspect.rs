@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::clock::Timestamp;
 use crate::job::{JobId, Json, Key, Name, State, Tenant, UnknownName};
 use crate::lease::{Token, WorkerId};
-use crate::ledger::{Effect, EffectKey};
+use crate::ledger::{EffectKey, EffectRecord};
 use crate::lifecycle::Verb;
 use crate::record::JobRecord;
 
@@ -240,7 +240,7 @@ pub struct EffectFilter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectView {
     /// The effect.
-    pub effect: Effect,
+    pub effect: EffectRecord,
     /// Whether it is unknown if the effect happened: its intent has no outcome, and the attempt
     /// that wrote it does not hold the job any more.
     pub in_doubt: bool,
@@ -262,16 +262,16 @@ impl EffectView {
 
 /// Jobs of one kind in one queue that are due and not claimed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct DueJobs {
     /// The queue.
     pub queue: Name,
     /// The kind.
     pub kind: Name,
-    /// How many were counted. The count is bounded: from [`Due::EACH`] on there may be more.
+    /// How many were counted. The count is bounded: from [`DueJobs::EACH`] on there may be more.
     pub jobs: u64,
 }
 
-impl Due {
+impl DueJobs {
     /// How many lanes are checked. Each combination of queue, tenant and kind has a lane.
     pub const LANES: usize = 1_000;
     /// How many jobs of each lane are counted.

@@ -166,7 +166,7 @@ impl Standing {
 
 /// An effect as the ledger keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Effect {
+pub struct EffectRecord {
     /// The job.
     pub job: JobId,
     /// Its name within the job.
@@ -188,7 +188,7 @@ pub struct Effect {
     pub note: Option<String>,
 }
 
-impl Effect {
+impl EffectRecord {
     /// The note of a person's decision.
     pub const DECIDED: &'static str = "a person decided";
 
@@ -267,7 +267,7 @@ pub struct Change {
 
 /// What the ledger answers to the job's holder about an effect, and what is written. The caller has
 /// passed the fence. Steps are simpler, and not decided here.
-pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Option<Change>) {
+pub fn decide(found: Option<&EffectRecord>, token: Token, act: &Act) -> (Answer, Option<Change>) {
     use Standing::{Committed, Failed, Open, Resend};
     let standing = found.map(|effect| effect.standing);
     let ours = found.is_some_and(|effect| effect.token == token);
@@ -283,7 +283,7 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
             let doubt = Doubt { token: effect.token, since: effect.opened_at };
             (Answer::InDoubt(doubt), None)
         }
-        (Act::Open, Some(effect @ Effect { result: Some(result), .. }), Some(Committed)) => {
+        (Act::Open, Some(effect @ EffectRecord { result: Some(result), .. }), Some(Committed)) => {
             let result = result.clone();
             let told = if effect.can_be_corrected() { Answer::Decided } else { Answer::Committed };
             (told(result), None)
@@ -314,7 +314,7 @@ pub fn decide(found: Option<&Effect>, token: Token, act: &Act) -> (Answer, Optio
 /// Whether this same attempt already wrote this outcome: then a repeated request is confirmed,
 /// however late. A permission (to open, or to send again) is not repeated to an attempt that has
 /// ended.
-pub fn was_heard(found: Option<&Effect>, token: Token, act: &Act) -> bool {
+pub fn was_heard(found: Option<&EffectRecord>, token: Token, act: &Act) -> bool {
     let stands =
         |standing| found.is_some_and(|effect| effect.token == token && effect.standing == standing);
     match act {
@@ -335,8 +335,8 @@ mod tests {
     }
 
     /// An effect as attempt 1 left it.
-    fn left(standing: Standing) -> Effect {
-        Effect {
+    fn left(standing: Standing) -> EffectRecord {
+        EffectRecord {
             job: JobId(1),
             name: effect_name("charge").unwrap(),
             standing,
@@ -360,7 +360,7 @@ mod tests {
 
     /// The answers to open, commit, fail, resolve committed and resolve resend, with the state that
     /// is written.
-    fn table(found: Option<&Effect>, token: i64) -> Vec<(String, Option<Standing>)> {
+    fn table(found: Option<&EffectRecord>, token: i64) -> Vec<(String, Option<Standing>)> {
         let row = |act: &Act| {
             let (answer, change) = decide(found, Token(token), act);
             let word = match answer {
@@ -456,19 +456,19 @@ mod tests {
 
     #[test]
     fn what_a_person_decided_is_corrected_until_an_attempt_goes_on_with_it() {
-        let decided = Effect {
+        let decided = EffectRecord {
             token: Token::NONE,
-            note: Some(Effect::DECIDED.into()),
+            note: Some(EffectRecord::DECIDED.into()),
             ..left(Standing::Committed)
         };
-        let word = |at: usize, found: &Effect| table(Some(found), 2)[at].0.clone();
+        let word = |at: usize, found: &EffectRecord| table(Some(found), 2)[at].0.clone();
         assert!(decided.can_be_corrected());
         assert_eq!(word(0, &decided), "decided 42");
         assert_eq!(word(3, &decided), "no", "it was something else that a person decided");
         let goes_on = Act::Resolve(Resolution::Committed { result: json("42") });
         let (answer, change) = decide(Some(&decided), Token(2), &goes_on);
         assert_eq!(answer, Answer::Recorded);
-        let used = Effect { token: Token(2), note: change.unwrap().note, ..decided };
+        let used = EffectRecord { token: Token(2), note: change.unwrap().note, ..decided };
         assert!(used.is_decided() && !used.can_be_corrected());
         assert_eq!(word(0, &used), "committed 42");
     }
@@ -477,7 +477,7 @@ mod tests {
     fn only_what_a_person_decided_and_no_attempt_has_used_can_be_corrected() {
         let noted = |standing, token| {
             let note = Some("words".into());
-            Effect { token, note, ..left(standing) }
+            EffectRecord { token, note, ..left(standing) }
         };
         assert!(!noted(Standing::Failed, Token(1)).is_decided(), "a failure has words of its own");
         assert!(!noted(Standing::Failed, Token::NONE).can_be_corrected());

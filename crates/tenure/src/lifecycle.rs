@@ -192,7 +192,7 @@ impl Outcome {
 /// limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Standing {
+pub struct Counts {
     pub attempt: u16,
     pub max_attempts: u16,
     pub crashes: u16,
@@ -200,9 +200,9 @@ pub struct Standing {
     pub retry: RetryPolicy,
 }
 
-impl From<&JobRecord> for Standing {
-    fn from(job: &JobRecord) -> Standing {
-        Standing {
+impl From<&JobRecord> for Counts {
+    fn from(job: &JobRecord) -> Counts {
+        Counts {
             attempt: job.attempt,
             max_attempts: job.max_attempts,
             crashes: job.crashes,
@@ -248,19 +248,17 @@ impl Next {
 /// ```
 /// use std::time::Duration;
 /// use tenure::engine::job::{RetryPolicy, State};
-/// use tenure::engine::lifecycle::{Next, Outcome, Standing, after_settling};
+/// use tenure::engine::lifecycle::{Counts, Next, Outcome, after_settling};
 ///
-/// let last = Standing { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 5, retry: RetryPolicy::default() };
+/// let last = Counts { attempt: 6, max_attempts: 6, crashes: 0, max_crashes: 5, retry: RetryPolicy::default() };
 /// let failed = Outcome::Retry { after: Duration::from_secs(1), error: "timeout".into() };
 /// assert_eq!(after_settling(&last, &failed), Next::End(State::Dead));
 /// ```
-pub fn after_settling(standing: &Standing, outcome: &Outcome) -> Next {
+pub fn after_settling(counts: &Counts, outcome: &Outcome) -> Next {
     match outcome {
         Outcome::Complete { .. } => Next::End(State::Succeeded),
         // The store enforces the limit for every client: no client can retry for ever.
-        Outcome::Retry { .. } if standing.attempt >= standing.max_attempts => {
-            Next::End(State::Dead)
-        }
+        Outcome::Retry { .. } if counts.attempt >= counts.max_attempts => Next::End(State::Dead),
         Outcome::Retry { after, .. } | Outcome::Snooze { after } => Next::Queue(Again::In(*after)),
         Outcome::Release => Next::Queue(Again::AsBefore),
         Outcome::Bury { .. } => Next::End(State::Dead),
@@ -276,15 +274,15 @@ pub fn attempt_counts(verb: Verb) -> bool {
 
 /// What happens to a job that the store takes from its holder, and the reason as text for the
 /// timeline. `verb` is [`Verb::Lapse`] if the lease was over, and [`Verb::Vanish`] if the holder's
-/// process is gone. `standing` is the one before this crash. The delay has no jitter, so that SQL
+/// process is gone. `counts` are those before this crash. The delay has no jitter, so that SQL
 /// and Rust agree.
-pub fn after_lapse(standing: &Standing, verb: Verb) -> (Next, &'static str) {
-    let crashes = standing.crashes.saturating_add(1);
+pub fn after_lapse(counts: &Counts, verb: Verb) -> (Next, &'static str) {
+    let crashes = counts.crashes.saturating_add(1);
     let by_word = |vanished, lapsed| if verb == Verb::Vanish { vanished } else { lapsed };
-    if crashes >= standing.max_crashes {
+    if crashes >= counts.max_crashes {
         let why = "crashed too often: max_crashes times its lease was over or its worker vanished";
         (Next::End(State::Dead), why)
-    } else if standing.attempt >= standing.max_attempts {
+    } else if counts.attempt >= counts.max_attempts {
         let why = by_word(
             "its worker vanished during the last attempt",
             "its lease was over during the last attempt",
@@ -293,7 +291,7 @@ pub fn after_lapse(standing: &Standing, verb: Verb) -> (Next, &'static str) {
     } else if crashes == 1 {
         (Next::Queue(Again::AsBefore), by_word("its worker vanished", "its lease was over"))
     } else {
-        let delay = Duration::from_millis(base_delay(&standing.retry, crashes - 1));
+        let delay = Duration::from_millis(base_delay(&counts.retry, crashes - 1));
         let why = by_word(
             "its worker vanished, after an earlier crash",
             "its lease was over, after an earlier crash",
@@ -422,10 +420,10 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Fault {
 }
 
 /// How to settle an attempt that ended in a fault.
-pub fn after_fault(standing: &Standing, fault: Fault, jitter: Jitter) -> Outcome {
+pub fn after_fault(counts: &Counts, fault: Fault, jitter: Jitter) -> Outcome {
     match fault {
         Fault::Retry { error } => {
-            Outcome::Retry { after: retry_delay(&standing.retry, standing.attempt, jitter), error }
+            Outcome::Retry { after: retry_delay(&counts.retry, counts.attempt, jitter), error }
         }
         Fault::RetryAfter { after, error } => Outcome::Retry { after, error },
         Fault::Fatal { error } => Outcome::Bury { reason: error },

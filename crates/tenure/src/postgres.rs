@@ -58,7 +58,7 @@ use serde::Serialize;
 pub use tokio_postgres;
 use tokio_postgres::GenericClient;
 
-pub use self::raw::{Error, Refusal, refusal};
+pub use self::raw::{CallError, Refusal, refusal};
 use crate::client::{Enqueue, Handle, Tenure};
 use crate::desk::Committed;
 use crate::handler::Context;
@@ -125,10 +125,10 @@ pub async fn hold(client: &impl GenericClient, cx: &Context) -> Result<(), Fault
 
 /// Turns the database's answer into a fault for the handler. A refusal rolls back its own line in
 /// the timeline with the transaction, so another transaction records it.
-async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<(), Fault> {
+async fn heard(cx: &Context, verb: Verb, answer: Result<(), CallError>) -> Result<(), Fault> {
     match answer {
         Ok(()) => Ok(()),
-        Err(Error::Stale(stale)) => {
+        Err(CallError::Stale(stale)) => {
             let fence = cx.fence();
             let record = move |engine: &mut Engine| match engine {
                 Engine::Postgres(store) => store.refused(fence, verb),
@@ -139,13 +139,13 @@ async fn heard(cx: &Context, verb: Verb, answer: Result<(), Error>) -> Result<()
             let _ = cx.tenure().0.link.call(record).await;
             Err(cx.refused(verb, &stale))
         }
-        Err(Error::NotFound(_)) => Err(cx.lost()),
-        Err(done @ Error::AlreadyDone(_)) => {
+        Err(CallError::NotFound(_)) => Err(cx.lost()),
+        Err(done @ CallError::AlreadyDone(_)) => {
             cx.set_committed(Committed::Yes);
             Err(Fault::retry(done))
         }
-        Err(Error::Invalid(invalid)) => Err(Fault::fatal(invalid)),
-        Err(error @ Error::Driver(_)) => Err(error.into()),
+        Err(CallError::Invalid(invalid)) => Err(Fault::fatal(invalid)),
+        Err(error @ CallError::Driver(_)) => Err(error.into()),
     }
 }
 
@@ -157,9 +157,9 @@ fn schema(tenure: &Tenure) -> Result<&str, store::Error> {
     })
 }
 
-fn store_error(error: Error) -> store::Error {
+fn store_error(error: CallError) -> store::Error {
     match error {
-        Error::Invalid(invalid) => invalid.into(),
+        CallError::Invalid(invalid) => invalid.into(),
         error => store::Error::Engine { doing: "enqueue in a transaction", source: error.into() },
     }
 }

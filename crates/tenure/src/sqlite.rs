@@ -63,7 +63,7 @@
 
 pub use rusqlite;
 
-pub use crate::store::sqlite::{Options, Sqlite, Transaction};
+pub use crate::store::sqlite::{Sqlite, StoreOptions, Transaction};
 
 use std::error::Error as StdError;
 use std::time::Duration;

@@ -38,7 +38,7 @@ pub use self::limits::{
 };
 pub use self::look::Look;
 pub use self::operate::{AsSeen, Changed, Operate, Pause, QueueChange, Resolved};
-pub use self::place::Options;
+pub use self::place::StoreOptions;
 pub use self::work::{
     Attempt, Beat, Claim, Claimed, Cursor, Enqueued, Guarded, Lapse, Lapsed, Pruned, Registration,
     Renewed, Report, Reported, Settled, Settlement, Wake, Work,

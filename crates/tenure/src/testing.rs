@@ -42,7 +42,7 @@ use crate::record::JobRecord;
 use crate::store::{Attempt, Error, Result, Store};
 use crate::telemetry::Tally;
 use crate::worker::attempt::run;
-use crate::worker::{Crew, Dispatcher, Next, Plan, Worker};
+use crate::worker::{Crew, Dispatcher, NextStep, Plan, Worker};
 
 /// A store in memory whose clock stands still until the test moves it.
 #[derive(Debug)]
@@ -154,9 +154,9 @@ impl Sandbox {
                 continue;
             }
             match next {
-                Next::Again => {}
-                Next::At(at) => tokio::time::sleep(at.since(Moment::now())).await,
-                Next::Done => return Ok(Ran::new(runs, bench.desk.tally())),
+                NextStep::Again => {}
+                NextStep::At(at) => tokio::time::sleep(at.since(Moment::now())).await,
+                NextStep::Done => return Ok(Ran::new(runs, bench.desk.tally())),
             }
         }
     }
@@ -239,8 +239,8 @@ impl Bench {
     }
 
     /// Steps the dispatcher: it settles the attempt that has ended, and claims the next job.
-    async fn step(&mut self, tenure: &Tenure) -> Result<Next> {
-        let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(Next::Done) };
+    async fn step(&mut self, tenure: &Tenure) -> Result<NextStep> {
+        let Some(mut dispatcher) = self.dispatcher.take() else { return Ok(NextStep::Done) };
         let step = move |store: &mut dyn Store| {
             let next = dispatcher.step(store, Moment::now());
             Ok((dispatcher, next))

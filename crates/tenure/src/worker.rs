@@ -34,7 +34,7 @@ pub(crate) mod machines {
     pub use super::relief::Relief;
     pub use super::renew::Renewer;
     pub use super::sweep::Sweeper;
-    pub use super::{Next, Plan};
+    pub use super::{NextStep, Plan};
     pub use crate::desk::{Cause, Committed, Desk, Hold, Returned, Stage};
 }
 
@@ -55,7 +55,7 @@ use crate::telemetry::{Fact, Observer};
 
 /// When a machine wants to be called again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     /// At once: there may be more to do.
     Again,
     /// At this time, or earlier if the desk is poked.

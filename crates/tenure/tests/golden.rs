@@ -23,7 +23,7 @@ use tenure::engine::job::{
     JobId, JobRecord, Json, Name, NewJob, Progress, RetryPolicy, State, Tenant,
 };
 use tenure::engine::lease::{Token, WorkerId};
-use tenure::engine::ledger::{Effect, Standing, effect_name};
+use tenure::engine::ledger::{EffectRecord, Standing, effect_name};
 use tenure::engine::lifecycle::Verb;
 use tenure::engine::store::migrate::{self, Status};
 use tenure::engine::store::{Changed, Enqueued, Resolved, Verdict};
@@ -114,7 +114,7 @@ fn timeline() -> [TimelineEntry; 2] {
 
 fn effects() -> [EffectView; 2] {
     let doubtful = EffectView {
-        effect: Effect {
+        effect: EffectRecord {
             job: JobId(7),
             name: effect_name("charge").unwrap(),
             standing: Standing::Open,
@@ -133,7 +133,7 @@ fn effects() -> [EffectView; 2] {
     committed.effect.standing = Standing::Committed;
     committed.effect.ended_at = Some(at(8));
     committed.effect.result = Some(text("{\"receipt\": \"r-42\"}"));
-    committed.effect.note = Some(Effect::DECIDED.into());
+    committed.effect.note = Some(EffectRecord::DECIDED.into());
     committed.in_doubt = false;
     [doubtful, committed]
 }
@@ -191,7 +191,7 @@ fn workers() -> [WorkerView; 2] {
 }
 
 fn migrations() -> Vec<Status> {
-    use migrate::Standing::{Applied, Differs, NeedsUpgrade, Newer, Pending};
+    use migrate::MigrationState::{Applied, Differs, NeedsUpgrade, Newer, Pending};
     let standings = [Applied(at(0)), Differs(at(1)), Newer(at(2)), NeedsUpgrade(at(3)), Pending];
     let status = |(version, standing)| Status { version, name: "first".into(), standing };
     (1..).zip(standings).map(status).collect()

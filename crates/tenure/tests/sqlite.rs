@@ -15,8 +15,8 @@ use tenure::WorkerId;
 use tenure::engine::clock::{Clock, Timestamp, monotonic};
 use tenure::engine::job::{Json, Name, NewJob};
 use tenure::engine::lifecycle::Outcome;
-use tenure::engine::store::migrate::Standing;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::migrate::MigrationState;
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{
     Claim, Error, Look, Operate, Registration, Settled, Settlement, Wake, Work,
 };
@@ -28,12 +28,12 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 fn open(file: &Path) -> Sqlite {
-    Sqlite::open(file, &Options::default()).unwrap()
+    Sqlite::open(file, &StoreOptions::default()).unwrap()
 }
 
 /// Why a file cannot be opened, as the text that its owner would read.
 fn refusal(file: &Path) -> String {
-    match Sqlite::open(file, &Options::default()) {
+    match Sqlite::open(file, &StoreOptions::default()) {
         Err(error @ (Error::Unusable { .. } | Error::Unwritable { .. })) => error.to_string(),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("{} was opened", file.display()),
@@ -41,9 +41,9 @@ fn refusal(file: &Path) -> String {
 }
 
 /// A store whose clock stands still until it is moved, and the options to open it once more.
-fn timed(file: &Path) -> (Sqlite, Clock, Options) {
+fn timed(file: &Path) -> (Sqlite, Clock, StoreOptions) {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
     (Sqlite::open(file, &options).unwrap(), clock, options)
 }
 
@@ -94,7 +94,7 @@ fn somebody_elses_database_is_left_alone_until_its_owner_asks() {
     assert!(refusal(&file).contains("migrate up"));
     assert_eq!(std::fs::read(&file).unwrap(), before);
     assert_eq!(directory.path().read_dir().unwrap().count(), 1, "nothing was put beside it");
-    Sqlite::adopt(&file, &Options::default()).unwrap().enqueue(&[job()]).unwrap();
+    Sqlite::adopt(&file, &StoreOptions::default()).unwrap().enqueue(&[job()]).unwrap();
     assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 1);
 }
 
@@ -131,9 +131,9 @@ fn a_schema_from_the_future_is_refused_only_if_it_says_so() {
         .unwrap();
     assert_eq!(open(&file).claim(&ask(1)).unwrap().attempts.len(), 0);
     let status = Sqlite::status(&file).unwrap();
-    assert!(matches!(status[0].standing, Standing::Applied(_)));
+    assert!(matches!(status[0].standing, MigrationState::Applied(_)));
     let last = status.last().unwrap();
-    assert!(matches!((last.version, last.standing), (99, Standing::Newer(_))));
+    assert!(matches!((last.version, last.standing), (99, MigrationState::Newer(_))));
     future
         .execute_batch("UPDATE tenure_migrations SET min_client = 99 WHERE version = 99")
         .unwrap();
@@ -143,13 +143,13 @@ fn a_schema_from_the_future_is_refused_only_if_it_says_so() {
 #[test]
 fn a_migration_that_was_changed_after_it_was_applied_is_noticed() {
     let (_directory, file) = place();
-    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Pending));
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, MigrationState::Pending));
     assert!(!file.exists(), "asking for the status creates nothing");
     drop(open(&file));
     let tamper = Connection::open(&file).unwrap();
     tamper.execute_batch("UPDATE tenure_migrations SET checksum = 'other'").unwrap();
     drop(tamper);
-    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, MigrationState::Differs(_)));
 }
 
 /// This binary's statements are written for other tables.
@@ -164,12 +164,12 @@ fn a_file_whose_tables_were_made_from_another_text_is_refused_and_left_as_it_is(
     let names = || std::fs::read_dir(directory.path()).unwrap().count();
     let before = (std::fs::read(&file).unwrap(), names());
     let words = "its migration 1 (first) differs from this binary's; use the binary that this store was made with";
-    let adopted = Sqlite::adopt(&file, &Options::default()).err().unwrap().to_string();
+    let adopted = Sqlite::adopt(&file, &StoreOptions::default()).err().unwrap().to_string();
     for told in [refusal(&file), adopted] {
         assert!(told.contains(words), "{told}");
     }
     assert!(before == (std::fs::read(&file).unwrap(), names()), "nothing is created or changed");
-    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, Standing::Differs(_)));
+    assert!(matches!(Sqlite::status(&file).unwrap()[0].standing, MigrationState::Differs(_)));
 }
 
 #[test]
@@ -261,8 +261,8 @@ fn a_file_that_was_deleted_and_made_anew_is_another_store() {
 
 #[test]
 fn a_store_in_memory_is_nobody_elses() {
-    let mut one = Sqlite::in_memory(&Options::default()).unwrap();
-    let mut two = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut one = Sqlite::in_memory(&StoreOptions::default()).unwrap();
+    let mut two = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     one.enqueue(&[job()]).unwrap();
     assert!(two.claim(&ask(1)).unwrap().attempts.is_empty());
 }
@@ -338,7 +338,7 @@ fn a_wait_misses_nothing_that_came_after_the_look() {
 fn waiting_for_the_lock_does_not_make_the_time_old() {
     let (directory, file) = place();
     let clock = tenure::engine::clock::Clock::manual(tenure::Timestamp::from_millis(0));
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
     let mut store = Sqlite::open(&file, &options).unwrap();
     let turn = std::fs::File::open(directory.path().join("jobs.db-turn")).unwrap();
     turn.lock().unwrap();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tenure::WorkerId;
 use tenure::engine::clock::{Clock, Timestamp, monotonic};
 use tenure::engine::job::{Json, Name, NewJob};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Error, Guarded, Look, Operate, Registration, Work};
 
 fn place() -> (TempDir, PathBuf) {
@@ -23,7 +23,7 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 fn open(file: &Path) -> Sqlite {
-    Sqlite::open(file, &Options::default()).unwrap()
+    Sqlite::open(file, &StoreOptions::default()).unwrap()
 }
 
 fn beside(file: &Path, suffix: &str) -> PathBuf {
@@ -87,7 +87,7 @@ fn nothing_is_acknowledged_into_a_file_that_another_one_has_replaced() {
     is_told_everywhere(&mut store, "another file was put in its place while it was open");
     drop(store);
 
-    let told = refusal(Sqlite::open(&file, &Options::default()));
+    let told = refusal(Sqlite::open(&file, &StoreOptions::default()));
     assert!(told.contains("the write-ahead log of the earlier file is still there"), "{told}");
     assert!(Sqlite::status(&file).is_err(), "not even a look may mix the two");
     for suffix in ["-wal", "-shm"] {
@@ -130,7 +130,7 @@ fn nothing_is_acknowledged_into_a_file_that_was_deleted_or_moved_until_it_is_bac
 
     fs::remove_file(&file).unwrap();
     is_told_everywhere(&mut store, "the file was deleted or moved away while it was open");
-    let told = refusal(Sqlite::open(&file, &Options::default()));
+    let told = refusal(Sqlite::open(&file, &StoreOptions::default()));
     assert!(told.contains("it was deleted, but the write-ahead log"), "{told}");
     assert!(!file.exists(), "nobody makes a new one beside it");
 }
@@ -254,7 +254,7 @@ fn an_older_state_is_noticed_by_a_process_that_has_no_witness() {
 fn the_guard_files_of_workers_that_nobody_knows_any_more_are_removed_and_held_ones_are_not() {
     let (_directory, file) = place();
     let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
     let mut store = Sqlite::open(&file, &options).unwrap();
     let known =
         |name: &str| Registration::new(WorkerId::check(name).unwrap(), vec![Name::default_queue()]);

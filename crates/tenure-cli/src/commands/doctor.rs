@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
-use tenure::engine::inspect::{Due, Overview};
+use tenure::engine::inspect::{DueJobs, Overview};
 use tenure::engine::store::{Error, Store};
 use tenure::json;
 
@@ -85,7 +85,7 @@ impl Finding {
 pub(crate) struct Examined {
     pub(crate) findings: Vec<Finding>,
     /// What is due, by queue and kind; none if this role may not read it.
-    pub(crate) due: Option<Vec<Due>>,
+    pub(crate) due: Option<Vec<DueJobs>>,
 }
 
 pub(crate) fn run(args: &Args, session: &mut Session) -> Result<Answer> {
@@ -131,7 +131,7 @@ fn examine(session: &Session) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn look_at_work(store: &mut dyn Store, due: Option<Vec<Due>>) -> Result<Vec<Finding>> {
+fn look_at_work(store: &mut dyn Store, due: Option<Vec<DueJobs>>) -> Result<Vec<Finding>> {
     let overview = store.overview()?;
     let queues = store.queues()?;
     let workers = store.workers()?;

@@ -5,7 +5,7 @@
 //! schema, because that is the owner's decision.
 
 use anyhow::Result;
-use tenure::engine::store::migrate::{Standing, Status};
+use tenure::engine::store::migrate::{MigrationState, Status};
 use tenure::engine::store::postgres::{Brought, Contents, Newer, Roles};
 use tenure::json;
 
@@ -142,7 +142,7 @@ fn status(session: &mut Session) -> Result<Answer> {
     } else {
         session.out.table(&table(&status))?;
     }
-    if status.iter().any(|step| step.standing == Standing::Pending) {
+    if status.iter().any(|step| step.standing == MigrationState::Pending) {
         session.out.say("apply what is pending with: tenure migrate up")?;
     }
     Ok(Answer::Yes)

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
-use tenure::engine::inspect::Due;
+use tenure::engine::inspect::DueJobs;
 use tenure::engine::store::migrate::Status;
 use tenure::engine::store::postgres::{Brought, Newer, Roles};
-use tenure::engine::store::sqlite::{Beside, Options, Sqlite};
+use tenure::engine::store::sqlite::{Beside, Sqlite, StoreOptions};
 
 use super::Removable;
 use crate::args::BadInput;
@@ -26,7 +26,7 @@ pub(super) fn migrate_up(file: &Path, roles: Roles, newer: Newer) -> Result<Brou
             "--force: a file has no functions that could be newer than this binary; leave it out";
         return Err(BadInput(why.into()).into());
     }
-    Sqlite::adopt(file, &Options::default())?;
+    Sqlite::adopt(file, &StoreOptions::default())?;
     Ok(Brought::Current)
 }
 
@@ -52,7 +52,7 @@ pub(super) fn migrate_down(file: &Path) -> Result<()> {
 }
 
 pub(super) fn examine(file: &Path) -> Result<Examined> {
-    let store = Sqlite::open(file, &Options::default())?;
+    let store = Sqlite::open(file, &StoreOptions::default())?;
     let facts = store.facts()?;
     let next = "find the program that changed it with PRAGMA journal_mode";
     let journal = match facts.journal_mode.as_str() {
@@ -76,8 +76,8 @@ pub(super) fn examine(file: &Path) -> Result<Examined> {
     Ok(Examined { findings, due: Some(store.due()?) })
 }
 
-pub(super) fn due(file: &Path) -> Result<Option<Vec<Due>>> {
-    Ok(Some(Sqlite::open(file, &Options::default())?.due()?))
+pub(super) fn due(file: &Path) -> Result<Option<Vec<DueJobs>>> {
+    Ok(Some(Sqlite::open(file, &StoreOptions::default())?.due()?))
 }
 
 /// Whether an older copy of the file would be noticed, and which guard files workers have left.

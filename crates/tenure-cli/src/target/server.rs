@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tenure::engine::inspect::Due;
+use tenure::engine::inspect::DueJobs;
 use tenure::engine::store::migrate::Status;
 use tenure::engine::store::postgres::{
-    Brought, Durability, Facts, Health, Holder, Migrations, Newer, Options, Postgres, Rights,
-    Roles, Rows, ServerAddress, Terms, Transaction,
+    Brought, Durability, Health, Holder, Migrations, Newer, OpenTransaction, Postgres,
+    PostgresOptions, Rights, Roles, Rows, ServerAddress, ServerFacts, Terms,
 };
 
 use super::Removable;
@@ -41,18 +41,18 @@ pub(super) fn set_durability(
     address: &ServerAddress,
     durability: Durability,
 ) -> Result<Durability> {
-    let mut store = Postgres::open(address, &Options::default())?;
+    let mut store = Postgres::open(address, &PostgresOptions::default())?;
     let was = store.terms()?.durability;
     store.set_durability(durability)?;
     Ok(was)
 }
 
-pub(super) fn due(address: &ServerAddress) -> Result<Option<Vec<Due>>> {
-    Ok(Postgres::open(address, &Options::default())?.due()?)
+pub(super) fn due(address: &ServerAddress) -> Result<Option<Vec<DueJobs>>> {
+    Ok(Postgres::open(address, &PostgresOptions::default())?.due()?)
 }
 
 pub(super) fn examine(address: &ServerAddress) -> Result<Examined> {
-    let mut store = Postgres::open(address, &Options::default())?;
+    let mut store = Postgres::open(address, &PostgresOptions::default())?;
     let facts = store.facts().clone();
     let mut findings = findings(&facts);
     findings.push(rights(&store.rights()?));
@@ -120,12 +120,12 @@ fn notifications(took: Option<Duration>) -> Finding {
     }
 }
 
-fn transactions(oldest: Option<&Transaction>, hidden: u64) -> Finding {
+fn transactions(oldest: Option<&OpenTransaction>, hidden: u64) -> Finding {
     let hidden = match hidden {
         0 => String::new(),
         n => format!(" (this role cannot look into {n} sessions of others)"),
     };
-    let Some(Transaction { holder, age }) = oldest else {
+    let Some(OpenTransaction { holder, age }) = oldest else {
         return Finding::well("transactions", format!("none is open for long{hidden}"));
     };
     let open = format!("the oldest has been open for {}", show(*age));
@@ -176,7 +176,7 @@ fn clock(ahead_ms: i64, uncertain: Duration) -> Finding {
     Finding::well("clock", "the server's, which alone counts, and this machine's agree")
 }
 
-fn findings(facts: &Facts) -> Vec<Finding> {
+fn findings(facts: &ServerFacts) -> Vec<Finding> {
     // Nothing is wrong with a pooler, but an operator who wonders why a worker wakes slowly should
     // know.
     let session = if facts.is_direct {
@@ -242,8 +242,8 @@ fn commits(Terms { durability, is_synced, .. }: Terms) -> Finding {
 mod tests {
     use super::*;
 
-    fn verdicts(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
-        let mut facts = Facts {
+    fn verdicts(change: impl FnOnce(&mut ServerFacts)) -> Vec<&'static str> {
+        let mut facts = ServerFacts {
             version: "15.6".into(),
             version_number: 150_006,
             encoding: "UTF8".into(),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     fn oldest(age: Duration, holder: Holder) -> Finding {
-        transactions(Some(&Transaction { holder, age }), 0)
+        transactions(Some(&OpenTransaction { holder, age }), 0)
     }
 
     #[test]

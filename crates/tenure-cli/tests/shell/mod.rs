@@ -116,12 +116,12 @@ impl Shell {
     pub(crate) fn store(&self) -> Box<dyn Store> {
         match &self.database {
             None => {
-                let options = sqlite::Options::default();
+                let options = sqlite::StoreOptions::default();
                 Box::new(Sqlite::open(self.path("tenure.db"), &options).unwrap())
             }
             Some(database) => {
                 let address = postgres::ServerAddress::parse(&database.url()).unwrap();
-                Box::new(Postgres::open(&address, &postgres::Options::default()).unwrap())
+                Box::new(Postgres::open(&address, &postgres::PostgresOptions::default()).unwrap())
             }
         }
     }

@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure::engine::clock::monotonic;
 use tenure::engine::job::{Json, Name, NewJob};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Enqueued, Result, Work};
 use tenure_drill::speakers::inside::at_the_end;
 
 fn main() -> Result<()> {
     let path = std::env::args_os().nth(1).unwrap_or_else(|| "tenure.db".into());
-    let mut store = Sqlite::open(path, &Options::default())?;
+    let mut store = Sqlite::open(path, &StoreOptions::default())?;
     let job = NewJob::new(Name::check("kind", "work")?, Json::check("args", "{}", 10)?);
     let stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stopped);

@@ -3,7 +3,7 @@
 use tenure::engine::job::{JobId, JobRecord, State};
 use tenure::engine::lease::{Fence, Token};
 use tenure::engine::ledger::{
-    Act, Answer, Doubt, Effect, Entry, Resolution, Standing, effect_name,
+    Act, Answer, Doubt, EffectRecord, Entry, Resolution, Standing, effect_name,
 };
 use tenure::engine::lifecycle::{Outcome, Verb};
 use tenure::engine::store::{AsSeen, QueueChange, Resolved, Settled, Settlement};
@@ -63,7 +63,7 @@ pub(super) fn resolve(w: &mut World, job: JobId, effect: &str, how: &Resolution)
 /// The effects whose outcome no attempt can know any more.
 fn doubts(w: &mut World) -> Vec<String> {
     let state = w.dump();
-    let is_held = |effect: &Effect| {
+    let is_held = |effect: &EffectRecord| {
         let holds = |job: &JobRecord| {
             (job.id, job.token, job.state) == (effect.job, effect.token, State::Running)
         };

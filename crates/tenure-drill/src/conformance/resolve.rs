@@ -1,7 +1,7 @@
 //! Effects whose outcome is decided later, and writes that come late: each changes what it names
 //! and nothing else.
 
-use tenure::engine::ledger::{Act, Answer, Effect, Entry, Resolution, Standing, effect_name};
+use tenure::engine::ledger::{Act, Answer, EffectRecord, Entry, Resolution, Standing, effect_name};
 use tenure::engine::lifecycle::Outcome;
 use tenure::engine::store::{Resolved, Settled};
 use tenure::{Fence, State};
@@ -28,7 +28,7 @@ fn two_in_doubt(w: &mut World) -> [Fence; 2] {
 }
 
 /// The effects that this act changes.
-fn changed_by(w: &mut World, fence: Fence, effect: &str, act: Act) -> Vec<Effect> {
+fn changed_by(w: &mut World, fence: Fence, effect: &str, act: Act) -> Vec<EffectRecord> {
     w.pass(secs(1));
     let before = w.dump().ledger;
     assert_eq!(w.act(fence, effect, act), Answer::Recorded);

@@ -17,7 +17,7 @@ use tenure::engine::job::{JobId, Json, Key, Limits, Name, NewJob};
 use tenure::engine::lease::{Fence, WorkerId};
 use tenure::engine::ledger::{Act, Answer, Entry};
 use tenure::engine::lifecycle::Outcome;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Claim, Enqueued, Operate, Settled, Settlement, Work};
 
 use super::recorder::Recorder;
@@ -49,7 +49,7 @@ pub(super) struct Call {
 
 /// Opens a store in `directory`, with a clock that only the caller moves.
 pub(super) fn open(directory: &Path, clock: &Clock) -> tenure::Result<Sqlite> {
-    let options = Options { clock: clock.clone(), limits: Limits::default() };
+    let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
     Sqlite::open(directory.join(FILE), &options)
 }
 

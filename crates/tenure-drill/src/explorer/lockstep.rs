@@ -3,7 +3,7 @@
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::engine::clock::Clock;
 use tenure::engine::job::{Json, Limits, NewJob};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Error, Result, Work, postgres};
 
 use super::call::{Answer, Call, identity, kind, perform, registration};
@@ -67,7 +67,8 @@ impl Lockstep {
         }
         if engines != Engines::Sqlite {
             let clock = Clock::manual(START);
-            let mut server = servers::fresh("tenure", &clock, &postgres::Options::default())?;
+            let mut server =
+                servers::fresh("tenure", &clock, &postgres::PostgresOptions::default())?;
             server.rehearse();
             stands.push(Stand { name: "PostgreSQL", store: Box::new(server), clock });
         }
@@ -171,7 +172,7 @@ fn difference((first, expected): (&str, &Answer), (name, answer): (&str, &Answer
 impl Stand {
     fn sqlite(patches: &[Patch]) -> Result<Stand> {
         let clock = Clock::manual(START);
-        let options = Options { clock: clock.clone(), ..Options::default() };
+        let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
         let store = Sqlite::in_memory_patched(&options, patches)?;
         Ok(Stand { name: "SQLite", store: Box::new(store), clock })
     }

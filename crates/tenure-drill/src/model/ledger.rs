@@ -2,7 +2,7 @@
 
 use tenure::engine::job::{JobId, JobRecord, Name, State};
 use tenure::engine::lease::{Fence, Token};
-use tenure::engine::ledger::{Act, Answer, Doubt, Effect, Entry, Resolution, Standing, Step};
+use tenure::engine::ledger::{Act, Answer, Doubt, EffectRecord, Entry, Resolution, Standing, Step};
 use tenure::engine::lifecycle::Verb;
 use tenure::engine::store::Resolved;
 
@@ -56,7 +56,7 @@ impl Model {
 
     /// Whether an effect of this job is open, without an outcome. Such a job is not pruned.
     pub(super) fn is_in_doubt(&self, job: JobId) -> bool {
-        let open = |effect: &Effect| effect.job == job && effect.standing == Standing::Open;
+        let open = |effect: &EffectRecord| effect.job == job && effect.standing == Standing::Open;
         self.ledger.values().any(open)
     }
 
@@ -211,7 +211,16 @@ impl Model {
     }
 }
 
-fn intent(job: JobId, name: Name, token: Token, now: tenure::Timestamp) -> Effect {
+fn intent(job: JobId, name: Name, token: Token, now: tenure::Timestamp) -> EffectRecord {
     let standing = Standing::Open;
-    Effect { job, name, standing, token, opened_at: now, ended_at: None, result: None, note: None }
+    EffectRecord {
+        job,
+        name,
+        standing,
+        token,
+        opened_at: now,
+        ended_at: None,
+        result: None,
+        note: None,
+    }
 }

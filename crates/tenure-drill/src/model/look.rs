@@ -11,7 +11,7 @@ use tenure::engine::inspect::{
     Rule, WorkerView, Wrong,
 };
 use tenure::engine::job::{JobId, JobRecord, Name, State, Tenant};
-use tenure::engine::ledger::{Effect, Standing};
+use tenure::engine::ledger::{EffectRecord, Standing};
 
 use super::Model;
 
@@ -81,7 +81,7 @@ impl Model {
     }
 
     pub(crate) fn effects(&self, filter: &EffectFilter, limit: usize) -> Vec<EffectView> {
-        let view = |effect: &Effect| {
+        let view = |effect: &EffectRecord| {
             let job = self.jobs.get(&effect.job)?;
             let is_held = job.state == State::Running && job.token == effect.token;
             let in_doubt = effect.standing == Standing::Open && !is_held;
@@ -132,7 +132,7 @@ impl Model {
             if self.is_over_after(job, Rule::OVERDUE, self.noted_breaks()) {
                 wrong.push(Wrong { job: *id, rule: Rule::I11, what: String::new() });
             }
-            let open = |effect: &&tenure::engine::ledger::Effect| {
+            let open = |effect: &&tenure::engine::ledger::EffectRecord| {
                 effect.job == *id && effect.standing == Standing::Open
             };
             if job.state == State::Succeeded {

@@ -249,7 +249,7 @@ impl Explorable for Model {
         let place = |key: &KeyRecord| (key.tenant.clone(), key.key.clone());
         self.keys = state.keys.iter().map(|key| (place(key), key.clone())).collect();
         self.queues = state.queues.iter().map(|set| (set.queue.clone(), set.clone())).collect();
-        let place = |effect: &ledger::Effect| (effect.job, effect.name.clone());
+        let place = |effect: &ledger::EffectRecord| (effect.job, effect.name.clone());
         self.ledger = state.ledger.iter().map(|effect| (place(effect), effect.clone())).collect();
         let place = |step: &ledger::Step| (step.job, step.name.clone());
         self.steps = state.steps.iter().map(|step| (place(step), step.clone())).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postgres::error::{DbError, SqlState};
 use postgres::{Client, Error};
 use tenure::engine::clock::{Clock, monotonic};
-use tenure::engine::store::postgres::{Migrations, Options, Roles, ServerAddress};
+use tenure::engine::store::postgres::{Migrations, PostgresOptions, Roles, ServerAddress};
 
 use crate::engines::START;
 use crate::servers;
@@ -159,7 +159,10 @@ fn connect(database: &str) -> Client {
 /// each, and the table `public.effects`.
 fn install() -> String {
     let database = servers::database();
-    drop(servers::fresh("tenure", &Clock::manual(START), &Options::default()).expect("a store"));
+    drop(
+        servers::fresh("tenure", &Clock::manual(START), &PostgresOptions::default())
+            .expect("a store"),
+    );
     let address = ServerAddress::parse(&servers::address(&database, "tenure")).expect("an address");
     let mut migrations = Migrations::connect(&address).expect("the server answers");
     migrations.up(Roles::Make).expect("the roles can be made");

@@ -248,14 +248,14 @@ impl Faulty {
 }
 
 fn state_after(outcome: &Outcome) -> State {
-    let standing = tenure::engine::lifecycle::Standing {
+    let counts = tenure::engine::lifecycle::Counts {
         attempt: 0,
         max_attempts: 1,
         crashes: 0,
         max_crashes: 1,
         retry: tenure::RetryPolicy::default(),
     };
-    Next::state(after_settling(&standing, outcome))
+    Next::state(after_settling(&counts, outcome))
 }
 
 fn broken() -> Error {

@@ -12,7 +12,7 @@ use tenure::drill::machines::{Cause, Committed, Desk, Hold, Returned, decide};
 use tenure::engine::clock::{Chance, Jitter, Moment};
 use tenure::engine::job::{Json, Name, Progress};
 use tenure::engine::ledger::{Act, Answer, Entry, Resolution};
-use tenure::engine::lifecycle::{Fault, Standing};
+use tenure::engine::lifecycle::{Counts, Fault};
 use tenure::engine::store::{Attempt, Report, Reported, Settled, Work};
 
 use super::faulty::Faulty;
@@ -68,7 +68,7 @@ pub(super) struct Running {
     way: Duration,
     /// How long its work takes.
     work: Duration,
-    standing: Standing,
+    counts: Counts,
     /// What it returns.
     answer: Result<Option<Json>, Fault>,
     jitter: Jitter,
@@ -165,7 +165,7 @@ impl Running {
             turned_down: !quiet && chance.below(15) == 0,
             way,
             work: work - head,
-            standing: attempt.standing(),
+            counts: attempt.counts(),
             answer: fault.map_or(Ok(None), Err),
             jitter,
             kills,
@@ -337,7 +337,7 @@ impl Running {
         committed: Option<Committed>,
     ) -> Did {
         let stopped = self.hold.stopped_for();
-        Did::Returned(decide(&self.standing, answer, committed, stopped, self.jitter))
+        Did::Returned(decide(&self.counts, answer, committed, stopped, self.jitter))
     }
 
     fn go(&mut self, place: Place, now: Moment) {

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::WorkerId;
-use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Relief, Renewer, Sweeper};
+use tenure::drill::machines::{
+    Crew, Desk, Dispatcher, Hold, NextStep, Plan, Relief, Renewer, Sweeper,
+};
 use tenure::engine::clock::{Chance, Moment};
 use tenure::engine::store::Attempt;
 
@@ -221,10 +223,10 @@ impl Worker {
     }
 }
 
-fn when(next: Next, now: Moment) -> Moment {
+fn when(next: NextStep, now: Moment) -> Moment {
     match next {
-        Next::Again => now,
-        Next::At(at) => at,
-        Next::Done => now + Duration::from_secs(1 << 30),
+        NextStep::Again => now,
+        NextStep::At(at) => at,
+        NextStep::Done => now + Duration::from_secs(1 << 30),
     }
 }

@@ -13,7 +13,7 @@ use tenure::drill::Dump;
 use tenure::drill::Patch;
 use tenure::drill::machines::Plan;
 use tenure::engine::clock::{Chance, Clock, Moment, Timestamp};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::telemetry::{Exit, Observer};
 use tenure::{Limits, WorkerId};
 
@@ -111,7 +111,7 @@ pub(super) struct World<'a> {
 impl<'a> World<'a> {
     pub(super) fn new(setup: Setup<'a>) -> World<'a> {
         let clock = Clock::manual(START);
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let store = Sqlite::in_memory_patched(&options, setup.patches).expect("a store in memory");
         let weather = Weather { nth: setup.nth, ..Weather::default() };
         let shared = Shared {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure::engine::clock::{Jitter, Timestamp};
 use tenure::engine::job::{RetryPolicy, State};
 use tenure::engine::lifecycle::{
-    Again, CRASH_MEMORY, Next, Outcome, Standing, Verb, after_lapse, after_settling,
-    attempt_counts, crashes_after_return, is_own_return, makes_suspect, retry_delay,
+    Again, CRASH_MEMORY, Counts, Next, Outcome, Verb, after_lapse, after_settling, attempt_counts,
+    crashes_after_return, is_own_return, makes_suspect, retry_delay,
 };
 
 use super::{Case, sql_cases};
@@ -91,8 +91,8 @@ fn the_delay_before_a_retry_is_the_same_in_sql() {
 }
 
 /// Jobs with different numbers of attempts and crashes already used up.
-fn standings() -> Vec<Standing> {
-    let mut standings = Vec::new();
+fn all_counts() -> Vec<Counts> {
+    let mut all_counts = Vec::new();
     for retry in policies() {
         for (attempt, max_attempts) in
             [(1, 1), (1, 6), (5, 6), (6, 6), (u16::MAX, u16::MAX), (64, 70)]
@@ -100,7 +100,7 @@ fn standings() -> Vec<Standing> {
             for (crashes, max_crashes) in
                 [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3), (0, 4), (1, 4), (63, 99), (98, 99)]
             {
-                standings.push(Standing {
+                all_counts.push(Counts {
                     attempt,
                     max_attempts,
                     crashes,
@@ -110,7 +110,7 @@ fn standings() -> Vec<Standing> {
             }
         }
     }
-    standings
+    all_counts
 }
 
 /// A database with one running job, claimed at `START` under token 1 and due since one second
@@ -139,16 +139,16 @@ struct Became {
     note: Option<String>,
 }
 
-/// Puts the job into this standing (a suspect if it has crashed), makes a call, returns what became
+/// Gives the job these counts (a suspect if it has crashed), makes a call, returns what became
 /// of the job, and rolls everything back. The last crash was `ago` before `START`, the time of the
 /// claim.
-fn rehearse(lab: &mut Lab, standing: &Standing, ago: Duration, call: &str) -> Became {
+fn rehearse(lab: &mut Lab, counts: &Counts, ago: Duration, call: &str) -> Became {
     let n = |n: u16| i32::from(n);
-    let (attempt, max_attempts) = (n(standing.attempt), n(standing.max_attempts));
-    let (crashes, max_crashes) = (n(standing.crashes), n(standing.max_crashes));
-    let retry = spelled(&standing.retry);
+    let (attempt, max_attempts) = (n(counts.attempt), n(counts.max_attempts));
+    let (crashes, max_crashes) = (n(counts.crashes), n(counts.max_crashes));
+    let retry = spelled(&counts.retry);
     let mut undone = lab.owner().transaction().unwrap();
-    let crashed_at = (standing.crashes > 0).then_some((START - ago).as_millis());
+    let crashed_at = (counts.crashes > 0).then_some((START - ago).as_millis());
     let sql = "UPDATE tenure.jobs SET attempt = $1, max_attempts = $2, crashes = $3, max_crashes = $4, retry = $5::text::json, \
                crashed_at = $6, lane = tenure.lane(queue, tenant, kind, $3 > 0)";
     undone
@@ -180,30 +180,30 @@ fn due(next: Next) -> i64 {
 
 fn a_lapse_becomes_the_same_in_sql() {
     let mut lab = lab();
-    for standing in standings() {
-        let (next, why) = after_lapse(&standing, Verb::Lapse);
+    for counts in all_counts() {
+        let (next, why) = after_lapse(&counts, Verb::Lapse);
         let expected = Became {
             state: next.state().name().into(),
             run_at: due(next),
-            attempt: standing.attempt.into(),
-            crashes: i32::from(standing.crashes) + 1,
+            attempt: counts.attempt.into(),
+            crashes: i32::from(counts.crashes) + 1,
             suspect: next.state() == State::Queued
-                && makes_suspect(standing.crashes + 1, standing.max_crashes),
+                && makes_suspect(counts.crashes + 1, counts.max_crashes),
             note: Some(why.into()),
         };
         assert_eq!(
-            rehearse(&mut lab, &standing, Duration::ZERO, "lapse_many('{1}', '{1}')"),
+            rehearse(&mut lab, &counts, Duration::ZERO, "lapse_many('{1}', '{1}')"),
             expected,
-            "{standing:?}"
+            "{counts:?}"
         );
     }
 }
 
 /// The calls of the functions for one job, and the library's outcome that corresponds to each.
-fn outcomes(standing: &Standing) -> Vec<(&'static str, Outcome)> {
+fn outcomes(counts: &Counts) -> Vec<(&'static str, Outcome)> {
     let after = Duration::from_millis(1_234);
     let error = String::from("why");
-    let own = retry_delay(&standing.retry, standing.attempt, Jitter(0));
+    let own = retry_delay(&counts.retry, counts.attempt, Jitter(0));
     vec![
         ("complete(1, 1)", Outcome::Complete { result: None }),
         ("fail(1, 1, 'why', '1234 ms')", Outcome::Retry { after, error: error.clone() }),
@@ -219,38 +219,38 @@ fn a_settlement_becomes_the_same_in_sql() {
     let mut lab = lab();
     // The job was claimed a millisecond ago. A job with one crash is tried twice: while the crash
     // still counts, and when it no longer does.
-    let ages = |it: &Standing| match it.crashes {
+    let ages = |it: &Counts| match it.crashes {
         1 => vec![CRASH_MEMORY - Duration::from_millis(2), CRASH_MEMORY],
         _ => vec![Duration::ZERO],
     };
-    let aged = |it: Standing| ages(&it).into_iter().map(move |ago| (it.clone(), ago));
-    for (standing, ago) in standings().into_iter().flat_map(aged) {
-        for (call, outcome) in outcomes(&standing) {
-            let next = after_settling(&standing, &outcome);
-            let mut became = rehearse(&mut lab, &standing, ago, call);
+    let aged = |it: Counts| ages(&it).into_iter().map(move |ago| (it.clone(), ago));
+    for (counts, ago) in all_counts().into_iter().flat_map(aged) {
+        for (call, outcome) in outcomes(&counts) {
+            let next = after_settling(&counts, &outcome);
+            let mut became = rehearse(&mut lab, &counts, ago, call);
             let goes_on = !next.state().has_ended();
             let forgives = goes_on && is_own_return(outcome.verb());
-            let (crashes, crashed_at) = (standing.crashes, Some(START - ago));
+            let (crashes, crashed_at) = (counts.crashes, Some(START - ago));
             let left = crashes_after_return(crashes, crashed_at, START + Duration::from_millis(1));
             let expected = Became {
                 state: next.state().name().into(),
                 run_at: due(next),
-                attempt: i32::from(standing.attempt) - i32::from(!attempt_counts(outcome.verb())),
+                attempt: i32::from(counts.attempt) - i32::from(!attempt_counts(outcome.verb())),
                 crashes: if forgives { left } else { crashes }.into(),
                 suspect: crashes > 0 && goes_on && !is_own_return(outcome.verb()),
                 note: outcome.note(),
             };
             if next.state() == State::Queued && call == "fail(1, 1, 'why')" {
                 // The server draws its own jitter: the time is between no jitter and full jitter.
-                let most = retry_delay(&standing.retry, standing.attempt, Jitter(u32::MAX));
+                let most = retry_delay(&counts.retry, counts.attempt, Jitter(u32::MAX));
                 let most = due(Next::Queue(Again::In(most)));
                 assert!(
                     (expected.run_at..=most).contains(&became.run_at),
-                    "{became:?} for {standing:?}"
+                    "{became:?} for {counts:?}"
                 );
                 became.run_at = expected.run_at;
             }
-            assert_eq!(became, expected, "{call}: {standing:?}");
+            assert_eq!(became, expected, "{call}: {counts:?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //! the cases do it by hand.
 
 use tenure::engine::clock::Clock;
-use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions};
 
 use super::{Case, claim, enqueue, running, sql_cases};
 use crate::damage::{DAMAGES, Seen, fill, look_through};
@@ -95,7 +95,8 @@ fn what_is_left_of_a_job_is_found_in_the_window_where_the_job_would_be() {
 fn every_damage_is_found_in_the_window_of_its_job_and_in_no_other() {
     let mut lab = Lab::new();
     let clock = Clock::manual(START);
-    let mut store = Postgres::with_test_clock(&lab.address(), &Options::default(), clock).unwrap();
+    let mut store =
+        Postgres::with_test_clock(&lab.address(), &PostgresOptions::default(), clock).unwrap();
     fill(&mut store);
     look_through(None, |from, size| window(&mut lab, from, size));
     for damage in DAMAGES {

@@ -1,6 +1,8 @@
 //! Tokens after the database went back in time, and installations whose owner has no special
 //! rights.
-use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::postgres::{
+    Migrations, Postgres, PostgresOptions, Roles, ServerAddress,
+};
 use tenure::engine::store::{Look, Operate, Work};
 
 use super::{Case, claim, enqueue, sql_cases};
@@ -102,7 +104,7 @@ fn an_owner_without_any_special_right_has_epochs_and_guards() {
     let after = after.split_once('@').map_or(after, |(_, rest)| rest);
     let address = ServerAddress::parse(&format!("{before}//{role}@{after}")).unwrap();
     Migrations::connect(&address).unwrap().up(Roles::Leave).unwrap();
-    let mut store = Postgres::open(&address, &Options::default()).unwrap();
+    let mut store = Postgres::open(&address, &PostgresOptions::default()).unwrap();
     let identity = store.identity().unwrap();
     assert_eq!((identity.epoch, identity.raises.len()), (0, 0));
     lab.owner().batch_execute(&ELSEWHERE.replace("tenure.", "plain.")).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres::Client;
 use tenure::engine::clock::monotonic;
-use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions};
 use tenure::engine::store::{Guarded, Look, Registration, Work};
 use tenure::{Name, WorkerId};
 
@@ -34,7 +34,7 @@ pub(crate) fn register(store: &mut Postgres, worker: &str) {
 }
 
 fn open(lab: &Lab) -> Postgres {
-    Postgres::open(&lab.address(), &Options::default()).unwrap()
+    Postgres::open(&lab.address(), &PostgresOptions::default()).unwrap()
 }
 
 /// The process id of the session that holds a worker's lock.

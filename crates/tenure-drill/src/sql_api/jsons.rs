@@ -8,7 +8,7 @@
 use postgres::Client;
 use tenure::engine::clock::Chance;
 use tenure::engine::job::{Fingerprint, Json, Key, Name, NewJob};
-use tenure::engine::store::postgres::{Options, Postgres};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions};
 use tenure::engine::store::{Enqueued, Work};
 
 use super::{Case, claim_many, enqueue, running, sql_cases};
@@ -334,7 +334,7 @@ fn numbers_beyond_floating_point_are_measured_differently_and_spelled_alike() {
 fn a_key_that_sql_took_answers_the_library_with_the_same_job() {
     let lab = Lab::new();
     let mut session = lab.session();
-    let mut store = Postgres::open(&lab.address(), &Options::default()).unwrap();
+    let mut store = Postgres::open(&lab.address(), &PostgresOptions::default()).unwrap();
     for (n, (sql, library)) in [
         (r#"{"to": "a@b.c", "n": 1.0}"#, r#"{"n":1.0,"to":"a@b.c"}"#),
         (r#"{"x":"\u00e9\/", "x":"é"}"#, "{ \"x\" : \"\\u00E9\" }"),

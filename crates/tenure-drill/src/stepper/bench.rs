@@ -11,7 +11,7 @@ use std::time::Duration;
 use postgres::{Client, SimpleQueryMessage};
 use tenure::drill::Patch;
 use tenure::engine::clock::{Clock, monotonic};
-use tenure::engine::store::postgres::Options;
+use tenure::engine::store::postgres::PostgresOptions;
 
 use super::script::SCRIPTS;
 use super::start::Start;
@@ -73,7 +73,7 @@ impl Bench {
     /// On the unchanged store.
     pub(super) fn whole() -> Bench {
         const SCHEMA: &str = "tenure";
-        let store = servers::fresh(SCHEMA, &Clock::manual(START), &Options::default());
+        let store = servers::fresh(SCHEMA, &Clock::manual(START), &PostgresOptions::default());
         drop(store.expect("a store can be made"));
         Bench::open(SCHEMA)
     }

@@ -5,9 +5,9 @@ use tenure::Timestamp;
 use tenure::engine::inspect::{EffectView, JobDetail, TimelineEntry};
 use tenure::engine::job::{JobId, Json, Name, NewJob, State};
 use tenure::engine::lease::{Token, WorkerId};
-use tenure::engine::ledger::{Effect, Standing, effect_name};
+use tenure::engine::ledger::{EffectRecord, Standing, effect_name};
 use tenure::engine::lifecycle::Verb;
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 use tenure::engine::store::{Enqueued, Look, Work};
 
 use super::{Claim, Told, crash, duplicate, mid_apply, outage, poison, race};
@@ -16,7 +16,7 @@ const JOB: i64 = 1;
 
 /// A job from a real store, changed to have this state, token, crashes and timeline.
 fn detail(state: State, token: i64, crashes: u16, timeline: &[TimelineEntry]) -> JobDetail {
-    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     let args = Json::check("args", "{}", 10).unwrap();
     let new = NewJob::new(Name::check("kind", "late").unwrap(), args);
     let Enqueued::Created(id) = store.enqueue(&[new]).unwrap()[0] else { panic!("not stored") };
@@ -44,7 +44,7 @@ fn entry(verb: Verb, token: i64, worker: &str, after_ms: i64) -> TimelineEntry {
 
 fn effect(token: i64, standing: Standing) -> EffectView {
     EffectView {
-        effect: Effect {
+        effect: EffectRecord {
             job: JobId(JOB),
             name: effect_name("charge").unwrap(),
             standing,

@@ -71,7 +71,8 @@ pub fn make(place: &str) {
         connect(place).batch_execute(&make(ON_SERVER)).expect("a table");
     } else {
         let make = make(IN_FILE);
-        let mut store = Sqlite::open(place, &tenure::sqlite::Options::default()).expect("it opens");
+        let mut store =
+            Sqlite::open(place, &tenure::sqlite::StoreOptions::default()).expect("it opens");
         let limit = tenure::sqlite::LIMIT;
         store.transact(limit, |tx| tx.execute_batch(&make)).expect("it answers").expect("a table");
     }
@@ -84,7 +85,8 @@ pub fn count(place: &str) -> (i64, i64) {
         let row = connect(place).query_one(&count(ON_SERVER), &[]).expect("a count");
         return (row.get(0), row.get(1));
     }
-    let mut store = Sqlite::open(place, &tenure::sqlite::Options::default()).expect("it opens");
+    let mut store =
+        Sqlite::open(place, &tenure::sqlite::StoreOptions::default()).expect("it opens");
     let count = store.transact(tenure::sqlite::LIMIT, |tx| {
         tx.query_row(&count(IN_FILE), [], |row| Ok((row.get(0)?, row.get(1)?)))
     });

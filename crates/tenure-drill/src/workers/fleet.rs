@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use postgres::{Client, NoTls};
 use tenure::WorkerId;
-use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, Next, Plan, Renewer, Sweeper};
+use tenure::drill::machines::{Crew, Desk, Dispatcher, Hold, NextStep, Plan, Renewer, Sweeper};
 use tenure::engine::clock::{Moment, monotonic};
-use tenure::engine::store::postgres::{Options, Postgres, ServerAddress};
+use tenure::engine::store::postgres::{Postgres, PostgresOptions, ServerAddress};
 use tenure::engine::store::{Attempt, Wake, Work};
 
 use crate::servers;
@@ -59,7 +59,7 @@ impl Fleet {
     /// called.
     pub fn new(place: &str, workers: usize) -> Fleet {
         let address = ServerAddress::parse(place).expect("an address");
-        let open = || Postgres::open(&address, &Options::default()).expect("it answers");
+        let open = || Postgres::open(&address, &PostgresOptions::default()).expect("it answers");
         let now = Moment::now();
         let member = |_| {
             let mut plan = Plan::new(WorkerId::unique());
@@ -109,9 +109,9 @@ impl Fleet {
             Machine::Sweeper => member.sweeper.step(store, now),
         };
         match next {
-            Next::Again => self.wakes.push(Reverse((now, who, machine))),
-            Next::At(at) => self.wakes.push(Reverse((at, who, machine))),
-            Next::Done => {}
+            NextStep::Again => self.wakes.push(Reverse((now, who, machine))),
+            NextStep::At(at) => self.wakes.push(Reverse((at, who, machine))),
+            NextStep::Done => {}
         }
     }
 

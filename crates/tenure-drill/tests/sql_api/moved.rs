@@ -1,7 +1,9 @@
 //! Servers that restart, are promoted, or are behind a pooler: what a test database can only
 //! imitate.
 
-use tenure::engine::store::postgres::{Migrations, Options, Postgres, Roles, ServerAddress};
+use tenure::engine::store::postgres::{
+    Migrations, Postgres, PostgresOptions, Roles, ServerAddress,
+};
 use tenure::engine::store::{Guarded, Look, Registration, Work};
 use tenure::{Name, WorkerId};
 use tenure_cluster::{Binaries, Cluster, PgBouncer, Settings};
@@ -33,7 +35,7 @@ fn a_promoted_standby_issues_numbers_that_the_primary_never_did() {
     let primary = server();
     assert_eq!(ask(&primary, "SELECT tenure.enqueue('work')"), "1");
     let standby = primary.standby().unwrap();
-    let mut store = Postgres::open(&address(&standby.url()), &Options::default()).unwrap();
+    let mut store = Postgres::open(&address(&standby.url()), &PostgresOptions::default()).unwrap();
     assert_eq!(store.identity().unwrap().epoch, 0, "it can be looked at before");
     assert!(store.check(None, 10).unwrap().wrong.is_empty());
     assert_eq!(ask(&standby, "SELECT pg_promote()"), "t");
@@ -67,7 +69,7 @@ fn a_restart_of_the_server_gives_every_lease_its_length_again() {
 fn through_a_pooler_a_worker_is_known_and_not_guarded() {
     let cluster = server();
     let pooler = PgBouncer::start(&cluster).unwrap();
-    let mut store = Postgres::open(&address(&pooler.url()), &Options::default()).unwrap();
+    let mut store = Postgres::open(&address(&pooler.url()), &PostgresOptions::default()).unwrap();
     let worker = WorkerId::check("ann").unwrap();
     let known = Registration::new(worker, vec![Name::default_queue()]);
     assert_eq!(store.register(&known).unwrap(), Guarded::ByLeaseAlone);
@@ -89,7 +91,7 @@ fn a_server_that_does_not_tell_its_timeline_is_used_and_the_rest_is_compared() {
     assert_eq!(ask("SELECT tenure.enqueue('work')"), "1");
     assert_eq!(ask("SELECT id, token FROM tenure.claim('ann')"), "1|1");
     ask("SELECT tenure.complete(1, 1)");
-    let mut store = Postgres::open(&address(&url), &Options::default()).unwrap();
+    let mut store = Postgres::open(&address(&url), &PostgresOptions::default()).unwrap();
     let terms = store.terms().unwrap();
     assert!(!terms.tells_timeline && terms.tells_system && terms.is_synced, "{terms:?}");
     assert_eq!(store.identity().unwrap().epoch, 0);

@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::{Cause, Desk, Hold, Returned, Stage, State};
 use crate::clock::{Jitter, Moment};
 use crate::lease::Fence;
-use crate::lifecycle::{self, Fault, Outcome, Standing};
+use crate::lifecycle::{self, Counts, Fault, Outcome};
 use crate::store::Attempt;
 
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) hold: Arc<Hold>,
-    standing: Standing,
+    counts: Counts,
     /// When its lease was last granted, or a little before.
     granted: Moment,
     /// How long its job may run.
@@ -81,7 +81,7 @@ impl Desk {
         let hold = Arc::new(Hold::new(attempt.about(), granted));
         let held = Held {
             hold: Arc::clone(&hold),
-            standing: attempt.standing(),
+            counts: attempt.counts(),
             granted,
             max_runtime: runtime,
             revoke_at: runtime.map(|limit| granted + patience(limit)),
@@ -170,7 +170,7 @@ impl Desk {
                 held.hold.stop(Cause::TimedOut);
                 // Ended at once, without waiting for the handler.
                 let (ran, limit) = (held.hold.ran(now), held.max_runtime.unwrap_or_default());
-                let outcome = timed_out(&held.standing, ran, limit);
+                let outcome = timed_out(&held.counts, ran, limit);
                 over.push((held.hold.fence, Returned::Settle(outcome)));
             } else if releasing && held.patience_ends.is_none() {
                 held.hold.stop(Cause::Shutdown);
@@ -196,9 +196,9 @@ impl Desk {
 /// The outcome of an attempt that took too long. The retry waits for the policy's whole delay,
 /// without jitter: jitter spreads the retries of jobs that fail at the same moment, and jobs seldom
 /// time out at the same moment.
-fn timed_out(standing: &Standing, ran: Duration, limit: Duration) -> Outcome {
+fn timed_out(counts: &Counts, ran: Duration, limit: Duration) -> Outcome {
     let ran = Duration::from_millis(u64::try_from(ran.as_millis()).unwrap_or(u64::MAX));
     let end = if ran < limit { "was about to end" } else { "was over" };
     let error = format!("it was stopped after {ran:?}, because its max_runtime of {limit:?} {end}");
-    lifecycle::after_fault(standing, Fault::Retry { error }, Jitter(u32::MAX))
+    lifecycle::after_fault(counts, Fault::Retry { error }, Jitter(u32::MAX))
 }

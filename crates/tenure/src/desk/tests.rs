@@ -9,7 +9,7 @@ use crate::clock::monotonic;
 use crate::job::{BATCH_LIMIT, Json, Name, NewJob};
 use crate::lease::WorkerId;
 use crate::lifecycle::{Outcome, Verb};
-use crate::store::sqlite::{Options, Sqlite};
+use crate::store::sqlite::{Sqlite, StoreOptions};
 use crate::store::{Claim, Work};
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ fn holding_at(desk: Desk, max_runtime: Option<Duration>) -> (Desk, Arc<Hold>) {
 }
 
 fn holding_some(desk: Desk, max_runtime: Option<Duration>, n: usize) -> (Desk, Vec<Arc<Hold>>) {
-    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     let kind = Name::check("kind", "work").unwrap();
     let mut job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
     if let Some(limit) = max_runtime {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn standing(attempt: u16, crashes: u16) -> Standing {
-    Standing { attempt, max_attempts: 3, crashes, max_crashes: 3, retry: RetryPolicy::default() }
+fn counts(attempt: u16, crashes: u16) -> Counts {
+    Counts { attempt, max_attempts: 3, crashes, max_crashes: 3, retry: RetryPolicy::default() }
 }
 
 fn delays(policy: &RetryPolicy, jitter: u32) -> Vec<u64> {
@@ -36,17 +36,17 @@ fn a_fixed_delay_and_a_list_are_exact_and_the_list_repeats_its_last() {
 
 #[test]
 fn a_first_crash_is_due_at_once_and_later_ones_back_off() {
-    assert_eq!(after_lapse(&standing(1, 0), Verb::Lapse).0, Next::Queue(Again::AsBefore));
+    assert_eq!(after_lapse(&counts(1, 0), Verb::Lapse).0, Next::Queue(Again::AsBefore));
     assert_eq!(
-        after_lapse(&standing(1, 1), Verb::Lapse).0,
+        after_lapse(&counts(1, 1), Verb::Lapse).0,
         Next::Queue(Again::In(Duration::from_secs(1)))
     );
 }
 
 #[test]
 fn a_crash_that_uses_up_attempts_or_crashes_buries() {
-    assert_eq!(after_lapse(&standing(3, 0), Verb::Lapse).0, Next::End(State::Dead));
-    assert_eq!(after_lapse(&standing(1, 2), Verb::Lapse).0, Next::End(State::Dead));
+    assert_eq!(after_lapse(&counts(3, 0), Verb::Lapse).0, Next::End(State::Dead));
+    assert_eq!(after_lapse(&counts(1, 2), Verb::Lapse).0, Next::End(State::Dead));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn waiting_does_not_count_and_failing_does() {
 
 #[test]
 fn a_fault_becomes_the_settlement_that_it_asks_for() {
-    let settle = |fault| after_fault(&standing(1, 0), fault, Jitter(0));
+    let settle = |fault| after_fault(&counts(1, 0), fault, Jitter(0));
     let after = Duration::from_secs(9);
     let error = || "no".to_owned();
     assert_eq!(

@@ -19,7 +19,7 @@ const ALREADY_DONE: &str = "TN004";
 /// Why a call in your own transaction failed. Whatever the reason, roll back.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum CallError {
     /// Another worker holds the job by now, or the job has ended: this transaction writes nothing
     /// for it.
     #[error(
@@ -48,7 +48,7 @@ pub enum Error {
 
 /// The readable text with its causes, because a program whose `main` returns this error prints it
 /// with `Debug`.
-impl fmt::Debug for Error {
+impl fmt::Debug for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&with_causes(self))
     }
@@ -73,7 +73,7 @@ pub async fn enqueue(
     schema: &str,
     jobs: &[NewJob],
     limits: &Limits,
-) -> Result<Vec<Enqueued>, Error> {
+) -> Result<Vec<Enqueued>, CallError> {
     let schema = Schema::check(schema)?;
     check_jobs(jobs, limits).map_err(invalid)?;
     if jobs.is_empty() {
@@ -85,15 +85,15 @@ pub async fn enqueue(
 }
 
 /// Completes an attempt, together with everything else in this transaction: from here on the job is
-/// locked until you commit. If the token is stale, the call fails with [`Error::Stale`], and the
+/// locked until you commit. If the token is stale, the call fails with [`CallError::Stale`], and the
 /// transaction can only be rolled back. If a transaction is sent again after it was committed, the
-/// call fails with [`Error::AlreadyDone`].
+/// call fails with [`CallError::AlreadyDone`].
 pub async fn complete(
     client: &impl GenericClient,
     schema: &str,
     fence: Fence,
     result: Option<&Json>,
-) -> Result<(), Error> {
+) -> Result<(), CallError> {
     let result = result.map(|result| JsonText(result.as_str()));
     let sql = "SELECT tenure.complete($1, $2, $3)";
     call(client, schema, sql, fence, &[(&result, Type::JSON)]).await
@@ -102,13 +102,21 @@ pub async fn complete(
 /// Lets this transaction commit only if the job is still held: for writes in the middle of a job.
 /// The check is made at once, and again at COMMIT, which fails with a [`refusal`] if the job was
 /// lost meanwhile. Until then nothing is locked, and the lease may be renewed.
-pub async fn fence(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
+pub async fn fence(
+    client: &impl GenericClient,
+    schema: &str,
+    fence: Fence,
+) -> Result<(), CallError> {
     call(client, schema, "SELECT tenure.fence($1, $2)", fence, &[]).await
 }
 
 /// Locks the job until the end of the transaction: no other worker can take it, and its lease need
 /// not be renewed. For transactions at REPEATABLE READ and above, as the first call.
-pub async fn hold(client: &impl GenericClient, schema: &str, fence: Fence) -> Result<(), Error> {
+pub async fn hold(
+    client: &impl GenericClient,
+    schema: &str,
+    fence: Fence,
+) -> Result<(), CallError> {
     call(client, schema, "SELECT tenure.hold($1, $2)", fence, &[]).await
 }
 
@@ -119,7 +127,7 @@ pub async fn refused(
     client: &impl GenericClient,
     schema: &str,
     fence: Fence,
-) -> Result<bool, Error> {
+) -> Result<bool, CallError> {
     let schema = Schema::check(schema)?;
     let sql = schema.apply("SELECT tenure.refused($1, $2, 'complete')");
     let shown: [Param<'_>; 2] = [(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
@@ -147,7 +155,7 @@ async fn call(
     sql: &str,
     fence: Fence,
     more: &[Param<'_>],
-) -> Result<(), Error> {
+) -> Result<(), CallError> {
     let schema = Schema::check(schema)?;
     let mut params: Vec<Param<'_>> = vec![(&fence.job.0, Type::INT8), (&fence.token.0, Type::INT8)];
     params.extend_from_slice(more);
@@ -156,23 +164,23 @@ async fn call(
 }
 
 /// Turns a driver error into an error for a caller that presented this fence.
-fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> Error {
+fn failure(cause: tokio_postgres::Error, shown: Option<Fence>) -> CallError {
     if let Some(refusal) = refusal(&cause) {
         return match refusal {
             Refusal::Stale(stale) => {
-                Error::Stale(Stale { shown: shown.unwrap_or(stale.shown), ..stale })
+                CallError::Stale(Stale { shown: shown.unwrap_or(stale.shown), ..stale })
             }
-            Refusal::NotFound(fence) => Error::NotFound(shown.unwrap_or(fence)),
+            Refusal::NotFound(fence) => CallError::NotFound(shown.unwrap_or(fence)),
         };
     }
     if let Some(fence) = shown
         && cause.code().is_some_and(|code| code.code() == ALREADY_DONE)
     {
-        return Error::AlreadyDone(fence);
+        return CallError::AlreadyDone(fence);
     }
     match bad_request(&cause) {
-        Some(invalid) => Error::Invalid(invalid),
-        None => Error::Driver(cause),
+        Some(invalid) => CallError::Invalid(invalid),
+        None => CallError::Driver(cause),
     }
 }
 
@@ -201,10 +209,10 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Turns an error of the port's checks into an invalid request.
-fn invalid(error: store::Error) -> Error {
+fn invalid(error: store::Error) -> CallError {
     match error {
-        store::Error::Invalid(invalid) => Error::Invalid(invalid),
-        other => Error::Invalid(Invalid::Value { field: "request", why: other.to_string() }),
+        store::Error::Invalid(invalid) => CallError::Invalid(invalid),
+        other => CallError::Invalid(Invalid::Value { field: "request", why: other.to_string() }),
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::place::{Options, Place};
+use super::place::{Place, StoreOptions};
 #[cfg(feature = "postgres")]
 use super::postgres::ServerAddress;
 use super::{Error, Result, Store};
@@ -73,7 +73,7 @@ impl Address {
     /// Opens one connection to the store, with the default options. A file is created if it does
     /// not exist. [`Tenure::open`](crate::Tenure::open) is for async programs.
     pub fn open(&self) -> Result<Box<dyn Store>> {
-        let options = Options::default();
+        let options = StoreOptions::default();
         Ok(Place::new(self, &options)?.connect(&options)?.into_store())
     }
 }

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::inspect::{QueueSettings, TimelineEntry, WorkerRecord};
 use crate::job::{Fingerprint, JobId, Tenant};
 use crate::lease::WorkerId;
-use crate::ledger::{Effect, Step};
+use crate::ledger::{EffectRecord, Step};
 use crate::record::JobRecord;
 
 /// A store whose whole state can be read and set. So the result of a call depends only on a state
@@ -129,7 +129,7 @@ pub struct Dump {
     /// The settings of operators, by queue.
     pub queues: Vec<QueueSettings>,
     /// All effects, by job and name.
-    pub ledger: Vec<Effect>,
+    pub ledger: Vec<EffectRecord>,
     /// All remembered steps, by job and name.
     pub steps: Vec<Step>,
     /// The registered workers, by their ids.

@@ -46,12 +46,12 @@ pub struct Status {
     /// What it brings.
     pub name: String,
     /// Where the store stands.
-    pub standing: Standing,
+    pub standing: MigrationState,
 }
 
 /// Where a store stands with one migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum MigrationState {
     /// Applied then.
     Applied(Timestamp),
     /// Applied then, but from another text than this binary has.
@@ -64,26 +64,26 @@ pub enum Standing {
     Pending,
 }
 
-impl Standing {
+impl MigrationState {
     /// The name, as every layer spells it.
     pub fn name(self) -> &'static str {
         match self {
-            Standing::Applied(_) => "applied",
-            Standing::Differs(_) => "differs",
-            Standing::Newer(_) => "newer",
-            Standing::NeedsUpgrade(_) => "needs_upgrade",
-            Standing::Pending => "pending",
+            MigrationState::Applied(_) => "applied",
+            MigrationState::Differs(_) => "differs",
+            MigrationState::Newer(_) => "newer",
+            MigrationState::NeedsUpgrade(_) => "needs_upgrade",
+            MigrationState::Pending => "pending",
         }
     }
 
     /// When it was applied, if it was.
     pub fn at(self) -> Option<Timestamp> {
         match self {
-            Standing::Applied(at)
-            | Standing::Differs(at)
-            | Standing::Newer(at)
-            | Standing::NeedsUpgrade(at) => Some(at),
-            Standing::Pending => None,
+            MigrationState::Applied(at)
+            | MigrationState::Differs(at)
+            | MigrationState::Newer(at)
+            | MigrationState::NeedsUpgrade(at) => Some(at),
+            MigrationState::Pending => None,
         }
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn check_known(migrations: &[Migration], applied: &[Applied]) -> Resu
             "upgrade this binary; nothing was changed",
         ));
     }
-    let differs = |status: &Status| matches!(status.standing, Standing::Differs(_));
+    let differs = |status: &Status| matches!(status.standing, MigrationState::Differs(_));
     match compare(migrations, applied).into_iter().find(differs) {
         None => Ok(()),
         Some(Status { version, name, .. }) => Err(Refusal::new(
@@ -146,11 +146,11 @@ pub(crate) fn check_known(migrations: &[Migration], applied: &[Applied]) -> Resu
 pub(crate) fn compare(migrations: &[Migration], applied: &[Applied]) -> Vec<Status> {
     let known = migrations.iter().map(|migration| {
         let standing = match applied.iter().find(|applied| applied.version == migration.version) {
-            None => Standing::Pending,
+            None => MigrationState::Pending,
             Some(applied) if applied.checksum == migration.checksum() => {
-                Standing::Applied(applied.applied_at)
+                MigrationState::Applied(applied.applied_at)
             }
-            Some(applied) => Standing::Differs(applied.applied_at),
+            Some(applied) => MigrationState::Differs(applied.applied_at),
         };
         Status { version: migration.version, name: migration.name.to_owned(), standing }
     });
@@ -159,9 +159,9 @@ pub(crate) fn compare(migrations: &[Migration], applied: &[Applied]) -> Vec<Stat
         version: applied.version,
         name: applied.name.clone(),
         standing: if applied.min_client > CLIENT {
-            Standing::NeedsUpgrade(applied.applied_at)
+            MigrationState::NeedsUpgrade(applied.applied_at)
         } else {
-            Standing::Newer(applied.applied_at)
+            MigrationState::Newer(applied.applied_at)
         },
     });
     known.chain(newer).collect()

@@ -17,16 +17,16 @@ use crate::job::Limits;
 
 /// Options for opening a store.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct StoreOptions {
     /// Where an embedded store reads the time. A server has a clock of its own.
     pub clock: Clock,
     /// The sizes that the store accepts.
     pub limits: Limits,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
-        Options { clock: Clock::system(), limits: Limits::default() }
+        StoreOptions { clock: Clock::system(), limits: Limits::default() }
     }
 }
 
@@ -114,7 +114,7 @@ impl Place {
         not(feature = "sqlite"),
         allow(unused_variables, reason = "only a store in memory needs the options")
     )]
-    pub(crate) fn new(address: &Address, options: &Options) -> Result<Place> {
+    pub(crate) fn new(address: &Address, options: &StoreOptions) -> Result<Place> {
         Ok(match &address.0 {
             Kind::File(file) if address::looks_like_an_address(file.as_os_str()) => {
                 let why = "a path names a file, and this one looks like the address of a server; \
@@ -136,7 +136,7 @@ impl Place {
     }
 
     /// Opens a connection to the store.
-    pub(crate) fn connect(&self, options: &Options) -> Result<Engine> {
+    pub(crate) fn connect(&self, options: &StoreOptions) -> Result<Engine> {
         match self {
             #[cfg(feature = "sqlite")]
             Place::File(file) => Ok(Engine::Sqlite(Box::new(Sqlite::open(file, options)?))),
@@ -148,7 +148,8 @@ impl Place {
             #[cfg(feature = "postgres")]
             Place::Server(address) => {
                 let limits = options.limits;
-                let options = postgres::Options { limits, ..postgres::Options::default() };
+                let options =
+                    postgres::PostgresOptions { limits, ..postgres::PostgresOptions::default() };
                 Ok(Engine::Postgres(Box::new(Postgres::open(address, &options)?)))
             }
         }

@@ -42,7 +42,7 @@ pub use self::drill::Rehearsal;
 pub(crate) use self::enqueue::Lists;
 pub(crate) use self::error::bad_request;
 use self::guard::Guard;
-pub use self::health::{Durability, Health, Holder, Rows, Terms, Transaction};
+pub use self::health::{Durability, Health, Holder, OpenTransaction, Rows, Terms};
 use self::link::Link;
 pub use self::link::Timeouts;
 pub use self::migrate::{Brought, Contents, Migrations, Newer, Roles};
@@ -50,7 +50,7 @@ use self::operate::{OfEnded, OfJobs};
 pub use self::rights::{Part, Rights};
 pub(crate) use self::row::JsonText;
 pub(crate) use self::schema::Schema;
-pub use self::server::Facts;
+pub use self::server::ServerFacts;
 pub(crate) use self::session::Param;
 use self::session::{Isolation, Session};
 use self::wake::Heard;
@@ -69,7 +69,7 @@ use crate::lifecycle::Verb;
 
 /// Options for opening a store. There is no clock among them: only the database's clock counts.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct PostgresOptions {
     /// The sizes that the store accepts.
     pub limits: Limits,
     /// How long the server may take.
@@ -99,7 +99,7 @@ pub struct Postgres {
 impl Postgres {
     /// Connects to a database that already has the schema. Creates nothing; `tenure migrate up`
     /// does.
-    pub fn open(address: &ServerAddress, options: &Options) -> Result<Postgres> {
+    pub fn open(address: &ServerAddress, options: &PostgresOptions) -> Result<Postgres> {
         let mut link = Link::open(address, options.timeouts)?;
         let schema = Schema::new(address.schema());
         migrate::check(&mut link, &schema)?;
@@ -117,7 +117,7 @@ impl Postgres {
     }
 
     /// The facts about the server that this store's guarantees depend on.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &ServerFacts {
         self.link.facts()
     }
 

@@ -61,11 +61,11 @@ use crate::job::{JobId, Limits, Name, NewJob};
 use crate::lease::{Fence, WorkerId};
 use crate::ledger::{Answer, Entry, Resolution};
 
-pub use super::Options;
+pub use super::StoreOptions;
 
 /// The settings and version of SQLite that a store runs with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct FileFacts {
     /// The version of SQLite in this process.
     pub version: &'static str,
     /// `wal`, unless it was changed by hand.
@@ -102,18 +102,18 @@ struct Version {
 impl Sqlite {
     /// Opens a file, creates it if it does not exist, and brings its schema up to date. A file that
     /// is created here can be read by its owner only.
-    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
+    pub fn open(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Refuse)
     }
 
     /// Like [`Sqlite::open`], for a database that has other tables: Tenure's tables are added to
     /// them.
-    pub fn adopt(path: impl AsRef<Path>, options: &Options) -> Result<Sqlite> {
+    pub fn adopt(path: impl AsRef<Path>, options: &StoreOptions) -> Result<Sqlite> {
         Sqlite::open_file(path.as_ref(), options, Foreign::Adopt)
     }
 
     /// A store that lives as long as its connections: for tests and simulations.
-    pub fn in_memory(options: &Options) -> Result<Sqlite> {
+    pub fn in_memory(options: &StoreOptions) -> Result<Sqlite> {
         Sqlite::in_memory_with(options, embedded(), |_, text| text.to_owned())
     }
 
@@ -143,13 +143,17 @@ impl Sqlite {
     }
 
     /// Reads the settings that this store's guarantees depend on.
-    pub fn facts(&self) -> Result<Facts> {
+    pub fn facts(&self) -> Result<FileFacts> {
         self.writer.write("look at the settings", Urgency::Normal, |connection| {
             let synchronous =
                 connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0))?;
             let journal_mode =
                 connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
-            Ok(Facts { version: rusqlite::version(), journal_mode, is_synced: synchronous >= 2 })
+            Ok(FileFacts {
+                version: rusqlite::version(),
+                journal_mode,
+                is_synced: synchronous >= 2,
+            })
         })
     }
 
@@ -158,7 +162,7 @@ impl Sqlite {
         file::status(path.as_ref())
     }
 
-    fn open_file(path: &Path, options: &Options, foreign: Foreign) -> Result<Sqlite> {
+    fn open_file(path: &Path, options: &StoreOptions, foreign: Foreign) -> Result<Sqlite> {
         let path = &file::resolve(path);
         let writer = shared_writer(path, options, foreign)?;
         let reader = file::open_reader(path, &writer.target)?;
@@ -167,7 +171,7 @@ impl Sqlite {
     }
 
     fn in_memory_with(
-        options: &Options,
+        options: &StoreOptions,
         sql: Arc<Statements>,
         edit: impl Fn(&str, &str) -> String,
     ) -> Result<Sqlite> {
@@ -183,10 +187,10 @@ impl Sqlite {
     fn new(
         writer: Arc<Writer>,
         file: Option<(&Path, Connection)>,
-        options: &Options,
+        options: &StoreOptions,
         sql: Arc<Statements>,
     ) -> Sqlite {
-        let Options { clock, limits } = options.clone();
+        let StoreOptions { clock, limits } = options.clone();
         let (path, reader) = file.unzip();
         Sqlite {
             writer,
@@ -478,7 +482,7 @@ fn writers() -> MutexGuard<'static, Writers> {
 
 /// The one writer of this process for a file. Two writers in one process would only wait for each
 /// other.
-fn shared_writer(path: &Path, options: &Options, foreign: Foreign) -> Result<Arc<Writer>> {
+fn shared_writer(path: &Path, options: &StoreOptions, foreign: Foreign) -> Result<Arc<Writer>> {
     let mut writers = writers();
     writers.retain(|_, writer| writer.strong_count() > 0);
     if let Ok(identity) = identity(path)

@@ -11,7 +11,7 @@ use crate::inspect::Current;
 use crate::job::{Extras, JobId, Json, Name, NewJob, Progress, State, Tenant};
 use crate::lease::{Fence, Lease, Stale, WorkerId};
 use crate::ledger::{self, Entry};
-use crate::lifecycle::{Outcome, Standing};
+use crate::lifecycle::{Counts, Outcome};
 use crate::record::{About, JobRecord};
 
 /// What workers and producers do with jobs.
@@ -233,8 +233,8 @@ pub struct Attempt {
 
 impl Attempt {
     /// How many attempts and crashes the job has used, and how many it may use.
-    pub fn standing(&self) -> Standing {
-        Standing {
+    pub fn counts(&self) -> Counts {
+        Counts {
             attempt: self.attempt,
             max_attempts: self.max_attempts,
             crashes: self.crashes,

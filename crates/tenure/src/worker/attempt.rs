@@ -23,7 +23,7 @@ use crate::clock::{Chance, Jitter, Moment, millis};
 use crate::desk::{Begun, Cause, Committed, Desk, Hold, Returned, Stage};
 use crate::handler::{Answer, Caught, Context, Execution, Surroundings, panicked};
 use crate::lease::Fence;
-use crate::lifecycle::{self, Fault, Outcome, Standing};
+use crate::lifecycle::{self, Counts, Fault, Outcome};
 use crate::store::Attempt;
 use crate::telemetry::{self, Fact};
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(
     jitter: Jitter,
 ) -> Returned {
     hold.begin(Moment::now());
-    let standing = attempt.standing();
+    let counts = attempt.counts();
     let Some(handler) = around.handlers.find(&attempt.kind).cloned() else {
         // This should not happen, because a worker claims only kinds that it has a handler for.
         // Give the job back for another worker.
@@ -91,14 +91,14 @@ pub(crate) async fn run(
             }
         }
     };
-    decide(&standing, answer, cx.committed(), hold.trust().stopped, jitter)
+    decide(&counts, answer, cx.committed(), hold.trust().stopped, jitter)
 }
 
 /// Decides what is to be settled for an attempt. `answer` is what its handler returned, or `None`
 /// if the handler was dropped. `committed` is set if the handler has completed the job itself.
 /// `stopped` is why the handler was asked to stop, if it was.
 pub fn decide(
-    standing: &Standing,
+    counts: &Counts,
     answer: Option<Answer>,
     committed: Option<Committed>,
     stopped: Option<Cause>,
@@ -114,7 +114,7 @@ pub fn decide(
         (None | Some(Err(Fault::Retry { .. })), _) if is_shutdown => {
             Returned::Settle(Outcome::Release)
         }
-        (Some(Err(fault)), _) => Returned::Settle(lifecycle::after_fault(standing, fault, jitter)),
+        (Some(Err(fault)), _) => Returned::Settle(lifecycle::after_fault(counts, fault, jitter)),
         // A lost or cancelled job needs no settlement, and an attempt that ran too long was settled
         // when it was stopped.
         (None, _) => Returned::Lost,

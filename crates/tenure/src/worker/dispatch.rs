@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::settle::{self, Settler};
-use super::{Next, Plan, attempt};
+use super::{NextStep, Plan, attempt};
 use crate::clock::Moment;
 use crate::desk::{Desk, Found, Hold, Stage, Unwritten, may_wait};
 use crate::job::Name;
@@ -183,7 +183,7 @@ impl<C: Crew> Dispatcher<C> {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> NextStep {
         let grace = self.grace(now);
         if std::mem::take(&mut self.has_called) {
             self.answered = now;
@@ -197,12 +197,12 @@ impl<C: Crew> Dispatcher<C> {
             self.lost.push(Lost { request, sent, ask: now, was_asked: false });
         }
         let mut next = self.act(store, now, found, grace);
-        if let Next::At(at) = next {
+        if let NextStep::At(at) = next {
             let at = revoke.map_or(at, |revoke| revoke.min(at));
             self.expected = at;
-            next = Next::At(at);
+            next = NextStep::At(at);
         }
-        if next == Next::Done {
+        if next == NextStep::Done {
             self.exit = Some(self.reason(found));
             let leaves_nothing = !self.leaves_something(found);
             for (effect, Unwritten { about, verb, error }) in self.desk.close(leaves_nothing) {
@@ -227,7 +227,13 @@ impl<C: Crew> Dispatcher<C> {
         }
     }
 
-    fn act(&mut self, store: &mut dyn Work, now: Moment, found: Found, grace: Duration) -> Next {
+    fn act(
+        &mut self,
+        store: &mut dyn Work,
+        now: Moment,
+        found: Found,
+        grace: Duration,
+    ) -> NextStep {
         if found.poked || now >= self.look {
             (self.dry, self.rests) = (false, false);
             self.hurries = found.poked || found.company == 0;
@@ -241,13 +247,13 @@ impl<C: Crew> Dispatcher<C> {
             (self.hurries, self.rests) = (true, false);
         }
         if self.may_give_up(found) && now >= *self.give_up.get_or_insert(now + GIVE_UP) {
-            return Next::Done;
+            return NextStep::Done;
         }
         if now < self.pause {
-            return Next::At(self.pause);
+            return NextStep::At(self.pause);
         }
         if self.settler.is_empty() && !self.is_unsure() && self.is_done(found) {
-            return Next::Done;
+            return NextStep::Done;
         }
         let room = match found.stage {
             Stage::Working if !self.dry && !self.rests => found.room,
@@ -255,13 +261,13 @@ impl<C: Crew> Dispatcher<C> {
         };
         if self.may_gather(now, found) {
             self.desk.gather(found.enough - self.settler.pending().len());
-            return Next::At(self.answered + GATHER);
+            return NextStep::At(self.answered + GATHER);
         }
         let asks = self.next_question().is_some_and(|ask| now >= ask);
         if !self.settler.is_ready(now) && !asks && room == 0 {
             let working = found.stage == Stage::Working && found.free > 0;
             let rest = if working { self.look } else { now + IDLE };
-            return Next::At(self.earliest(rest));
+            return NextStep::At(self.earliest(rest));
         }
         self.has_called = true;
         self.wrote = false;
@@ -437,7 +443,7 @@ impl<C: Crew> Dispatcher<C> {
         start(&self.plan, &self.desk, &mut self.crew, attempts, asked);
     }
 
-    fn well(&mut self, now: Moment, found: Found) -> Next {
+    fn well(&mut self, now: Moment, found: Found) -> NextStep {
         self.plan.tell_answered(&self.desk, self.wrote);
         self.failures = 0;
         // Step again at once: if the round is not complete; if attempts may wait on the desk, so
@@ -446,23 +452,23 @@ impl<C: Crew> Dispatcher<C> {
         // settles them.
         let rests = self.dry || self.rests;
         if !rests || self.desk.claims_ahead() || self.drains(found) || self.settler.has_pending() {
-            return Next::Again;
+            return NextStep::Again;
         }
-        Next::At(self.earliest(self.look).max(now))
+        NextStep::At(self.earliest(self.look).max(now))
     }
 
-    fn ill(&mut self, error: &Error, store: &mut dyn Work, now: Moment, found: Found) -> Next {
+    fn ill(&mut self, error: &Error, store: &mut dyn Work, now: Moment, found: Found) -> NextStep {
         self.settler.unheard(error, store);
         self.plan.tell_of_store(&self.desk, error);
         if error.is_forbidden() {
             self.settler.abandon(&self.desk);
             // Running jobs are given back, unless giving back is what the store refused.
-            return if found.stage >= Stage::Releasing { Next::Done } else { Next::Again };
+            return if found.stage >= Stage::Releasing { NextStep::Done } else { NextStep::Again };
         }
         self.failures = self.failures.saturating_add(1);
         let pause = Duration::from_millis(25) * 2_u32.pow(self.failures.min(6));
         self.pause = now + pause.min(PAUSE);
-        Next::At(self.pause)
+        NextStep::At(self.pause)
     }
 
     /// If this step runs late (the machine was suspended), give other workers one lease of grace

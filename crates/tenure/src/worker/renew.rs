@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Next, Plan};
+use super::{NextStep, Plan};
 use crate::clock::{Moment, millis};
 use crate::desk::{Cause, Desk, Hold, Stage};
 use crate::job::{BATCH_LIMIT, State};
@@ -35,14 +35,14 @@ impl Renewer {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> NextStep {
         if self.desk.stage() == Stage::Over {
             // A worker that leaves jobs behind does not delete its registration: its guard is
             // released while it is registered, and by that other workers notice its end.
             if self.desk.leaves_nothing() {
                 let _ = store.retire(&self.plan.worker);
             }
-            return Next::Done;
+            return NextStep::Done;
         }
         let revoke = self.desk.revoke(now);
         if now >= self.next {
@@ -56,7 +56,7 @@ impl Renewer {
             self.pass_on(store.caution());
             self.next = now + if round.is_ok() { self.plan.renewal() } else { self.plan.hurry() };
         }
-        Next::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
+        NextStep::At(revoke.map_or(self.next, |revoke| revoke.min(self.next)))
     }
 
     /// Registers the worker if needed, and renews. A worker that cannot be registered, for example
@@ -213,7 +213,7 @@ mod tests {
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;
-    use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::sqlite::{Sqlite, StoreOptions};
     use crate::store::{Claim, Look, Operate, Settled, Settlement};
     use crate::telemetry::Observer;
 
@@ -222,7 +222,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("jobs.db");
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::open(&file, &options).unwrap();
         let plan = Arc::new(Plan::new(WorkerId::check("ann").unwrap()));
         // A directory is in the way where its guard file should be.
@@ -251,7 +251,7 @@ mod tests {
     fn every_lease_is_renewed_however_many_there_are() {
         const HELD: usize = 2 * BATCH_LIMIT + 1;
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         let plan = Plan { slots: BATCH_LIMIT, ..Plan::new(WorkerId::check("ann").unwrap()) };
         let plan = Arc::new(plan);
@@ -292,7 +292,7 @@ mod tests {
         meanwhile: impl Fn(&mut Sqlite, &Clock, Fence),
     ) -> (Vec<Fact>, Option<Cause>, usize) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let seen = Arc::clone(&told);

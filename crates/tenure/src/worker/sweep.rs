@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Next, Plan};
+use super::{NextStep, Plan};
 use crate::clock::Moment;
 use crate::desk::{Desk, Stage};
 use crate::job::BATCH_LIMIT;
@@ -74,12 +74,12 @@ impl Sweeper {
     }
 
     /// Does what is due, and returns when to call it again.
-    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> Next {
+    pub fn step(&mut self, store: &mut dyn Work, now: Moment) -> NextStep {
         if self.desk.stage() == Stage::Over {
-            return Next::Done;
+            return NextStep::Done;
         }
         if self.desk.is_stalled() {
-            return Next::At(now + STALLED);
+            return NextStep::At(now + STALLED);
         }
         // A failed call is tried again in the next round; nothing waits for it.
         if now >= self.look {
@@ -110,7 +110,7 @@ impl Sweeper {
             }
         }
         let next = self.look.min(self.next_prune());
-        Next::At(self.again.map_or(next, |again| again.min(next)))
+        NextStep::At(self.again.map_or(next, |again| again.min(next)))
     }
 
     /// The other machines report an outage. A missing right is reported here, since it may be
@@ -188,12 +188,12 @@ mod tests {
     use crate::clock::{Clock, Timestamp};
     use crate::job::{Json, Limits, Name, NewJob};
     use crate::lease::WorkerId;
-    use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::sqlite::{Sqlite, StoreOptions};
     use crate::store::{Enqueued, Look, Operate, Registration};
 
     fn store() -> (Sqlite, Clock) {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         (Sqlite::in_memory(&options).unwrap(), clock)
     }
 
@@ -214,7 +214,9 @@ mod tests {
         let mut now = start;
         while !store.workers().unwrap().is_empty() {
             assert!(now.since(start) <= PRUNE * 2, "it is still known after two minutes");
-            let Next::At(at) = sweeper.step(&mut store, now) else { panic!("it has more to do") };
+            let NextStep::At(at) = sweeper.step(&mut store, now) else {
+                panic!("it has more to do")
+            };
             clock.advance(at.since(now));
             now = at;
         }
@@ -240,7 +242,9 @@ mod tests {
         now = now + PRUNE;
         let begun = now;
         while !is_empty(&mut store) {
-            let Next::At(at) = sweeper.step(&mut store, now) else { panic!("it has more to do") };
+            let NextStep::At(at) = sweeper.step(&mut store, now) else {
+                panic!("it has more to do")
+            };
             assert!(at > now, "others have the store in between");
             now = at;
         }

@@ -11,7 +11,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::desk::{Hold, Returned, Stage};
 use crate::job::{BATCH_LIMIT, Json, Limits, NewJob};
 use crate::lifecycle::Outcome;
-use crate::store::sqlite::{Options, Sqlite};
+use crate::store::sqlite::{Sqlite, StoreOptions};
 use crate::store::{Attempt, Beat, Claim, GUARD_GAP, Pruned, Work};
 use crate::telemetry::Exit;
 
@@ -37,7 +37,7 @@ impl Bench {
 
     fn at(desk: Desk) -> Bench {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let store = Troubled::new(Sqlite::in_memory(&options).unwrap());
         let told: Arc<Mutex<Vec<Fact>>> = Arc::default();
         let tell = Arc::clone(&told);
@@ -134,7 +134,9 @@ fn a_round_without_a_call_does_not_show_that_the_store_is_back_and_a_renewal_doe
     assert_eq!(bench.store.calls(), ["register"]);
     bench.plan.tell_of_store(&bench.desk, &unwritable());
     bench.told();
-    let Next::At(next) = renewer.step(&mut bench.store, at(60_000)) else { panic!("it goes on") };
+    let NextStep::At(next) = renewer.step(&mut bench.store, at(60_000)) else {
+        panic!("it goes on")
+    };
     assert_eq!((bench.store.calls(), bench.told()), (vec![], vec![]), "it had nothing to ask");
     bench.hold(1);
     renewer.step(&mut bench.store, next);
@@ -148,7 +150,9 @@ fn a_renewer_whose_store_is_out_of_reach_asks_it_once_a_round() {
     let holds = bench.hold(BATCH_LIMIT + 1);
     let mut renewer = bench.renewer();
     bench.store.fails("register", unavailable);
-    let Next::At(next) = renewer.step(&mut bench.store, at(10_000)) else { panic!("it goes on") };
+    let NextStep::At(next) = renewer.step(&mut bench.store, at(10_000)) else {
+        panic!("it goes on")
+    };
     assert_eq!(bench.store.calls(), ["register"], "a renewal would fail as well");
     renewer.step(&mut bench.store, at(10_001));
     assert_eq!(bench.store.calls(), [""; 0], "this round has ended");
@@ -177,7 +181,7 @@ fn a_caution_about_the_store_is_reported_when_it_is_new() {
     let mut told = Vec::new();
     for caution in [None, Some("a"), Some("a"), Some("b"), None, Some("b")] {
         bench.store.trouble().caution = caution.map(str::to_owned);
-        let Next::At(next) = renewer.step(&mut bench.store, now) else { panic!("it goes on") };
+        let NextStep::At(next) = renewer.step(&mut bench.store, now) else { panic!("it goes on") };
         now = next;
         told.push(bench.told());
     }
@@ -282,7 +286,7 @@ fn a_job_that_lapses_for_the_last_time_is_reported_as_dead() {
     let mut now = at(0);
     // Step the sweeper without a long pause. After a pause the store would prolong the lease.
     while now < at(60_000) && bench.told.lock().unwrap().is_empty() {
-        let Next::At(next) = sweeper.step(&mut bench.store, now) else { panic!("it goes on") };
+        let NextStep::At(next) = sweeper.step(&mut bench.store, now) else { panic!("it goes on") };
         bench.clock.advance(next.since(now));
         now = next;
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Crew, Desk, Dispatcher, Next, Plan, Relief, Renewer, Sweeper};
+use super::{Crew, Desk, Dispatcher, NextStep, Plan, Relief, Renewer, Sweeper};
 use crate::clock::{self, Moment};
 use crate::desk::Stage;
 use crate::store::{Result, Wake, Work};
@@ -88,11 +88,11 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new().name(name.into()).spawn(work).expect("the system has a thread for us")
 }
 
-fn rest(next: Next) -> Option<Moment> {
+fn rest(next: NextStep) -> Option<Moment> {
     match next {
-        Next::Again => Some(Moment::default()),
-        Next::At(at) => Some(at),
-        Next::Done => None,
+        NextStep::Again => Some(Moment::default()),
+        NextStep::At(at) => Some(at),
+        NextStep::Done => None,
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     use crate::job::{Json, Name, NewJob};
     use crate::lease::WorkerId;
     use crate::lifecycle::Outcome;
-    use crate::store::sqlite::{Options, Sqlite};
+    use crate::store::sqlite::{Sqlite, StoreOptions};
     use crate::telemetry::{Fact, Observer};
 
     /// Runs nothing, and reports each job as done.
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_machines_that_are_simulated_run_on_threads_and_do_every_job_once() {
-        let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+        let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
         store.enqueue(&vec![job; 1_000]).unwrap();

@@ -17,7 +17,7 @@ use tenure::engine::clock::{Clock, Timestamp, monotonic};
 use tenure::engine::job::{JobId, Json, Name, NewJob};
 use tenure::engine::lifecycle::Verb;
 use tenure::engine::store::{Attempt, Claim, Enqueued, Error, Look, Work};
-use tenure::sqlite::{Options, Sqlite, Transaction};
+use tenure::sqlite::{Sqlite, StoreOptions, Transaction};
 use tenure::{Filter, WorkerId};
 
 /// Longer than any test takes.
@@ -34,13 +34,13 @@ struct Shop {
 impl Shop {
     fn in_memory() -> Shop {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), ..Options::default() };
+        let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
         Shop::with_orders(Sqlite::in_memory(&options).unwrap(), clock, None)
     }
 
     fn in_file() -> Shop {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), ..Options::default() };
+        let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open(directory.path().join("shop.db"), &options).unwrap();
         Shop::with_orders(store, clock, Some(directory))
@@ -150,7 +150,7 @@ fn they_survive_the_process() {
     order_and_job(&mut store).unwrap().unwrap();
     drop(store);
     let file = directory.as_ref().unwrap().path().join("shop.db");
-    let store = Sqlite::open(file, &Options::default()).unwrap();
+    let store = Sqlite::open(file, &StoreOptions::default()).unwrap();
     let mut shop = Shop { store, clock: Clock::system(), directory };
     assert_eq!(shop.counts(), (1, 1));
 }
@@ -263,7 +263,7 @@ fn tables_that_were_there_before_are_written_in_the_same_commit() {
     let theirs = Connection::open(&file).unwrap();
     theirs.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").unwrap();
     drop(theirs);
-    let mut store = Sqlite::adopt(&file, &Options::default()).unwrap();
+    let mut store = Sqlite::adopt(&file, &StoreOptions::default()).unwrap();
     order_and_job(&mut store).unwrap().unwrap();
     let mut shop = Shop { store, clock: Clock::system(), directory: Some(directory) };
     assert_eq!(shop.counts(), (1, 1));

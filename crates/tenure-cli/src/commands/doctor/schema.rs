@@ -1,6 +1,6 @@
 //! Whether the store's schema matches this binary.
 
-use tenure::engine::store::migrate::{Standing, Status};
+use tenure::engine::store::migrate::{MigrationState, Status};
 
 use super::Finding;
 
@@ -8,18 +8,18 @@ pub(super) fn look(status: &[Status]) -> Finding {
     let mut version = 0;
     for Status { version: number, name, standing } in status {
         match standing {
-            Standing::Applied(_) => version = *number,
-            Standing::Pending => {
+            MigrationState::Applied(_) => version = *number,
+            MigrationState::Pending => {
                 let found = format!("migration {number} ({name}) is pending");
                 return Finding::ill("schema", found, "apply it with: tenure migrate up");
             }
-            Standing::Differs(_) => {
+            MigrationState::Differs(_) => {
                 let found = format!("migration {number} ({name}) differs from this binary's");
                 let next = "use the binary that this store was made with, or if this one is newer: \
                             tenure migrate up";
                 return Finding::ill("schema", found, next);
             }
-            Standing::Newer(_) | Standing::NeedsUpgrade(_) => {
+            MigrationState::Newer(_) | MigrationState::NeedsUpgrade(_) => {
                 let found = format!("migration {number} ({name}) is newer than this binary");
                 return Finding::ill("schema", found, "upgrade tenure here too");
             }

@@ -90,7 +90,7 @@ mod tests {
     use tenure::WorkerId;
     use tenure::engine::clock::Clock;
     use tenure::engine::job::{Json, Limits, NewJob};
-    use tenure::engine::store::sqlite::{Options, Sqlite};
+    use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
     use tenure::engine::store::{Claim, Work};
 
     use super::*;
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_lease_is_overdue_in_the_end_though_no_worker_is_left_to_tell() {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tenure::Timestamp;
-use tenure::engine::inspect::{Due, Overview, QueueSettings, WorkerView};
+use tenure::engine::inspect::{DueJobs, Overview, QueueSettings, WorkerView};
 use tenure::engine::job::{BATCH_LIMIT, Name};
 use tenure::engine::store::Store;
 
@@ -51,14 +51,14 @@ pub(super) struct Demand {
 
 /// What is due in queues that are not paused.
 pub(super) fn demand(
-    due: Option<Vec<Due>>,
+    due: Option<Vec<DueJobs>>,
     overview: &Overview,
     queues: &[QueueSettings],
 ) -> Vec<Demand> {
     let demand: Vec<Demand> = match due {
         Some(due) => due
             .into_iter()
-            .map(|Due { queue, kind, jobs }| Demand { queue, kind: Some(kind), jobs })
+            .map(|DueJobs { queue, kind, jobs }| Demand { queue, kind: Some(kind), jobs })
             .collect(),
         None => {
             let ready = overview.lines.iter().filter(|line| line.ready > 0);
@@ -97,7 +97,7 @@ pub(super) fn kinds(
     let place = format!("{kind} in queue {}", first.queue);
     let mut found = match first.jobs {
         1 => format!("1 job{place} is due, and no known worker takes it"),
-        n if n >= Due::EACH as u64 => {
+        n if n >= DueJobs::EACH as u64 => {
             format!("{n} or more jobs{place} are due, and no known worker takes them")
         }
         n => format!("{n} jobs{place} are due, and no known worker takes them"),

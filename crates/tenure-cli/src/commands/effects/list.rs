@@ -152,14 +152,14 @@ pub(crate) fn table(effects: &[EffectView], store: &mut dyn Store) -> Result<Tab
 #[cfg(test)]
 mod tests {
     use tenure::engine::job::{Name, Tenant};
-    use tenure::engine::ledger::{Effect, Standing, effect_name};
+    use tenure::engine::ledger::{EffectRecord, Standing, effect_name};
     use tenure::{Timestamp, Token};
 
     use super::*;
 
     fn page(jobs: &[i64]) -> Vec<EffectView> {
         let effect = |job: &i64| EffectView {
-            effect: Effect {
+            effect: EffectRecord {
                 job: JobId(*job),
                 name: effect_name("e").unwrap(),
                 standing: Standing::Open,

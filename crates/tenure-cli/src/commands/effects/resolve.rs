@@ -4,7 +4,7 @@
 use anyhow::Result;
 use clap::ArgGroup;
 use tenure::engine::job::{BATCH_LIMIT, Invalid, JobId, Json, Limits, Name, State, shorten};
-use tenure::engine::ledger::{Effect, Resolution, Standing};
+use tenure::engine::ledger::{EffectRecord, Resolution, Standing};
 use tenure::engine::store::Resolved;
 use tenure::{EffectFilter, json};
 
@@ -125,7 +125,7 @@ fn answer(
 }
 
 /// The refusal, with what is in the ledger instead.
-fn with_what_stands(why: String, stands: Option<&Effect>) -> String {
+fn with_what_stands(why: String, stands: Option<&EffectRecord>) -> String {
     let Some(effect) = stands else { return why };
     let who = if effect.is_decided() {
         format!(

@@ -268,8 +268,10 @@ mod tests {
     /// 3,000 ms. `ann` wrote too late at both times, and was refused.
     fn late() -> (JobRecord, Vec<TimelineEntry>) {
         let clock = tenure::engine::clock::Clock::manual(Timestamp::from_millis(0));
-        let options =
-            tenure::engine::store::sqlite::Options { clock: clock.clone(), ..Default::default() };
+        let options = tenure::engine::store::sqlite::StoreOptions {
+            clock: clock.clone(),
+            ..Default::default()
+        };
         let mut store = tenure::engine::store::sqlite::Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();

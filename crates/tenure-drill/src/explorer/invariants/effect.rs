@@ -3,7 +3,7 @@
 use tenure::Token;
 use tenure::drill::Dump;
 use tenure::engine::job::{JobRecord, State};
-use tenure::engine::ledger::{self, Effect, Standing};
+use tenure::engine::ledger::{self, EffectRecord, Standing};
 use tenure::engine::store::Resolved;
 
 use super::super::actors::{Doing, by_claim};
@@ -23,13 +23,14 @@ impl Ghost {
         let id = before.id;
         // Times are left out: they are for people, and states that differ only in them count as
         // one.
-        let essence = |effect: &Effect| (effect.standing, effect.token, effect.result.clone());
+        let essence =
+            |effect: &EffectRecord| (effect.standing, effect.token, effect.result.clone());
         let of = |dump: &Dump| {
             let ours = dump.ledger.iter().filter(|effect| effect.job == id);
-            ours.cloned().collect::<Vec<Effect>>()
+            ours.cloned().collect::<Vec<EffectRecord>>()
         };
         let (then, now) = (of(seen.old), of(seen.new));
-        let is_committed = |effect: &&Effect| effect.standing == Standing::Committed;
+        let is_committed = |effect: &&EffectRecord| effect.standing == Standing::Committed;
         let committed = now.iter().filter(is_committed).count();
         check.that(Invariant::I1, committed > 0, committed == 1 && now.len() == 1, || {
             let rows = now.len();
@@ -38,14 +39,14 @@ impl Ghost {
         let (decided, was): (Vec<_>, Vec<_>) =
             then.iter().filter(is_committed).partition(|effect| effect.can_be_corrected());
         let was = was.first().copied();
-        let stays = |was: &Effect| now.iter().any(|is| essence(is) == essence(was));
+        let stays = |was: &EffectRecord| now.iter().any(|is| essence(is) == essence(was));
         check.that(Invariant::I1, was.is_some(), was.is_none_or(stays), || {
             let names: Vec<_> = now.iter().map(|effect| effect.standing.name()).collect();
             format!("the effect of job {id} was committed and became {}", names.join(", "))
         })?;
         // Only a person may change what a person decided; an attempt may only adopt it.
         let word = decided.first().filter(|_| !matches!(seen.call, Call::Resolve(_)));
-        let kept = |word: &&&Effect| {
+        let kept = |word: &&&EffectRecord| {
             now.iter().any(|is| is.standing == word.standing && is.result == word.result)
         };
         check.that(Invariant::I1, word.is_some(), word.as_ref().is_none_or(kept), || {

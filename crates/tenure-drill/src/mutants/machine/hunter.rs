@@ -12,7 +12,7 @@ use tenure::Result;
 use tenure::drill::{Dump, Explorable, Patch};
 use tenure::engine::clock::{Clock, millis, monotonic};
 use tenure::engine::store::postgres::{self, Postgres, ServerAddress, Timeouts};
-use tenure::engine::store::sqlite::{Options, Sqlite};
+use tenure::engine::store::sqlite::{Sqlite, StoreOptions};
 
 use super::alone;
 use super::coverage::{Coverage, Of};
@@ -490,7 +490,7 @@ fn sqlite(patches: &[Patch]) -> Stand {
 
 fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
     let clock = Clock::manual(START);
-    let options = Options { clock: clock.clone(), ..Options::default() };
+    let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
     let store = Sqlite::in_memory_patched(&options, patches).expect("a store in memory opens");
     // A mutant may make the library repeat short statements for ever, so a limit for one statement
     // would not do. The handler looks at the clock every few instructions, and interrupts the
@@ -507,7 +507,7 @@ fn in_memory(patches: &[Patch]) -> (Sqlite, Clock) {
 fn postgres(address: &ServerAddress) -> Stand {
     let clock = Clock::manual(START);
     let timeouts = Timeouts { statement: HANGS / 2, ..Timeouts::default() };
-    let options = postgres::Options { timeouts, ..postgres::Options::default() };
+    let options = postgres::PostgresOptions { timeouts, ..postgres::PostgresOptions::default() };
     let mut store =
         Postgres::with_test_clock(address, &options, clock.clone()).expect("a store opens");
     store.rehearse();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::job::{Json, NewJob};
 use crate::lease::WorkerId;
-use crate::store::sqlite::{Options, Sqlite};
+use crate::store::sqlite::{Sqlite, StoreOptions};
 use crate::store::{Claim, Work};
 
 const MS: Duration = Duration::from_millis(1);
@@ -19,7 +19,7 @@ fn work(kind: &str) -> NewJob {
 }
 
 fn claimed(jobs: &[NewJob]) -> Vec<Attempt> {
-    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     store.enqueue(jobs).unwrap();
     let ask = Claim::new(WorkerId::unique(), jobs.len(), Duration::from_secs(30));
     store.claim(&ask).unwrap().attempts

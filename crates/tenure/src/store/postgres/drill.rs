@@ -14,13 +14,13 @@ use super::address::ServerAddress;
 use super::migrate::Migrations;
 use super::schema::Schema;
 use super::session::{Isolation, Session};
-use super::{Options, Postgres, row};
+use super::{Postgres, PostgresOptions, row};
 use crate::clock::{Clock, Timestamp, millis};
 use crate::inspect::TimelineEntry;
 use crate::inspect::WorkerRecord;
 use crate::job::{Fingerprint, Json, Name};
 use crate::lease::{WorkerId, first_of};
-use crate::ledger::{Effect, Step};
+use crate::ledger::{EffectRecord, Step};
 use crate::record::JobRecord;
 use crate::store::explore::{Dump, Explorable, KeyRecord, KeyScope, Patch};
 use crate::store::{Guarded, Look, Registration, Result, lane, row as spelling};
@@ -57,7 +57,7 @@ impl Postgres {
     /// Opens a store in a database made for tests, and sets its time from this clock.
     pub fn with_test_clock(
         address: &ServerAddress,
-        options: &Options,
+        options: &PostgresOptions,
         clock: Clock,
     ) -> Result<Postgres> {
         let mut store = Postgres::open(address, options)?;
@@ -437,7 +437,7 @@ fn line_row(line: &TimelineEntry, seq: i64) -> Fields {
     .into()
 }
 
-fn effect_row(effect: &Effect) -> Fields {
+fn effect_row(effect: &EffectRecord) -> Fields {
     let plain = json!({
         "job_id": effect.job.0, "effect": effect.name, "state": effect.standing as u8, "token": effect.token.0,
         "opened_at": effect.opened_at, "ended_at": effect.ended_at, "note": effect.note,

@@ -11,14 +11,14 @@ use super::address::ServerAddress;
 use super::link::{Link, Timeouts};
 use super::wake::Heard;
 use crate::clock::{self, Clock, Timestamp};
-use crate::inspect::Due;
+use crate::inspect::DueJobs;
 use crate::store::Result;
 
 /// The condition of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// The transaction of this database that has been open longest, if this role may see it.
-    pub oldest: Option<Transaction>,
+    pub oldest: Option<OpenTransaction>,
     /// How many sessions hold a snapshot and cannot be seen by this role.
     pub hidden: u64,
     /// The table of jobs, if the server has statistics of it.
@@ -65,7 +65,7 @@ impl Durability {
 
 /// An open transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transaction {
+pub struct OpenTransaction {
     /// What holds it open.
     pub holder: Holder,
     /// How long it has been open.
@@ -140,11 +140,11 @@ impl Postgres {
 
     /// Jobs that are due and not yet claimed, by queue and kind. `None` if this role may not read
     /// the table.
-    pub fn due(&mut self) -> Result<Option<Vec<Due>>> {
+    pub fn due(&mut self) -> Result<Option<Vec<DueJobs>>> {
         const DUE: &str = include_str!("../../../sql/postgres/due.sql");
         const MAY: &str = "SELECT has_table_privilege('tenure.jobs', 'SELECT')";
         let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let (lanes, each) = (number(Due::LANES), number(Due::EACH));
+        let (lanes, each) = (number(DueJobs::LANES), number(DueJobs::EACH));
         self.call("look for due jobs", |session, schema| {
             if !session.query_one(&schema.apply(MAY), &[])?.try_get::<_, bool>(0)? {
                 return Ok(None);
@@ -174,7 +174,7 @@ impl Postgres {
     }
 }
 
-fn transaction(row: &Row) -> Result<Option<Transaction>, postgres::Error> {
+fn transaction(row: &Row) -> Result<Option<OpenTransaction>, postgres::Error> {
     let Some(age_ms) = row.try_get::<_, Option<i64>>("age_ms")? else { return Ok(None) };
     let name = row.try_get("name")?;
     let holder = match row.try_get::<_, Option<i32>>("pid")? {
@@ -185,7 +185,7 @@ fn transaction(row: &Row) -> Result<Option<Transaction>, postgres::Error> {
         None => Holder::Prepared { name },
     };
     let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
-    Ok(Some(Transaction { holder, age }))
+    Ok(Some(OpenTransaction { holder, age }))
 }
 
 fn rows(row: &Row) -> Result<Option<Rows>, postgres::Error> {
@@ -194,8 +194,8 @@ fn rows(row: &Row) -> Result<Option<Rows>, postgres::Error> {
     Ok(live.zip(dead).map(|(live, dead)| Rows { live, dead, vacuumed_at }))
 }
 
-fn due(row: &Row) -> Result<Due, postgres::Error> {
-    Ok(Due {
+fn due(row: &Row) -> Result<DueJobs, postgres::Error> {
+    Ok(DueJobs {
         queue: row.try_get("queue")?,
         kind: row.try_get("kind")?,
         jobs: u64::try_from(row.try_get::<_, i64>("jobs")?).unwrap_or(0),

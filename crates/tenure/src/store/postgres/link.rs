@@ -13,7 +13,7 @@ use super::error;
 use super::guard::Guard;
 use super::rights::Rights;
 use super::schema::Schema;
-use super::server::{self, Facts};
+use super::server::{self, ServerFacts};
 use super::session::Session;
 use super::wake::{Ears, Notice};
 use crate::clock;
@@ -56,7 +56,7 @@ pub(super) struct Link {
     dialer: Dialer,
     /// `None` after the session was lost, until the next call.
     session: Option<Session>,
-    facts: Facts,
+    facts: ServerFacts,
     /// False once a session turned out to be shared although it looked direct.
     may_prepare: bool,
     used: Instant,
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// The facts about the server at the last connect.
-    pub(super) fn facts(&self) -> &Facts {
+    pub(super) fn facts(&self) -> &ServerFacts {
         &self.facts
     }
 
@@ -213,7 +213,7 @@ fn connect(
     dialer: &mut Dialer,
     address: &ServerAddress,
     may_prepare: bool,
-) -> Result<(Session, Facts)> {
+) -> Result<(Session, ServerFacts)> {
     let target = &address.to_string();
     let line = dialer.dial(address)?;
     let mut session = Session::new(line.client);

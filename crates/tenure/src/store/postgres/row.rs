@@ -14,7 +14,7 @@ use crate::job::{Extras, Fingerprint, JobId, Json, Name, RetryPolicy, State, Ten
 use crate::lease::{Fence, Lease, Token, WorkerId};
 #[cfg(feature = "drill")]
 use crate::ledger::Step;
-use crate::ledger::{Effect, Standing};
+use crate::ledger::{EffectRecord, Standing};
 use crate::lifecycle::Verb;
 use crate::record::{About, JobRecord};
 use crate::store::{Attempt, Lapse, row as spelling};
@@ -158,9 +158,9 @@ pub(super) fn lease_view(row: &Row) -> Read<LeaseView> {
 }
 
 /// An effect. The column is called `standing`, because a job's state may be in the same row.
-pub(super) fn effect(row: &Row) -> Read<Effect> {
+pub(super) fn effect(row: &Row) -> Read<EffectRecord> {
     let Stands(standing) = row.try_get("standing")?;
-    Ok(Effect {
+    Ok(EffectRecord {
         job: row.try_get("job")?,
         name: row.try_get("effect")?,
         standing,

@@ -9,7 +9,7 @@ const OLDEST: i32 = 150_000;
 
 /// Facts about a server and the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ServerFacts {
     /// The version as text, for example `15.6`.
     pub version: String,
     /// The version as a number, for example `150006`.
@@ -26,10 +26,13 @@ pub struct Facts {
 }
 
 /// Reads the facts in one round trip. `mark` is the session's mark, if it could be set.
-pub(super) fn look(session: &mut Session, mark: Option<&str>) -> Result<Facts, postgres::Error> {
+pub(super) fn look(
+    session: &mut Session,
+    mark: Option<&str>,
+) -> Result<ServerFacts, postgres::Error> {
     let row = session.query_one(include_str!("../../../sql/postgres/server.sql"), &[])?;
     let seen: &str = row.try_get("mark")?;
-    Ok(Facts {
+    Ok(ServerFacts {
         version: row.try_get("version")?,
         version_number: row.try_get("version_number")?,
         encoding: row.try_get("encoding")?,
@@ -40,7 +43,7 @@ pub(super) fn look(session: &mut Session, mark: Option<&str>) -> Result<Facts, p
 }
 
 /// Refuses a server that cannot hold a store.
-pub(super) fn check(facts: &Facts, target: &str) -> Result<()> {
+pub(super) fn check(facts: &ServerFacts, target: &str) -> Result<()> {
     let refuse = |problem: String, next: &str| {
         Err(Error::Unusable { target: target.to_owned(), problem, next: next.to_owned() })
     };
@@ -68,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_too_old_or_cannot_hold_every_text_is_refused() {
-        let facts = |version_number, encoding: &str| Facts {
+        let facts = |version_number, encoding: &str| ServerFacts {
             version: "14.9".into(),
             version_number,
             encoding: encoding.into(),

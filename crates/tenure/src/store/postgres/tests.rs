@@ -72,7 +72,7 @@ fn shorter_waits_do_not_put_off_a_workers_first_look() {
 #[test]
 fn a_store_without_a_schema_is_not_opened() {
     let nowhere = address(&[("schema", "tenure_test_nowhere")]);
-    let refused = Postgres::open(&nowhere, &Options::default()).err().unwrap().to_string();
+    let refused = Postgres::open(&nowhere, &PostgresOptions::default()).err().unwrap().to_string();
     assert!(refused.contains("tenure migrate up"), "{refused}");
     assert!(refused.contains(&nowhere.to_string()), "{refused}");
 }

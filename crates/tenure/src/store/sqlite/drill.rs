@@ -10,19 +10,19 @@ use rusqlite::{Connection, Result as SqlResult, named_params};
 use super::statements::Statements;
 use super::tx::{Meta, Tx};
 use super::writer::Urgency;
-use super::{Options, Sqlite, error, file, row};
+use super::{Sqlite, StoreOptions, error, file, row};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::WorkerRecord;
 use crate::job::{Fingerprint, JobId, State, Tenant};
 use crate::lease::first_of;
-use crate::ledger::Effect;
+use crate::ledger::EffectRecord;
 use crate::record::JobRecord;
 use crate::store::explore::{Dump, Explorable, KeyRecord, KeyScope, Patch};
 use crate::store::{Look, Operate, Result, lane, row as spelling};
 
 impl Sqlite {
     /// A throw-away store with patched SQL.
-    pub fn in_memory_patched(options: &Options, patches: &[Patch]) -> Result<Sqlite> {
+    pub fn in_memory_patched(options: &StoreOptions, patches: &[Patch]) -> Result<Sqlite> {
         let patched = Statements::from_files(|file, text| Patch::apply(patches, file, text));
         Sqlite::in_memory_with(options, Arc::new(patched), |file, text| {
             Patch::apply(patches, file, text)
@@ -216,7 +216,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    fn load_effect(&self, effect: &Effect) -> SqlResult<()> {
+    fn load_effect(&self, effect: &EffectRecord) -> SqlResult<()> {
         self.run(
             "INSERT INTO tenure_ledger (job_id, effect, state, token, opened_at, ended_at, result, note)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",

@@ -8,7 +8,7 @@ use super::file::{beside, resolve};
 use super::witness::Witness;
 use super::writer::Urgency;
 use super::{Sqlite, error, guard};
-use crate::inspect::Due;
+use crate::inspect::DueJobs;
 use crate::job::Name;
 use crate::store::Result;
 
@@ -28,14 +28,14 @@ pub struct Beside {
 
 impl Sqlite {
     /// Jobs that are due and not yet claimed, by queue and kind.
-    pub fn due(&self) -> Result<Vec<Due>> {
+    pub fn due(&self) -> Result<Vec<DueJobs>> {
         self.read("look for due jobs", |tx| {
             tx.all(
                 include_str!("../../../sql/sqlite/due.sql"),
-                named_params! { ":lanes": Due::LANES, ":each": Due::EACH, ":now": tx.now.as_millis() },
+                named_params! { ":lanes": DueJobs::LANES, ":each": DueJobs::EACH, ":now": tx.now.as_millis() },
                 |row| {
                     let (queue, kind) = (Name::trusted(row.get(0)?), Name::trusted(row.get(1)?));
-                    Ok(Due { queue, kind, jobs: row.get(2)? })
+                    Ok(DueJobs { queue, kind, jobs: row.get(2)? })
                 },
             )
         })
@@ -76,7 +76,7 @@ mod tests {
     use crate::clock::{Clock, Timestamp};
     use crate::job::{Json, NewJob, Tenant};
     use crate::lease::WorkerId;
-    use crate::store::sqlite::Options;
+    use crate::store::sqlite::StoreOptions;
 
     fn job(kind: &str) -> NewJob {
         let args = Json::check("args", "{}", 100).unwrap();
@@ -86,17 +86,17 @@ mod tests {
     #[test]
     fn due_jobs_are_counted_by_queue_and_kind_over_all_tenants() {
         let clock = Clock::manual(Timestamp::from_millis(0));
-        let options = Options { clock: clock.clone(), ..Options::default() };
+        let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         assert_eq!(store.due().unwrap(), []);
         let of = |tenant: &str| job("mail").tenant(Tenant::check(tenant).unwrap());
         store.enqueue(&[of("a"), of("b"), of("b"), job("report")]).unwrap();
-        store.enqueue(&vec![job("many"); Due::EACH + 1]).unwrap();
+        store.enqueue(&vec![job("many"); DueJobs::EACH + 1]).unwrap();
         store.enqueue(&[job("later").delay(Duration::from_secs(60))]).unwrap();
         let counted = |store: &Sqlite| -> Vec<(String, u64)> {
             store.due().unwrap().into_iter().map(|due| (due.kind.to_string(), due.jobs)).collect()
         };
-        let all = [("many", Due::EACH as u64), ("mail", 3), ("report", 1)];
+        let all = [("many", DueJobs::EACH as u64), ("mail", 3), ("report", 1)];
         let mut all: Vec<_> = all.map(|(kind, jobs)| (kind.to_owned(), jobs)).to_vec();
         all.sort();
         assert_eq!(counted(&store), all);
@@ -109,7 +109,7 @@ mod tests {
     fn the_witness_and_the_guards_are_found_beside_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("jobs.db");
-        let mut store = Sqlite::open(&path, &Options::default()).unwrap();
+        let mut store = Sqlite::open(&path, &StoreOptions::default()).unwrap();
         let look = |store: &Sqlite| store.beside(&path).unwrap();
         assert!(look(&store).is_witnessed && look(&store).guards.is_empty());
         let worker = WorkerId::check("ann").unwrap();

@@ -10,7 +10,7 @@ use super::tx::{Breaks, Ending, Tx, entry};
 use crate::clock::{Timestamp, millis};
 use crate::inspect::{TimelineEntry, WorkerRecord, WorkerView};
 use crate::lease::{Fence, WorkerId};
-use crate::lifecycle::{CRASH_MEMORY, Standing, Verb, after_lapse, makes_suspect};
+use crate::lifecycle::{CRASH_MEMORY, Counts, Verb, after_lapse, makes_suspect};
 use crate::record::{About, JobRecord};
 use crate::store::row as spelling;
 use crate::store::{
@@ -61,7 +61,7 @@ impl Tx<'_> {
 
     /// Takes a running job from its worker.
     fn take_back(&self, job: &JobRecord, verb: Verb) -> Result<Option<Lapse>> {
-        let (next, why) = after_lapse(&Standing::from(job), verb);
+        let (next, why) = after_lapse(&Counts::from(job), verb);
         let became = next.state();
         let mut after = job.clone();
         after.crashes += 1;

@@ -9,7 +9,7 @@ use crate::inspect::{EffectFilter, EffectView, TimelineEntry};
 use crate::job::{JobId, Json, Name, State};
 use crate::lease::{Fence, Token};
 use crate::ledger::{
-    Act, Answer, Change, Effect, Entry, Resolution, Standing, Step, decide, was_heard,
+    Act, Answer, Change, EffectRecord, Entry, Resolution, Standing, Step, decide, was_heard,
 };
 use crate::lifecycle::{Again, Next, Verb};
 use crate::record::JobRecord;
@@ -69,12 +69,17 @@ impl Tx<'_> {
         Ok(opened > 0)
     }
 
-    fn effect(&self, job: JobId, name: &Name) -> Result<Option<Effect>> {
+    fn effect(&self, job: JobId, name: &Name) -> Result<Option<EffectRecord>> {
         let place = named_params! { ":job": job.0, ":effect": name.as_str() };
         self.one(&self.sql.ledger.find, place, row::effect)
     }
 
-    pub(super) fn write_effect(&self, was: &Effect, token: Token, change: &Change) -> Result<()> {
+    pub(super) fn write_effect(
+        &self,
+        was: &EffectRecord,
+        token: Token,
+        change: &Change,
+    ) -> Result<()> {
         let is_open = change.standing == Standing::Open;
         let opened_at = if is_open { self.now } else { was.opened_at };
         self.run(
@@ -147,7 +152,7 @@ impl Tx<'_> {
         if job.state == State::Succeeded && standing == Standing::Resend {
             return Ok(Resolved::Succeeded);
         }
-        let change = Change { standing, result, note: Some(Effect::DECIDED.into()) };
+        let change = Change { standing, result, note: Some(EffectRecord::DECIDED.into()) };
         self.write_effect(&effect, Token::NONE, &change)?;
         if job.state != State::Parked || self.has_open(id)? {
             return Ok(Resolved::Applied(job.state));

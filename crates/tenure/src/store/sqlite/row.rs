@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::inspect::{EffectView, LeaseView, QueueSettings, Raise, TimelineEntry, WorkerRecord};
 use crate::job::{Extras, JobId, Json, Name, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
-use crate::ledger::{Effect, Step};
+use crate::ledger::{EffectRecord, Step};
 use crate::lifecycle::Verb;
 use crate::record::JobRecord;
 use crate::store::row as spelling;
@@ -101,9 +101,9 @@ pub(super) fn lease_view(row: &Row<'_>) -> Result<LeaseView> {
     })
 }
 
-pub(super) fn effect(row: &Row<'_>) -> Result<Effect> {
+pub(super) fn effect(row: &Row<'_>) -> Result<EffectRecord> {
     let code = row.get(2)?;
-    Ok(Effect {
+    Ok(EffectRecord {
         job: JobId(row.get(0)?),
         name: Name::trusted(row.get(1)?),
         standing: spelling::standing(code).ok_or(Error::IntegralValueOutOfRange(2, code))?,

@@ -10,7 +10,7 @@ use crate::inspect::TimelineEntry;
 use crate::job::{Json, Name, NewJob, State};
 use crate::lease::{Fence, Stale};
 use crate::lifecycle::{
-    Outcome, Standing, Verb, after_settling, attempt_counts, crashes_after_return, is_own_return,
+    Counts, Outcome, Verb, after_settling, attempt_counts, crashes_after_return, is_own_return,
 };
 use crate::record::JobRecord;
 use crate::store::{Enqueued, Settled, Settlement};
@@ -92,7 +92,7 @@ impl Tx<'_> {
         outcome: &Outcome,
         forgetful: &BTreeSet<Name>,
     ) -> Result<State> {
-        let next = after_settling(&Standing::from(job), outcome);
+        let next = after_settling(&Counts::from(job), outcome);
         let became = next.state();
         let note = outcome.note();
         let mut after = job.clone();

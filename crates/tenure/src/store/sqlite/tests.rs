@@ -22,7 +22,7 @@ struct Place {
     store: Sqlite,
     clock: Clock,
     file: PathBuf,
-    options: Options,
+    options: StoreOptions,
     _directory: TempDir,
 }
 
@@ -31,7 +31,7 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("jobs.db");
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), ..Options::default() };
+        let options = StoreOptions { clock: clock.clone(), ..StoreOptions::default() };
         let store = Sqlite::open(&file, &options).unwrap();
         Place { store, clock, file, options, _directory: directory }
     }

@@ -16,7 +16,7 @@ use crate::job::{JobId, Json, Limits, Name, NewJob, State, Tenant};
 use crate::lease::{Fence, Token, WorkerId};
 use crate::lifecycle::{Outcome, Verb};
 use crate::record::About;
-use crate::store::sqlite::{Options, Sqlite};
+use crate::store::sqlite::{Sqlite, StoreOptions};
 use crate::telemetry::{Event, Observer};
 use crate::worker::Renewer;
 
@@ -55,7 +55,7 @@ struct Bench {
 impl Bench {
     fn new(drain: bool) -> Bench {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
@@ -83,8 +83,8 @@ impl Bench {
     fn ends(&mut self, now: Moment) -> bool {
         loop {
             match self.dispatcher.step(&mut self.store, now) {
-                Next::Again => {}
-                next => return next == Next::Done,
+                NextStep::Again => {}
+                next => return next == NextStep::Done,
             }
         }
     }
@@ -192,7 +192,7 @@ fn who_ends_in_order_says_good_bye() {
     bench.desk.returned(bench.hold.fence, done, at(10));
     assert!(bench.ends(at(10)));
     assert_eq!(bench.dispatcher.exit(), Some(Exit::Drained));
-    assert_eq!(bench.renewer.step(&mut bench.line, at(11)), Next::Done);
+    assert_eq!(bench.renewer.step(&mut bench.line, at(11)), NextStep::Done);
     assert!(bench.store.workers().unwrap().is_empty());
 }
 
@@ -201,7 +201,7 @@ fn who_leaves_jobs_behind_says_nothing_so_that_others_notice() {
     let mut bench = Bench::new(false);
     // As if the dispatcher had given up, or panicked.
     bench.desk.advance(Stage::Over);
-    assert_eq!(bench.renewer.step(&mut bench.line, at(11)), Next::Done);
+    assert_eq!(bench.renewer.step(&mut bench.line, at(11)), NextStep::Done);
     drop(bench.line);
     let mut lapsed = 0;
     for _ in 0..4 {
@@ -233,7 +233,7 @@ fn beside_others(
     others: usize,
     drain: bool,
 ) -> (Sqlite, Dispatcher<Begun>, Begun) {
-    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     let job = |kind: &str| {
         NewJob::new(Name::check("kind", kind).unwrap(), Json::check("args", "{}", 10).unwrap())
             .queue(queues.last().unwrap().clone())
@@ -256,7 +256,7 @@ fn beside_others(
 /// Steps until it rests or ends, and returns how many steps that took.
 fn steps(dispatcher: &mut Dispatcher<Begun>, store: &mut Sqlite) -> usize {
     let mut steps = 1;
-    while dispatcher.step(store, at(0)) == Next::Again {
+    while dispatcher.step(store, at(0)) == NextStep::Again {
         steps += 1;
         assert!(dispatcher.ask.queues.len() <= QUEUES);
         assert!(steps < 1_000, "it never rests");
@@ -316,7 +316,7 @@ fn nobody_ends_while_a_handler_goes_on_after_it_has_completed_its_job() {
 #[test]
 fn a_claim_is_reported_with_the_whole_identity_and_how_long_its_job_was_due() {
     let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-    let options = Options { clock: clock.clone(), limits: Limits::default() };
+    let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
     let mut store = Sqlite::in_memory(&options).unwrap();
     let (kind, tenant) = (Name::check("kind", "work").unwrap(), Tenant::check("acme").unwrap());
     let job = NewJob::new(kind.clone(), Json::check("args", "{}", 10).unwrap());

@@ -13,7 +13,7 @@ use crate::lease::{Token, WorkerId};
 use crate::ledger::{Answer, Entry};
 use crate::record::About;
 use crate::store::sealed::Sealed;
-use crate::store::sqlite::{Options, Sqlite};
+use crate::store::sqlite::{Sqlite, StoreOptions};
 use crate::store::{
     Attempt, Beat, Claim, Claimed, Enqueued, Guarded, Lapse, Lapsed, Look, Operate, Pruned,
     Registration, Report, Reported, Wake,
@@ -50,7 +50,7 @@ fn what_was_locked_is_never_more_than_one_call_takes_together_with_the_rest() {
         locked: vec![ended(full), ended(full + 1)],
         ..Settler::default()
     };
-    let mut store = Sqlite::in_memory(&Options::default()).unwrap();
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
     settler.pass_by_locked(&mut store, Duration::from_secs(1), Moment::now()).unwrap();
     assert_eq!((settler.pending.len(), settler.locked.len()), (BATCH_LIMIT, 1));
 }
@@ -73,7 +73,7 @@ fn ask(who: &str) -> Claim {
 impl Bench {
     fn new() -> Bench {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock: clock.clone(), limits: Limits::default() };
+        let options = StoreOptions { clock: clock.clone(), limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         let kind = Name::check("kind", "work").unwrap();
         store.enqueue(&[NewJob::new(kind, Json::check("args", "{}", 10).unwrap())]).unwrap();

@@ -7,7 +7,8 @@ use postgres::types::Type;
 use super::texts::{self, Functions, MIGRATIONS, lacking};
 use crate::clock::Timestamp;
 use crate::store::migrate::{
-    Applied, CLIENT, FROM_BEFORE, Refusal, Standing, Status, check_known, compare, is_from_before,
+    Applied, CLIENT, FROM_BEFORE, MigrationState, Refusal, Status, check_known, compare,
+    is_from_before,
 };
 use crate::store::postgres::schema::Schema;
 use crate::store::postgres::session::Session;
@@ -153,8 +154,9 @@ impl About {
 
     /// Whether all tables of this binary are there.
     pub(super) fn has_tables(&self) -> bool {
-        let is_applied =
-            |status: &Status| matches!(status.standing, Standing::Applied(_) | Standing::Newer(_));
+        let is_applied = |status: &Status| {
+            matches!(status.standing, MigrationState::Applied(_) | MigrationState::Newer(_))
+        };
         compare(&MIGRATIONS, self.applied()).iter().all(is_applied)
     }
 
@@ -186,16 +188,16 @@ impl About {
         let standing = match self.functions() {
             Some(installed) if installed.checksum == Functions::own().checksum => {
                 if self.lacking_functions().is_empty() {
-                    Standing::Applied(installed.at)
+                    MigrationState::Applied(installed.at)
                 } else {
-                    Standing::Pending
+                    MigrationState::Pending
                 }
             }
             Some(installed) if self.newer_than(&Functions::own()).is_some() => {
-                Standing::Newer(installed.at)
+                MigrationState::Newer(installed.at)
             }
-            Some(installed) => Standing::Differs(installed.at),
-            None => Standing::Pending,
+            Some(installed) => MigrationState::Differs(installed.at),
+            None => MigrationState::Pending,
         };
         status.push(Status { version: CLIENT, name: "functions".into(), standing });
         Ok(status)
@@ -214,7 +216,7 @@ impl About {
         check_known(&MIGRATIONS, self.applied())?;
         if compare(&MIGRATIONS, self.applied())
             .iter()
-            .any(|step| step.standing == Standing::Pending)
+            .any(|step| step.standing == MigrationState::Pending)
         {
             return refuse(
                 format!("the schema {name} is older than this binary"),

@@ -6,7 +6,7 @@ use super::super::address::ServerAddress;
 use super::super::link::{Link, Timeouts};
 use super::super::migrate::{Migrations, Roles};
 use super::super::schema::Schema;
-use super::super::{Options, Postgres};
+use super::super::{Postgres, PostgresOptions};
 use crate::clock;
 use crate::job::{Json, Name, NewJob};
 use crate::lease::WorkerId;
@@ -56,7 +56,7 @@ impl Lent {
     }
 
     pub(in super::super) fn store(&self) -> Postgres {
-        Postgres::open(&self.address(), &Options::default()).unwrap()
+        Postgres::open(&self.address(), &PostgresOptions::default()).unwrap()
     }
 
     /// Runs statements that call the schema `tenure`.

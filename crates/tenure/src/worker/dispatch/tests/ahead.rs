@@ -40,7 +40,7 @@ fn the_dispatcher_begins_what_waits_if_a_slot_is_free() {
 #[test]
 fn attempts_that_wait_too_long_are_given_back_and_cost_no_attempt() {
     let mut scene = ahead(8);
-    let (Next::At(first), _) = scene.rest(at(3)) else { panic!() };
+    let (NextStep::At(first), _) = scene.rest(at(3)) else { panic!() };
     assert!(first <= at(51));
     let (_, calls) = scene.rest(at(53));
     assert_eq!(calls, ["settle"], "there is no slot to claim for");
@@ -98,7 +98,7 @@ fn a_worker_that_drains_ends_after_what_waits_has_run() {
     let mut scene = Scene::new(1, true, &vec![work(); 20]);
     let mut now = 0;
     let mut ended = 0;
-    while scene.rest(at(now)).0 != Next::Done {
+    while scene.rest(at(now)).0 != NextStep::Done {
         now += 1;
         while ended < scene.started() {
             scene.desk.returned(scene.fence(ended), done(), at(now));
@@ -126,7 +126,7 @@ fn a_job_that_is_lost_while_it_waits_does_not_begin() {
 fn an_attempt_that_ends_waits_a_moment_for_others_and_is_settled_with_them() {
     let mut scene = ahead(100);
     scene.desk.returned(scene.fence(2), done(), at(1));
-    assert_eq!(scene.rest(at(1)), (Next::At(at(2)), vec![]), "the last answer came just now");
+    assert_eq!(scene.rest(at(1)), (NextStep::At(at(2)), vec![]), "the last answer came just now");
     assert_eq!(scene.rest(at(2)).1[0], "settle_and_claim");
 
     let mut scene = ahead(100);

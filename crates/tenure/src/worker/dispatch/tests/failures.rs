@@ -27,12 +27,12 @@ fn forbidden() -> Error {
 fn a_worker_pauses_after_a_failed_call_and_ends_once_it_knows_what_came_of_its_claim() {
     let mut scene = Scene::new(2, true, &[]);
     scene.line.fails = Some(("claim", broken()));
-    assert_eq!(scene.step(at(0)), (Next::At(at(50)), vec!["claim"]));
+    assert_eq!(scene.step(at(0)), (NextStep::At(at(50)), vec!["claim"]));
     scene.desk.poke();
-    assert_eq!(scene.step(at(49)), (Next::At(at(50)), vec![]));
+    assert_eq!(scene.step(at(49)), (NextStep::At(at(50)), vec![]));
     // The store has been asked about the lost claim once, and knows no jobs of it. That is enough
     // to end, although the claim might still arrive.
-    assert_eq!(scene.rest(at(50)), (Next::Done, vec!["held", "claim"]));
+    assert_eq!(scene.rest(at(50)), (NextStep::Done, vec!["held", "claim"]));
     assert_eq!(scene.dispatcher.exit(), Some(Exit::Drained));
 }
 
@@ -57,7 +57,7 @@ fn attempts_whose_rows_are_locked_do_not_make_the_others_wait() {
     let busy = Error::Busy { doing: "settle", target: "the store".into(), source: "wait".into() };
     scene.line.fails = Some(("settle_and_claim", busy));
     scene.line.locked = vec![scene.fence(0)];
-    assert_eq!(scene.step(at(10)), (Next::At(at(60)), vec!["settle_and_claim"]));
+    assert_eq!(scene.step(at(10)), (NextStep::At(at(60)), vec!["settle_and_claim"]));
     assert_eq!(scene.step(at(60)).1, ["renew", "settle", "held"]);
     assert_eq!((scene.state(0), scene.state(1)), (State::Running, State::Succeeded));
     scene.line.locked.clear();
@@ -69,8 +69,8 @@ fn attempts_whose_rows_are_locked_do_not_make_the_others_wait() {
 fn a_worker_that_may_not_claim_ends_with_an_error_and_leaves_nothing() {
     let mut scene = Scene::new(2, false, &[]);
     scene.line.fails = Some(("claim", forbidden()));
-    assert_eq!(scene.step(at(0)), (Next::Again, vec!["claim"]));
-    assert_eq!(scene.step(at(0)), (Next::Done, vec![]));
+    assert_eq!(scene.step(at(0)), (NextStep::Again, vec!["claim"]));
+    assert_eq!(scene.step(at(0)), (NextStep::Done, vec![]));
     assert_eq!(scene.dispatcher.exit(), Some(Exit::Error));
     assert!(scene.desk.leaves_nothing());
     assert!(scene.was_told("store_forbidden"));
@@ -83,7 +83,7 @@ fn a_worker_that_may_not_give_back_its_jobs_ends_at_once_and_leaves_them() {
     scene.desk.advance(Stage::Releasing);
     scene.desk.returned(scene.fence(0), Returned::Settle(Outcome::Release), at(10));
     scene.line.fails = Some(("settle", forbidden()));
-    assert_eq!(scene.step(at(10)), (Next::Done, vec!["settle"]));
+    assert_eq!(scene.step(at(10)), (NextStep::Done, vec!["settle"]));
     assert_eq!(scene.dispatcher.exit(), Some(Exit::Error));
     assert!(!scene.desk.leaves_nothing());
 }
@@ -96,7 +96,7 @@ fn a_worker_that_may_not_ask_what_its_handlers_committed_leaves_that_open() {
         scene.desk.returned(scene.fence(0), Returned::PerhapsCommitted, at(10));
         scene.line.fails = Some((call, forbidden()));
         assert_eq!(scene.step(at(10)).1.last(), Some(&call));
-        assert_eq!(scene.step(at(10)), (Next::Done, vec![]), "it asks only once");
+        assert_eq!(scene.step(at(10)), (NextStep::Done, vec![]), "it asks only once");
         assert_eq!(scene.dispatcher.exit(), Some(Exit::Error));
         assert!(scene.was_told("store_forbidden"));
         assert!(!scene.desk.leaves_nothing(), "after {call}");

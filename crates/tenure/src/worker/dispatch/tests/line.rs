@@ -138,7 +138,7 @@ impl Scene {
 
     fn of(queues: Vec<Name>, slots: usize, drain: bool, jobs: &[NewJob]) -> Scene {
         let clock = Clock::manual(Timestamp::from_millis(1_000_000_000_000));
-        let options = Options { clock, limits: Limits::default() };
+        let options = StoreOptions { clock, limits: Limits::default() };
         let mut store = Sqlite::in_memory(&options).unwrap();
         store.enqueue(jobs).unwrap();
         let told: Arc<Mutex<Vec<&'static str>>> = Arc::default();
@@ -164,18 +164,18 @@ impl Scene {
     }
 
     /// One step: when it wants to be called again, and what it asked the store.
-    pub(super) fn step(&mut self, now: Moment) -> (Next, Vec<&'static str>) {
+    pub(super) fn step(&mut self, now: Moment) -> (NextStep, Vec<&'static str>) {
         let next = self.dispatcher.step(&mut self.line, now);
         (next, std::mem::take(&mut self.line.calls))
     }
 
     /// Steps until it rests or ends.
-    pub(super) fn rest(&mut self, now: Moment) -> (Next, Vec<&'static str>) {
+    pub(super) fn rest(&mut self, now: Moment) -> (NextStep, Vec<&'static str>) {
         let mut calls = Vec::new();
         for _ in 0..100 {
             let (next, called) = self.step(now);
             calls.extend(called);
-            if next != Next::Again {
+            if next != NextStep::Again {
                 return (next, calls);
             }
         }

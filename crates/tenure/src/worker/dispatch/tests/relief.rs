@@ -145,9 +145,9 @@ fn a_worker_does_not_end_while_its_relief_has_a_call_under_way() {
             pair.scene.desk.forget(ended.fence());
         }
         pair.scene.desk.advance(stage);
-        assert_ne!(pair.scene.rest(at(3)).0, Next::Done);
+        assert_ne!(pair.scene.rest(at(3)).0, NextStep::Done);
         pair.scene.desk.relieved(None);
-        assert_eq!(pair.scene.rest(at(4)).0, Next::Done);
+        assert_eq!(pair.scene.rest(at(4)).0, NextStep::Done);
     }
 }
 
@@ -162,7 +162,7 @@ fn a_job_that_is_due_again_by_the_relief_is_found_before_a_draining_worker_ends(
     let places = pair.scene.desk.reserve(4);
     assert_eq!(pair.relieve(at(2)), (true, vec!["settle"]));
     drop(places);
-    assert_ne!(pair.scene.rest(at(3)).0, Next::Done);
+    assert_ne!(pair.scene.rest(at(3)).0, NextStep::Done);
     assert_eq!(pair.scene.started(), 4);
 }
 

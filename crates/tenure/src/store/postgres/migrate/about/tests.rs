@@ -120,7 +120,7 @@ fn a_lost_function_is_put_back() {
         assert_eq!(about.can_go_up(), Ok(()));
         assert!(!about.is_current(&Functions::own()), "{part}");
         // The functions come last.
-        assert_eq!(about.status().unwrap().pop().unwrap().standing, Standing::Pending);
+        assert_eq!(about.status().unwrap().pop().unwrap().standing, MigrationState::Pending);
     }
     let unread = About { history: None, is_owner: false, owner: "bob".into(), ..whole() };
     refused(unread.can_be_used(), "lacks function history", "have bob run: tenure migrate up");
@@ -156,13 +156,13 @@ fn functions_of_a_later_release_are_newer_and_those_of_an_earlier_one_are_not() 
     assert_eq!(later.newer_than(&own), Some(own.release + 1));
     assert_eq!((later.can_go_up(), later.can_go_back()), (Ok(()), Ok(())));
     let standing = later.status().unwrap().pop().unwrap().standing;
-    assert!(matches!(standing, Standing::Newer(_)), "{standing:?}");
+    assert!(matches!(standing, MigrationState::Newer(_)), "{standing:?}");
     for (checksum, release) in
         [("earlier", own.release - 1), ("uncounted", 0), ("of a build between", own.release)]
     {
         assert_eq!(with(checksum, release).newer_than(&own), None, "{checksum}");
         let standing = with(checksum, release).status().unwrap().pop().unwrap().standing;
-        assert!(matches!(standing, Standing::Differs(_)), "{checksum}: {standing:?}");
+        assert!(matches!(standing, MigrationState::Differs(_)), "{checksum}: {standing:?}");
     }
     assert_eq!(whole().newer_than(&own), None);
 }

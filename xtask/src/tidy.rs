@@ -5,6 +5,7 @@
 
 mod directions;
 mod links;
+mod names;
 mod path;
 mod states;
 
@@ -29,6 +30,7 @@ pub(crate) fn check(root: &Path) -> Count {
     let mut findings = in_tree(&files);
     let numbers = fs::read_to_string(root.join(states::NUMBERS)).unwrap_or_default();
     let names = states::Names::read(&numbers);
+    let mut types = names::Types::default();
     for file in &files {
         // A file that is not UTF-8 is skipped.
         if let Ok(text) = fs::read_to_string(root.join(file)) {
@@ -36,6 +38,7 @@ pub(crate) fn check(root: &Path) -> Count {
             findings.extend(links::in_page(file, &text, &files));
             findings.extend(bare_states(file, &text, &names));
             findings.extend(directions::in_file(file, &text));
+            findings.extend(types.read(file, &text));
             if file == path::PAGE {
                 match path::measure(&text, root) {
                     Ok(length) => say(length),

@@ -103,6 +103,8 @@ promises! { "settle":
     }
 
     "I3" of_two_ends_of_one_attempt_in_a_batch_the_first_is_heard(w) {
+        let a_day = QueueChange { keep: Some(Duration::from_secs(86_400)), ..QueueChange::default() };
+        w.store.configure(&name("default"), &a_day).unwrap();
         for [first, second] in [[complete(), retry(Duration::ZERO)], [retry(Duration::ZERO), complete()]] {
             let other = w.put_one();
             let beside = w.take("ann").lease.fence();

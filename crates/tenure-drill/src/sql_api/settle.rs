@@ -146,25 +146,26 @@ fn of_two_settlements_of_one_attempt_the_first_to_commit_is_heard() {
     for [first, second] in
         [["snooze", "bury"], ["bury", "release"], ["release", "complete"], ["park", "retry"]]
     {
-        // The second session sends its settlement once, or twice in a batch, which takes another
-        // code path.
-        for times in [1, 2] {
+        // The second session sends its settlement alone, twice in a batch, or beside that of another
+        // job: three code paths.
+        for shape in [&[0][..], &[0, 0], &[0, 1]] {
             as_each(|lab, who| {
                 let (mut one, mut other) = (who.session(lab), who.session(lab));
-                let lease = running(&mut one);
+                let leases = two(&mut one);
+                let lease = leases[0];
                 one.batch_execute("BEGIN").unwrap();
                 assert_eq!(told(&mut one, &[lease], &format!("{{{first}}}")), "settled");
                 let waits = pid(&mut other);
-                let verbs = format!("{{{}}}", vec![second; times].join(","));
-                let asked = thread::spawn(move || told(&mut other, &vec![lease; times], &verbs));
+                let verbs = format!("{{{}}}", vec![second; shape.len()].join(","));
+                let batch: Vec<Lease> = shape.iter().map(|place| leases[*place]).collect();
+                let asked = thread::spawn(move || told(&mut other, &batch, &verbs));
                 lab.wait_until_blocked(waits);
                 let after = one.batch_execute("COMMIT").map(|()| state(lab, lease.job)).unwrap();
-                assert_eq!(
-                    asked.join().unwrap(),
-                    vec!["stale"; times].join(" "),
-                    "{second} after {first}"
-                );
-                assert_eq!(state(lab, lease.job), after, "{second} after {first}");
+                let verdict = |place| if place == 0 { "stale" } else { "settled" };
+                let expected: Vec<_> = shape.iter().map(|place| verdict(*place)).collect();
+                let about = format!("{second} after {first}, jobs {shape:?}");
+                assert_eq!(asked.join().unwrap(), expected.join(" "), "{about}");
+                assert_eq!(state(lab, lease.job), after, "{about}");
             });
         }
     }

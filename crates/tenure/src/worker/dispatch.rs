@@ -16,11 +16,14 @@
 //! and it may stop midway around the ring. The claims that together have checked everything are a
 //! round. Only a complete round shows that there is nothing to do.
 
+mod lost;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::settle::{self, Settler};
+use self::lost::Lost;
+use super::settle::Settler;
 use super::{NextStep, Plan, attempt};
 use crate::clock::Moment;
 use crate::desk::{Desk, Found, Hold, Stage, Unwritten, may_wait};
@@ -84,20 +87,6 @@ pub(super) fn start(
             crew.start(attempt, hold);
         }
     }
-}
-
-/// How long it waits before it asks again about a claim whose answer was lost and that had leased
-/// nothing so far.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-
-/// A claim that was sent and whose answer was lost.
-struct Lost {
-    request: i64,
-    sent: Moment,
-    /// When to ask the store what it leased.
-    ask: Moment,
-    /// Whether the store was asked before.
-    was_asked: bool,
 }
 
 /// The dispatcher's state.
@@ -353,47 +342,12 @@ impl<C: Crew> Dispatcher<C> {
         Ok(())
     }
 
-    /// Whether there is a lost claim that the store has not been asked about yet.
-    fn is_unsure(&self) -> bool {
-        self.lost.iter().any(|lost| !lost.was_asked)
-    }
-
-    /// When to ask about a claim whose answer was lost.
-    fn next_question(&self) -> Option<Moment> {
-        self.lost.iter().map(|lost| lost.ask).min()
-    }
-
     /// `rest`, or earlier if there is something to ask the store before that.
     fn earliest(&self, rest: Moment) -> Moment {
         [self.settler.next_look(), self.next_question()]
             .into_iter()
             .flatten()
             .fold(rest, Moment::min)
-    }
-
-    /// Asks which jobs the lost claims leased, and starts them. A claim that leased nothing may
-    /// still reach the store: the dispatcher asks about it again, until a lease has passed.
-    fn take_up(&mut self, store: &mut dyn Work, now: Moment, found: Found) -> Result<()> {
-        let mut free = if found.stage == Stage::Working { found.free } else { 0 };
-        while let Some(place) = self.lost.iter().position(|lost| now >= lost.ask) {
-            let Lost { request, sent, .. } = self.lost[place];
-            let mut got = store.held(&self.plan.worker, Some(request))?;
-            // A lost claim can reach the store late. By then its slots may have been filled, or the
-            // worker may be about to end.
-            let surplus = got.split_off(free.min(got.len()));
-            if !surplus.is_empty() {
-                settle::release(store, &self.plan, &self.desk, &surplus)?;
-            }
-            free -= got.len();
-            if !got.is_empty() || !surplus.is_empty() || now.since(sent) > self.plan.lease {
-                self.lost.remove(place);
-            } else {
-                let lost = &mut self.lost[place];
-                (lost.ask, lost.was_asked) = (now + ASK_AGAIN, true);
-            }
-            self.start(got, sent);
-        }
-        Ok(())
     }
 
     fn claimed(&mut self, claimed: Claimed, room: usize, now: Moment, company: usize) {

@@ -48,6 +48,7 @@ pub fn draw(report: &Report) -> String {
     let panels = [
         panel("Each second (longer is better)", RATES, &[Unit::Rate, Unit::Renewals]),
         panel("Milliseconds (shorter is better)", TIMES, &[Unit::Millis]),
+        panel("Jobs (fewer is better)", TIMES, &[Unit::Jobs]),
     ];
     let mark = "Mark: the same work as plain SQL by the driver alone.".to_owned();
     let foot = [mark, conditions(report), report.machine.to_string()];

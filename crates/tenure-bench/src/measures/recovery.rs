@@ -63,9 +63,15 @@ pub(super) async fn reruns(stand: &Stand) -> Result<Vec<Reading>> {
         let url = &stand.site.url;
         let mut victim = Child::drain(&stand.program, url, CONCURRENCY, most).await?;
         victim.go().await?;
-        within("a worker to begin", begun(stand, jobs)).await??;
+        // Until it is a tenth through.
+        let begun = ready_and_running(stand, |_, ready| ready < jobs / 10 * 9);
+        let left = within("a worker to begin", begun).await??;
+        ensure!(left > 0, "the worker was done before it was killed");
         victim.kill()?;
-        stand.drain(stand.worker().concurrency(CONCURRENCY)).await?;
+        // A worker that drains would not wait for jobs that the killed one holds.
+        let running = stand.worker().concurrency(CONCURRENCY).start().await?;
+        within("all jobs to end", ready_and_running(stand, |left, _| left == 0)).await??;
+        running.shut_down().await;
         again.push(count(stand, most - jobs).await? as f64);
     }
     let settings = format!("kills: {kills}, {} jobs each, concurrency {CONCURRENCY}", whole(jobs));
@@ -79,14 +85,15 @@ pub(super) async fn reruns(stand: &Stand) -> Result<Vec<Reading>> {
     Ok(vec![reading("median", 50.0), reading("most", 100.0)])
 }
 
-/// Waits until the worker is a tenth through.
-async fn begun(stand: &Stand, jobs: u64) -> Result<()> {
+/// Waits until this holds for how many jobs are ready or running, and how many are ready. Returns the
+/// former.
+async fn ready_and_running(stand: &Stand, holds: impl Fn(u64, u64) -> bool) -> Result<u64> {
     loop {
         let overview = stand.tenure.with_store(|store| store.overview()).await?;
         let ready: u64 = overview.lines.iter().map(|line| line.ready).sum();
-        if ready < jobs / 10 * 9 {
-            ensure!(ready > 0, "the worker was done before it was killed");
-            return Ok(());
+        let running: u64 = overview.lines.iter().map(|line| line.running).sum();
+        if holds(ready + running, ready) {
+            return Ok(ready + running);
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

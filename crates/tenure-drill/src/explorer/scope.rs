@@ -219,7 +219,7 @@ const BATCH: Scope = Scope {
 
 const FAILOVER: Scope = Scope {
     name: "failover",
-    about: "the database goes back to an earlier state; a witness outside does not",
+    about: "the database goes back to an earlier state; an outside system does not",
     ticks: 2,
     crashes: 0,
     give_backs: 1,

@@ -151,7 +151,7 @@ fn act(call: &Call) -> String {
         Call::Resolve(how) => format!("resolves the effect of job 1: {}", how.name()),
         Call::Register(_) => "takes its lock".into(),
         Call::Vanished => "looks for workers that are gone".into(),
-        Call::Write(fence) => format!("writes to a witness outside, for {}", shown(fence)),
+        Call::Write(fence) => format!("writes to an outside system, for {}", shown(fence)),
         Call::Tick => "moves on by half a lease".into(),
         Call::Jump(Jump::Ahead) => format!("the store's clock jumps ahead by {} s", Jump::AHEAD),
         Call::Jump(Jump::Noticed) => {

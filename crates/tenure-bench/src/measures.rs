@@ -106,7 +106,8 @@ impl Reading {
         vec![Reading { part: "", unit: Unit::Rate, value, limit: Some(limit), settings }]
     }
 
-    /// Percentiles of latencies. The median and the 99th percentile have a limit.
+    /// Percentiles of latencies. `p99` is compared with the limit whose name ends with `p99`, such
+    /// as `start p99`. A part without such a limit is compared with nothing.
     pub(crate) fn latencies(
         times: &[f64],
         parts: &[(&'static str, f64)],

@@ -67,7 +67,7 @@ fn dies_after_charging(store: &mut dyn Store, place: &str, bank: &Path) -> (Fenc
     (first.held[0], claim(store))
 }
 
-/// What the first attempt's worker gets if it turns out to be alive after all.
+/// The store refuses every write of the first attempt's worker, in case that worker still lives.
 fn assert_refused(store: &mut dyn Store, zombie: Fence) {
     for act in [
         Act::Commit { result: json("\"zombie\"") },

@@ -466,8 +466,8 @@ pub fn migration(status: &Status) -> impl Serialize {
     }
 }
 
-/// The state of the schema after a migration, and the statements that grant other roles their
-/// rights, if there are other roles and they have none yet.
+/// The state of the schema after a migration. On PostgreSQL also the statements that grant the
+/// rights to other roles, unless the migration has created these roles itself.
 pub fn migrated(status: &[Status], grants: Option<&str>) -> impl Serialize {
     #[derive(Serialize)]
     struct Shape<'a, M> {

@@ -34,8 +34,9 @@ pub struct JobRecord {
     pub attempt: u16,
     /// The limit of attempts.
     pub max_attempts: u16,
-    /// How many times the store took the job back since it was enqueued or requeued. The count
-    /// restarts when a handler returns by itself and the last crash is an hour old.
+    /// How many crashes count: each time the store took the job back since it was enqueued or
+    /// requeued, except when the worker came back and the crash was undone. A handler that returns
+    /// by itself resets the count, if its job continues and the last crash is at least an hour old.
     pub crashes: u16,
     /// When the last of these crashes happened, while the job has not ended.
     pub crashed_at: Option<Timestamp>,

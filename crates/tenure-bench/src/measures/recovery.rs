@@ -85,8 +85,8 @@ pub(super) async fn reruns(stand: &Stand) -> Result<Vec<Reading>> {
     Ok(vec![reading("median", 50.0), reading("most", 100.0)])
 }
 
-/// Waits until this holds for how many jobs are ready or running, and how many are ready. Returns the
-/// former.
+/// Waits until `holds` accepts two counts: the jobs that are ready or running, and the ready jobs
+/// alone. Returns the first count.
 async fn ready_and_running(stand: &Stand, holds: impl Fn(u64, u64) -> bool) -> Result<u64> {
     loop {
         let overview = stand.tenure.with_store(|store| store.overview()).await?;

@@ -82,7 +82,8 @@ impl Database {
         role
     }
 
-    /// Removes what an earlier test left, but not what the server's administrator created.
+    /// Drops all schemas except the server's own, with everything in them, and creates an empty
+    /// `public`.
     fn empty(&self) {
         self.execute(
             "SET client_min_messages = warning; DO $$ DECLARE left_over text; BEGIN

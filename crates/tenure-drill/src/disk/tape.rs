@@ -194,8 +194,8 @@ impl Disk {
         found
     }
 
-    /// A witness is never flushed. Afterwards it has its last content or an earlier one, is empty,
-    /// holds zeros, or is gone.
+    /// The content of the witness file after a power cut; `None` if there is no file. The file is
+    /// never flushed, so it may have its last content or an earlier one, be empty, or hold zeros.
     fn witness_after(&self, chance: &mut Chance) -> Option<Vec<u8>> {
         let last = self.witness.last()?;
         match chance.below(5) {

@@ -72,7 +72,8 @@ pub struct Fate {
 }
 
 impl Fate {
-    /// The result of a listed survivor that is taken as it is, without a hunt.
+    /// The result of a mutant that is listed in `survivors.txt` and was not tested in this run
+    /// (`--unlisted`).
     pub fn trusted(mutant: Mutant) -> Fate {
         Fate { mutant: mutant.name, end: End::Survived, took_ms: 0 }
     }

@@ -51,7 +51,8 @@ pub(super) struct Claimed {
     pub(super) until: Timestamp,
     /// When the lease was last granted, in time since the start of the run.
     pub(super) granted: Duration,
-    /// How many calls of its worker had been lost when the lease was last granted.
+    /// How many of its worker's calls the simulation had lost when the lease was last granted. If
+    /// few more were lost when the job lapses, the worker should have renewed in time.
     pub(super) losses: u32,
     pub(super) started_at: Timestamp,
     /// The job is a suspect: it has crashed often enough, and its handler has not returned since.

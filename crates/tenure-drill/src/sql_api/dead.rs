@@ -68,7 +68,8 @@ fn enqueue(session: &mut Client, more: &str) -> i64 {
     session.query_one(&format!("SELECT tenure.enqueue('work'{more})"), &[]).unwrap().get(0)
 }
 
-/// A more urgent job stands before the mark, and so waits until the mark's time is over.
+/// A claim marks the place up to which it has read dead entries. The job that is enqueued with a
+/// more urgent priority stands before that place, so claims skip it until the mark has expired.
 fn a_claim_that_reads_many_dead_entries_of_ready_jobs_marks_where_it_came_to() {
     [false, true].into_iter().for_each(marks_of_ready_jobs);
 }

@@ -262,7 +262,8 @@ impl<'a> Runner<'a> {
         ready
     }
 
-    /// Sends a session's next statement, and waits until nothing moves by itself.
+    /// Sends a session's next statement. Then takes in answers until every session that was sent a
+    /// statement has answered or waits for another session.
     fn step(&mut self, n: usize) {
         let others_open = self.actors.iter().enumerate().any(|(at, it)| at != n && it.open);
         self.run.overlapped[n] |= others_open;

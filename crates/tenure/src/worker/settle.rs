@@ -203,7 +203,8 @@ impl Settler {
         Ok(())
     }
 
-    /// Gives up on the attempts that would have to be looked up, since the store will not answer.
+    /// Gives up the attempts that must be looked up: the worker lacks a right, so the store would
+    /// refuse to answer.
     pub(super) fn abandon(&mut self, desk: &Desk) {
         self.has_abandoned |= !self.unknown.is_empty();
         for ended in self.unknown.drain(..) {

@@ -1,4 +1,5 @@
-//! What people do during a run: they enqueue, and decide what waits for them.
+//! What people do during a run: they enqueue jobs, resume parked jobs, and resolve the effects in
+//! doubt.
 
 use std::num::NonZeroU16;
 use std::time::Duration;

@@ -70,8 +70,9 @@ impl Tx<'_> {
                 self.note(&entry(&job, Verb::Resume, State::Queued, self.now))?;
                 Ok(Changed::Applied)
             }
-            // A repeated request, if the job was not claimed since: then it still has the token
-            // that it was parked under.
+            // The job is not parked. Resuming keeps the token, and a claim raises it. So a line
+            // `resume` under the current token says that the job was resumed and not claimed
+            // since. If it is still queued, this is a repeated request and gets the same answer.
             Some(job) => match self.heard(Fence { job: job.id, token: job.token }, Verb::Resume)? {
                 Some(_) if job.state == State::Queued => Ok(Changed::Applied),
                 _ => Ok(Changed::Refused(job.state)),

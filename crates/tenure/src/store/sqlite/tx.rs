@@ -91,8 +91,8 @@ impl Tx<'_> {
         Ok(breaks)
     }
 
-    /// Like [`Tx::breaks`], and records a break that ends now, so that the next caller does not
-    /// start another one.
+    /// Like [`Tx::breaks`], and stores a break that ends now. Otherwise the next caller would find
+    /// the same break again, and store it as another one.
     pub(super) fn note_breaks(&self) -> Result<Breaks> {
         let breaks = self.breaks()?;
         if breaks.is_new {

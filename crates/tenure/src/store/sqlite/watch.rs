@@ -162,8 +162,9 @@ fn forbidden(action: &AuthAction<'_>) -> Option<String> {
             let name = pragma_name.to_ascii_lowercase();
             (!HARMLESS.contains(&name.as_str())).then(|| format!("PRAGMA {name}"))
         }
-        // A temporary table of this name would hide Tenure's table from every later user of the
-        // connection.
+        // A temporary table or view with such a name would hide Tenure's own table from all later
+        // users of the connection, and a temporary trigger would run in their transactions. A
+        // virtual table can be temporary too.
         AuthAction::CreateTempTable { table_name: name }
         | AuthAction::CreateTempView { view_name: name }
         | AuthAction::CreateTempTrigger { table_name: name, .. }

@@ -128,7 +128,8 @@ impl Session {
         Target::parse(self.db.as_deref())
     }
 
-    /// The same as text, for a command that opens it more than once.
+    /// The address of the store as text, for commands that open the store more than once or pass
+    /// the address to another process.
     fn url(&self) -> Result<String> {
         let url = match self.target()? {
             // An absolute path, because a job's command may run in another directory.

@@ -65,7 +65,8 @@ pub(super) const MUTANTS: [Mutant; 9] = [
         scope: "lease",
         sqlite: &[
             patch("claim", "attempt = attempt + 1,", "attempt = attempt,"),
-            // Adds one where the crashes stay the same: in settlements, not in lapses.
+            // Settlements and lapses share this statement. A lapse raises `crashes`, and most
+            // settlements leave it as it is. So this adds one in those settlements only.
             patch("settle", "attempt = :attempt,", "attempt = :attempt + (crashes = :crashes),"),
         ],
         postgres: &[

@@ -10,7 +10,7 @@ use crate::job::{BATCH_LIMIT, Json, Name, NewJob};
 use crate::lease::WorkerId;
 use crate::lifecycle::{Outcome, Verb};
 use crate::store::sqlite::{Sqlite, StoreOptions};
-use crate::store::{Claim, Work};
+use crate::store::{Attempt, Claim, Work};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -55,9 +55,32 @@ fn to_renew(desk: &Desk, before: Moment, now: Moment) -> Vec<Fence> {
     desk.to_renew(before, now).iter().map(|hold| hold.fence).collect()
 }
 
-/// Whether the dispatcher was poked since it last looked.
+/// Whether the dispatcher was poked since it last looked. It looks now.
 fn is_poked(desk: &Desk) -> bool {
-    desk.take(&mut Vec::new(), at(0)).poked
+    let poked = desk.state().poked;
+    desk.take(&mut Vec::new(), at(0));
+    poked
+}
+
+/// So many attempts.
+fn claimed(n: usize) -> Vec<Attempt> {
+    let mut store = Sqlite::in_memory(&StoreOptions::default()).unwrap();
+    let kind = Name::check("kind", "work").unwrap();
+    let job = NewJob::new(kind, Json::check("args", "{}", 10).unwrap());
+    store.enqueue(&vec![job; n]).unwrap();
+    store.claim(&Claim::new(WorkerId::unique(), n, LEASE)).unwrap().attempts
+}
+
+/// A desk with one slot, and the fences of the attempt that occupies it and of one that waits.
+fn waiting() -> (Desk, Fence, Fence) {
+    let attempts = claimed(2);
+    let desk = Desk::new(1);
+    let fences = [attempts[0].lease.fence(), attempts[1].lease.fence()];
+    for (place, attempt) in attempts.into_iter().enumerate() {
+        let hold = desk.hold(&attempt, at(0), LEASE).unwrap();
+        assert_eq!(desk.seat(attempt, hold, at(0)).is_some(), place == 0);
+    }
+    (desk, fences[0], fences[1])
 }
 
 fn done() -> Returned {
@@ -319,8 +342,89 @@ fn the_dispatcher_is_poked_by_what_it_has_to_do_and_by_nothing_else() {
     assert!(!is_poked(&desk), "all may continue");
     desk.revoke(at(59_500));
     assert!(is_poked(&desk), "one has run for too long");
+    desk.relieved(None);
+    assert!(is_poked(&desk), "a job may be due by what the relief has settled");
     desk.advance(Stage::Finishing);
     assert!(is_poked(&desk));
+}
+
+#[test]
+fn while_attempts_gather_the_dispatcher_is_poked_only_by_enough_of_them_or_by_the_last() {
+    let (desk, holds) = holding_some(Desk::new(4), None, 4);
+    desk.take(&mut Vec::new(), at(0));
+    desk.gather(2);
+    desk.returned(holds[0].fence, done(), at(1));
+    assert!(!desk.state().poked);
+    assert!(desk.take(&mut Vec::new(), at(1)).poked, "it has made room for another");
+    desk.gather(2);
+    desk.returned(holds[1].fence, done(), at(2));
+    assert!(desk.returned_for_next(holds[2].fence, done(), at(2)).is_none());
+    assert!(is_poked(&desk));
+    desk.gather(2);
+    desk.returned(holds[3].fence, done(), at(3));
+    assert!(is_poked(&desk), "no other runs");
+}
+
+#[test]
+fn a_handler_has_run_since_it_began_and_not_since_its_claim() {
+    let (_, hold) = holding(None);
+    assert_eq!(hold.ran(at(50)), Duration::from_millis(50));
+    hold.begin(at(40));
+    assert_eq!(hold.ran(at(50)), Duration::from_millis(10));
+}
+
+#[test]
+fn an_attempt_that_waits_begins_in_the_slot_of_one_that_ends() {
+    let (desk, running, waits) = waiting();
+    assert!(desk.next().is_none(), "no slot is free");
+    let begun = desk.returned_for_next(running, done(), at(1)).unwrap();
+    assert_eq!(begun.1.fence, waits);
+    assert!(desk.next().is_none());
+}
+
+#[test]
+fn an_attempt_that_ended_while_it_waited_does_not_begin() {
+    let (desk, running, waits) = waiting();
+    desk.committed(waits, at(1));
+    assert!(desk.returned_for_next(running, done(), at(1)).is_none());
+}
+
+#[test]
+fn a_worker_that_ends_begins_no_attempt_that_waits_and_lets_none_wait() {
+    let (desk, running, _) = waiting();
+    desk.advance(Stage::Finishing);
+    assert!(desk.returned_for_next(running, done(), at(1)).is_none());
+
+    let attempts = claimed(2);
+    let desk = Desk::new(1);
+    desk.advance(Stage::Finishing);
+    for attempt in attempts {
+        let hold = desk.hold(&attempt, at(0), LEASE).unwrap();
+        drop(desk.seat(attempt, hold, at(0)));
+    }
+    assert_eq!(
+        taken(&desk, at(0)),
+        [Returned::Settle(Outcome::Release)],
+        "the second found no slot"
+    );
+}
+
+/// If the process dies while an attempt waits, its job has one more crash.
+#[test]
+fn an_attempt_waits_only_if_a_crash_would_not_end_its_job() {
+    let usual = claimed(1).remove(0);
+    let with = |change: fn(&mut Attempt)| {
+        let mut attempt = usual.clone();
+        change(&mut attempt);
+        may_wait(&attempt)
+    };
+    assert!(with(|_| ()));
+    assert!(!with(|it| it.crashes = 1));
+    assert!(!with(|it| it.max_crashes = 1) && with(|it| it.max_crashes = 2));
+    assert!(!with(|it| it.max_attempts = 1) && with(|it| it.max_attempts = 2));
+    assert!(
+        !with(|it| it.max_runtime_ms = Some(999)) && with(|it| it.max_runtime_ms = Some(1_000))
+    );
 }
 
 /// Lets a thread rest at a desk until it is woken, and returns whether it was.
@@ -343,7 +447,11 @@ fn wakes(rest: fn(&Desk, Duration), mut wake: impl FnMut(&Desk)) -> bool {
 
 #[test]
 fn a_dispatcher_that_rests_is_woken_when_it_is_poked() {
-    assert!(wakes(Desk::rest, Desk::poke));
+    // Each poke is the first one since the dispatcher looked.
+    assert!(wakes(Desk::rest, |desk| {
+        desk.state().poked = false;
+        desk.poke();
+    }));
 }
 
 #[test]

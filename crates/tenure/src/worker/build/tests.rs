@@ -42,6 +42,19 @@ async fn a_lease_that_a_busy_worker_could_not_keep_is_refused() {
 }
 
 #[tokio::test]
+async fn a_worker_claims_at_most_a_second_of_work_ahead() {
+    let tenure = Tenure::open("sqlite::memory:").await.unwrap();
+    let worker =
+        |ahead| Worker::new(&tenure).handle_any(|_, _| async { Ok(None) }).claim_ahead(ahead);
+    for ahead in [Duration::ZERO, Duration::from_secs(1)] {
+        assert_eq!(worker(ahead).ahead, ahead);
+        assert!(worker(ahead).drain().run().await.is_ok());
+    }
+    let error = worker(Duration::from_millis(1_001)).drain().run().await.unwrap_err();
+    assert!(error.to_string().contains("claim_ahead: 1.001s is more than 1s"), "{error}");
+}
+
+#[tokio::test]
 async fn a_worker_runs_more_jobs_at_a_time_than_one_call_claims() {
     const JOBS: usize = 1_500;
     let tenure = Tenure::open("sqlite::memory:").await.unwrap();

@@ -117,3 +117,21 @@ fn a_server_that_is_not_there_may_come() {
         assert!(said.contains("while trying to connect; check "), "{said}");
     }
 }
+
+#[test]
+fn a_lost_connection_leaves_open_what_was_done_and_an_unreadable_answer_is_no_outage() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let mut config = postgres::Config::new();
+    config.host("127.0.0.1").port(port).user("me");
+    let Err(cause) = config.connect(postgres::NoTls) else { panic!("nothing listens there") };
+    let error = from_postgres("there", "claim", cause);
+    assert!(matches!(error, Error::Unavailable { .. }) && !error.did_nothing(), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains("whether it was done is not known"), "{said}");
+
+    let cause = "host=there no_such_word=1".parse::<postgres::Config>().unwrap_err();
+    let error = from_postgres("there", "claim", cause);
+    assert!(matches!(error, Error::Engine { .. }), "{error:?}");
+}

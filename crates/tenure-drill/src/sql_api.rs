@@ -32,6 +32,7 @@ mod record;
 mod repeat;
 mod roles;
 mod settle;
+mod walk;
 
 use std::panic::{self, AssertUnwindSafe};
 
@@ -53,7 +54,7 @@ pub struct Case {
 
 /// All cases that need a database and nothing else.
 pub fn cases() -> Vec<Case> {
-    let chapters: [&[Case]; 26] = [
+    let chapters: [&[Case]; 27] = [
         agree::CASES,
         batches::CASES,
         check::CASES,
@@ -72,6 +73,7 @@ pub fn cases() -> Vec<Case> {
         ledger::CASES,
         locks::CASES,
         marks::CASES,
+        walk::CASES,
         notices::CASES,
         operate::CASES,
         progress::CASES,

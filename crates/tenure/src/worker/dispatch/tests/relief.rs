@@ -78,9 +78,22 @@ fn the_relief_only_settles_if_there_is_no_room() {
     // A call of the dispatcher that is under way has asked for these places.
     let places = pair.scene.desk.reserve(2);
     assert_eq!(pair.relieve(at(2)), (true, vec!["settle"]));
-    assert_eq!(pair.scene.desk.take(&mut Vec::new(), at(2)).room, 0);
+    assert!(pair.scene.was_told("job_succeeded"));
+    let found = pair.scene.desk.take(&mut Vec::new(), at(2));
+    assert_eq!((found.room, found.held), (0, 2), "what is settled is forgotten");
     drop(places);
     assert_eq!(pair.scene.desk.take(&mut Vec::new(), at(2)).room, 2);
+}
+
+#[test]
+fn the_relief_forgets_a_lost_job_without_a_settlement() {
+    let mut pair = Pair::new(10);
+    pair.scene.desk.returned(pair.scene.fence(0), Returned::Lost, at(1));
+    pair.end(1..2);
+    assert_eq!(pair.relieve(at(2)), (true, vec!["settle_and_claim"]));
+    assert_eq!([0, 1].map(|n| pair.scene.state(n)), [State::Running, State::Succeeded]);
+    let held = pair.scene.desk.take(&mut Vec::new(), at(2)).held;
+    assert_eq!(held, pair.scene.started() - 2);
 }
 
 #[test]
@@ -168,15 +181,16 @@ fn a_job_that_is_due_again_by_the_relief_is_found_before_a_draining_worker_ends(
 
 #[test]
 fn the_relief_asks_for_the_queues_in_turn() {
-    let mut pair = Pair::of(Scene::of_many_queues(false, &vec![work(); 10]));
+    let mut pair = Pair::of(Scene::of_many_queues(false, &vec![work(); 12]));
     let mut asked = Vec::new();
-    for n in 0..4 {
+    for n in 0..5 {
         pair.end(2 * n..2 * n + 2);
         assert!(pair.relieve(at(2)).0);
         asked.push(pair.scene.line.asked.pop().unwrap().queues[0].clone());
         pair.scene.rest(at(3));
     }
-    assert_eq!(asked.iter().map(Name::as_str).collect::<Vec<_>>(), ["q1", "q33", "q65", "q97"]);
+    let asked: Vec<_> = asked.iter().map(Name::as_str).collect();
+    assert_eq!(asked, ["q1", "q33", "q65", "q97", "q1"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use tenure::engine::client::Enqueue;
 use tenure::engine::clock::monotonic;
-use tenure::engine::job::BATCH_LIMIT;
+use tenure::engine::job::{BATCH_LIMIT, JobRecord};
 use tenure::{Filter, State, Tenure, Worker};
 
 use crate::children::Program;
@@ -157,25 +157,31 @@ impl Stand {
         Ok(settled.context("the worker has ended, and settled nothing")? - begin)
     }
 
+    /// What this picks of each job that has succeeded, newest first.
+    pub(crate) async fn succeeded<T: Send + 'static>(
+        &self,
+        pick: impl Fn(&JobRecord) -> Option<T> + Send + 'static,
+    ) -> Result<Vec<T>> {
+        let picked = self.tenure.with_store(move |store| {
+            let mut picked = Vec::new();
+            let mut filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
+            loop {
+                // Half of what a call may ask for: some jobs have large args.
+                let page = store.jobs(&filter, BATCH_LIMIT / 2)?;
+                let Some(last) = page.last() else { return Ok(picked) };
+                filter.before = Some(last.id);
+                picked.extend(page.iter().filter_map(&pick));
+            }
+        });
+        Ok(picked.await?)
+    }
+
     /// Counts in the store what became of every job. Any other end than exactly one run and a
     /// success is an error, except that a measure may leave jobs that never ran.
     pub(crate) async fn account(&self, may_leave: bool) -> Result<Account> {
-        let succeeded =
-            self.tenure.with_store(|store| {
-                let mut numbers: Vec<(Option<u64>, bool)> = Vec::new();
-                let mut filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
-                loop {
-                    // Half of what a call may ask for: some jobs have large args.
-                    let page = store.jobs(&filter, BATCH_LIMIT / 2)?;
-                    let Some(last) = page.last() else { return Ok(numbers) };
-                    filter.before = Some(last.id);
-                    let first_try = |attempt: u16, crashes: u16| attempt == 1 + crashes;
-                    numbers.extend(page.iter().map(|job| {
-                        (number(job.args.as_str()), first_try(job.attempt, job.crashes))
-                    }));
-                }
-            });
-        let succeeded = succeeded.await?;
+        let of =
+            |job: &JobRecord| Some((number(job.args.as_str()), job.attempt == 1 + job.crashes));
+        let succeeded = self.succeeded(of).await?;
         let overview = self.tenure.with_store(|store| store.overview()).await?;
         let in_queue: u64 = overview.lines.iter().map(|line| line.ready + line.waiting).sum();
         let elsewhere: u64 =

@@ -404,6 +404,43 @@ fn callers_that_wait_for_the_same_lock_in_vain_wait_once() {
     assert!(monotonic() - begin < Duration::from_secs(18));
 }
 
+/// After an error it is not known whether the call was applied. Jobs without keys could then be
+/// stored twice.
+#[tokio::test]
+async fn enqueues_that_failed_together_are_sent_again_one_by_one_only_if_they_have_keys() {
+    let (_directory, file) = place();
+    let tenure = tenure::Tenure::open(&file).await.unwrap();
+    let foreign = Connection::open(&file).unwrap();
+    foreign
+        .execute_batch(
+            "CREATE TRIGGER refuse BEFORE INSERT ON tenure_jobs WHEN NEW.kind = 'bad'
+             BEGIN SELECT RAISE(ABORT, 'not this one'); END",
+        )
+        .unwrap();
+    for keyed in [false, true] {
+        let mut failed = 0;
+        for round in 0..20 {
+            // The first call waits for this lock, and the requests behind it gather.
+            foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
+            let put = |kind: &str, n: u32| {
+                let job = tenure.enqueue_kind(kind, &());
+                if keyed {
+                    job.key(format!("{round} {n}")).into_future()
+                } else {
+                    job.into_future()
+                }
+            };
+            let release = async { foreign.execute_batch("COMMIT").unwrap() };
+            let (_, good, bad, ()) =
+                tokio::join!(put("work", 1), put("work", 2), put("bad", 3), release);
+            assert!(bad.is_err());
+            failed += usize::from(good.is_err());
+        }
+        // Without keys, the good one fails in each round in which the two were in one call.
+        assert_eq!(failed == 0, keyed, "{failed} of 20 failed");
+    }
+}
+
 #[test]
 fn connections_of_one_process_share_a_writer() {
     let (directory, file) = place();

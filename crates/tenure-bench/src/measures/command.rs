@@ -4,8 +4,8 @@
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
-use tenure::engine::job::BATCH_LIMIT;
-use tenure::{Filter, Job, State};
+use tenure::Job;
+use tenure::engine::job::JobRecord;
 use tokio::process::Command;
 
 use super::{Limit, Reading};
@@ -51,20 +51,11 @@ async fn drain(stand: &Stand) -> Result<()> {
 /// seconds from the first claim to the last settlement, by the times in the store, so that the
 /// start of the worker's process is not in them.
 async fn account(stand: &Stand, numbers: std::ops::Range<u64>) -> Result<f64> {
-    let times = stand.tenure.with_store(move |store| {
-        let mut times = Vec::new();
-        let mut filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
-        loop {
-            let page = store.jobs(&filter, BATCH_LIMIT)?;
-            let Some(last) = page.last() else { return Ok(times) };
-            filter.before = Some(last.id);
-            times.extend(page.iter().filter_map(|job| {
-                let number = number(job.args.as_str()).filter(|n| numbers.contains(n))?;
-                Some((number, job.started_at?.as_millis(), job.finished_at?.as_millis()))
-            }));
-        }
-    });
-    let times = times.await?;
+    let of = move |job: &JobRecord| {
+        let number = number(job.args.as_str()).filter(|n| numbers.contains(n))?;
+        Some((number, job.started_at?.as_millis(), job.finished_at?.as_millis()))
+    };
+    let times = stand.succeeded(of).await?;
     for (number, ..) in &times {
         // This fails only for a number that no job has. `Stand::account` then finds a wrong count.
         let _ = stand.runs.ran(*number);

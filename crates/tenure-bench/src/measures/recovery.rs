@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tenure::engine::clock::monotonic;
-use tenure::engine::job::BATCH_LIMIT;
-use tenure::{Filter, State};
+use tenure::engine::job::JobRecord;
 
 use super::{Reading, Unit};
 use crate::children::Child;
@@ -95,27 +94,17 @@ async fn ready_and_running(stand: &Stand, holds: impl Fn(u64, u64) -> bool) -> R
         if holds(ready + running, ready) {
             return Ok(ready + running);
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// How many of the jobs with this number and above have a crash. What the killed worker ran it could
 /// not report, so its jobs that succeeded count as run once. `Stand::account` checks the attempts.
 async fn count(stand: &Stand, first: u64) -> Result<u64> {
-    let jobs = stand.tenure.with_store(move |store| {
-        let mut jobs = Vec::new();
-        let mut filter = Filter { state: Some(State::Succeeded), ..Filter::default() };
-        loop {
-            let page = store.jobs(&filter, BATCH_LIMIT)?;
-            let Some(last) = page.last() else { return Ok(jobs) };
-            filter.before = Some(last.id);
-            jobs.extend(page.iter().filter_map(|job| {
-                let number = number(job.args.as_str()).filter(|n| *n >= first)?;
-                Some((number, job.crashes))
-            }));
-        }
-    });
-    let jobs = jobs.await?;
+    let of = move |job: &JobRecord| {
+        Some((number(job.args.as_str()).filter(|n| *n >= first)?, job.crashes))
+    };
+    let jobs = stand.succeeded(of).await?;
     let counts = stand.runs.counts();
     for (number, _) in &jobs {
         if counts.get(*number as usize) == Some(&0) {
